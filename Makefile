@@ -1,0 +1,45 @@
+# Every target does its own set-up in .venv. `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+SEEDS ?= 1000
+
+.PHONY: help setup demo test check unit bench simulate clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "hubline needs Python 3.11 or later: install it, or pass PYTHON=/path/to/python3"; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hubline needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Pass PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setting up $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(STAMP)
+
+setup: $(STAMP) ## install hubline and its tools into .venv
+
+demo: $(STAMP) ## run processors over an 8-partition hub: one joins, one is killed, one stops
+	@$(BIN)/hubline demo
+
+check: $(STAMP) ## format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+unit: $(STAMP) ## the tests alone
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+test: check unit ## everything CI runs
+
+bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
+	@$(BIN)/python -m benchmarks
+
+simulate: $(STAMP) ## the seeded simulator: make simulate SEEDS=1000 [FIRST=0]
+	@$(BIN)/python -m hubline.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data

@@ -1,0 +1,1 @@
+"""hubline: partitioned event hubs, reliable to consume from Python."""

@@ -1,0 +1,199 @@
+"""Every error hubline raises on purpose.
+
+    HublineError
+    ├── ConfigError            what a person typed is wrong: a URL, a name, an option (also a ValueError)
+    ├── HubError               a hub cannot do what was asked
+    │   ├── HubNotFound
+    │   ├── HubExists
+    │   ├── PartitionNotFound
+    │   ├── HubUnavailable     try again later: unreachable, locked, throttled
+    │   ├── HubFull            the hub cannot take more: disk or quota
+    │   ├── HubDamaged         stored data does not read back
+    │   ├── EventTooLarge
+    │   ├── PositionInvalid    the position is expired, beyond the end, or another hub's
+    │   ├── ReaderRefused      a reader with a higher epoch holds the partition
+    │   └── ReaderStolen       a reader with an equal or higher epoch took the partition
+    ├── StoreError             the checkpoint store cannot do what was asked
+    │   ├── StoreUnavailable   try again later
+    │   ├── StoreIncompatible  the schema is newer than this hubline
+    │   ├── RecordDamaged      one record does not read back; the others are fine
+    │   └── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
+    └── ProcessorError         processing a partition went wrong
+        ├── HandlerFailed      the handler raised, also after its retries
+        ├── HandlerStalled     the handler has been running for very long
+        ├── PartitionStalled   the hub has events, and none arrive
+        ├── DeadLetterLimit    too many events in a row failed
+        └── LeaseLost          another processor took the partition, or the lease ran out
+
+Errors carry plain fields, so that a caller can act on them without reading the text, and never a secret.
+"""
+
+from __future__ import annotations
+
+
+class HublineError(Exception):
+    """The base of all errors that hubline raises on purpose."""
+
+
+class ConfigError(HublineError, ValueError):
+    """Something a person typed is wrong. The message says what, where and what to do; it shows no secret."""
+
+
+class HubError(HublineError):
+    """A hub cannot do what was asked."""
+
+    def __init__(self, message: str, *, hub: str = "", partition: str | None = None) -> None:
+        super().__init__(message)
+        self.hub = hub
+        self.partition = partition
+
+
+class HubNotFound(HubError):
+    """There is no hub of that name there."""
+
+
+class HubExists(HubError):
+    """A hub of that name is there already."""
+
+
+class PartitionNotFound(HubError):
+    """The hub has no partition of that id."""
+
+
+class HubUnavailable(HubError):
+    """The hub cannot be reached now; trying again may help."""
+
+
+class HubFull(HubError):
+    """The hub cannot take more events: no disk space or no quota left. Nothing of the batch was kept."""
+
+
+class HubDamaged(HubError):
+    """Stored data of the hub does not read back."""
+
+
+class EventTooLarge(HubError):
+    """An event is larger than the hub takes. ``index`` is its place in what was sent."""
+
+    def __init__(self, message: str, *, hub: str = "", index: int, bytes_count: int, bytes_max: int) -> None:
+        super().__init__(message, hub=hub)
+        self.index = index
+        self.bytes_count = bytes_count
+        self.bytes_max = bytes_max
+
+
+class PositionInvalid(HubError):
+    """Reading cannot start where asked without skipping events or reading another hub's.
+
+    ``reason`` is ``"expired"`` (retention removed the events there), ``"beyond"`` (after the last event) or
+    ``"foreign"`` (it was made by another hub, or by one of the same name that was deleted since).
+    ``begin_sequence`` and ``last_sequence`` tell what the partition holds now.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hub: str = "",
+        partition: str,
+        reason: str,
+        begin_sequence: int,
+        last_sequence: int,
+    ) -> None:
+        super().__init__(message, hub=hub, partition=partition)
+        self.reason = reason
+        self.begin_sequence = begin_sequence
+        self.last_sequence = last_sequence
+
+
+class ReaderRefused(HubError):
+    """Another reader of the group holds the partition with a higher epoch."""
+
+    def __init__(
+        self, message: str, *, hub: str = "", partition: str, epoch: int | None, held_epoch: int
+    ) -> None:
+        super().__init__(message, hub=hub, partition=partition)
+        self.epoch = epoch
+        self.held_epoch = held_epoch
+
+
+class ReaderStolen(HubError):
+    """Another reader of the group took the partition with an equal or higher epoch."""
+
+    def __init__(
+        self, message: str, *, hub: str = "", partition: str, epoch: int | None, taken_by_epoch: int
+    ) -> None:
+        super().__init__(message, hub=hub, partition=partition)
+        self.epoch = epoch
+        self.taken_by_epoch = taken_by_epoch
+
+
+class StoreError(HublineError):
+    """The checkpoint store cannot do what was asked."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached now; trying again may help."""
+
+
+class StoreIncompatible(StoreError):
+    """The store's schema was made by a newer hubline than this one."""
+
+
+class RecordDamaged(StoreError):
+    """One record of the store does not read back. Its partition stops; the others go on."""
+
+    def __init__(self, message: str, *, partition: str, record: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.record = record
+
+
+class Fenced(StoreError):
+    """A newer epoch holds the partition's checkpoint: nothing of this owner may count any more."""
+
+    def __init__(self, message: str, *, partition: str, epoch: int, held_epoch: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.epoch = epoch
+        self.held_epoch = held_epoch
+
+
+class ProcessorError(HublineError):
+    """Processing a partition went wrong."""
+
+    def __init__(self, message: str, *, partition: str) -> None:
+        super().__init__(message)
+        self.partition = partition
+
+
+class HandlerFailed(ProcessorError):
+    """The handler raised, also after its retries; ``__cause__`` is what it raised last."""
+
+    def __init__(
+        self, message: str, *, partition: str, first_sequence: int, last_sequence: int, attempts: int
+    ) -> None:
+        super().__init__(message, partition=partition)
+        self.first_sequence = first_sequence
+        self.last_sequence = last_sequence
+        self.attempts = attempts
+
+
+class HandlerStalled(ProcessorError):
+    """The handler has been running for very long; the partition makes no progress meanwhile."""
+
+    def __init__(self, message: str, *, partition: str, seconds: float) -> None:
+        super().__init__(message, partition=partition)
+        self.seconds = seconds
+
+
+class PartitionStalled(ProcessorError):
+    """The hub has events for the partition, and none arrive: the receiver is opened anew."""
+
+
+class DeadLetterLimit(ProcessorError):
+    """Too many events in a row failed: more likely the handler or what it needs is broken than the events."""
+
+
+class LeaseLost(ProcessorError):
+    """Another processor took the partition, or the lease could not be renewed in time."""

@@ -1,0 +1,409 @@
+"""The nouns of hubline: keys, positions, events and batches, checkpoints and ownership.
+
+All are frozen values that validate themselves. Columns are Arrow from end to end; :class:`Event` objects are
+views made on demand.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from hubline.errors import ConfigError
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("offset", pa.string(), nullable=False),
+        pa.field("sequenceNumber", pa.int64(), nullable=False),
+        pa.field("enqueuedTime", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("partitionKey", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""What is received. The names are those of the JVM Spark connector, so that existing jobs move over unchanged."""
+
+OUTGOING_SCHEMA = pa.schema(
+    [EVENT_SCHEMA.field("body"), EVENT_SCHEMA.field("partitionKey"), EVENT_SCHEMA.field("properties")]
+)
+"""What is sent: the hub adds the rest."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """A consumer group of a hub: what shares the work, and what a store lists."""
+
+    namespace: str
+    hub: str
+    group: str
+
+    def __post_init__(self) -> None:
+        if not (self.namespace and self.hub and self.group):
+            raise ConfigError(f"a consumer group needs a namespace, a hub and a name: {self}")
+
+    def partition(self, partition: str) -> PartitionKey:
+        """The key of one partition in this group."""
+        return PartitionKey(self.namespace, self.hub, self.group, partition)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.hub}/{self.group}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionKey:
+    """One partition as a consumer group sees it: the key of every ownership and checkpoint."""
+
+    namespace: str
+    hub: str
+    group: str
+    partition: str
+
+    def __post_init__(self) -> None:
+        if not (self.namespace and self.hub and self.group and self.partition):
+            raise ConfigError(f"a partition key needs a namespace, a hub, a group and an id: {self}")
+
+    @property
+    def group_key(self) -> GroupKey:
+        return GroupKey(self.namespace, self.hub, self.group)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.hub}/{self.group}/{self.partition}"
+
+
+class PositionKind(enum.StrEnum):
+    """What a position is measured by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    SEQUENCE = "sequence"
+    ENQUEUED = "enqueued"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to start reading a partition. Make one with the class methods.
+
+    ``inclusive`` says whether the event at the position itself is read. Offsets are opaque strings.
+    """
+
+    kind: PositionKind
+    value: str | int | datetime | None = None
+    inclusive: bool = False
+
+    def __post_init__(self) -> None:
+        expected = _POSITION_VALUE[self.kind]
+        if type(self.value) is not expected:
+            raise ConfigError(
+                f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}"
+            )
+        if self.kind is PositionKind.OFFSET and not self.value:
+            raise ConfigError("a position by offset needs an offset: the string is empty")
+        if isinstance(self.value, datetime) and self.value.tzinfo is None:
+            raise ConfigError("a position by time needs a time zone, for instance datetime.now(UTC)")
+
+    @classmethod
+    def earliest(cls) -> Position:
+        """The oldest event that the hub still holds."""
+        return cls(PositionKind.EARLIEST, None, inclusive=True)
+
+    @classmethod
+    def latest(cls, *, inclusive: bool = False) -> Position:
+        """The end: only what arrives from now on; inclusive also the newest event that is there."""
+        return cls(PositionKind.LATEST, None, inclusive=inclusive)
+
+    @classmethod
+    def offset(cls, offset: str, *, inclusive: bool = False) -> Position:
+        """After (or at) the event with this offset."""
+        return cls(PositionKind.OFFSET, offset, inclusive=inclusive)
+
+    @classmethod
+    def sequence(cls, sequence_number: int, *, inclusive: bool = False) -> Position:
+        """After (or at) the event with this sequence number."""
+        return cls(PositionKind.SEQUENCE, sequence_number, inclusive=inclusive)
+
+    @classmethod
+    def enqueued(cls, time: datetime, *, inclusive: bool = True) -> Position:
+        """The first event enqueued at or after (not inclusive: after) this time."""
+        return cls(PositionKind.ENQUEUED, time, inclusive=inclusive)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return str(self.kind)
+        shown = self.value.isoformat() if isinstance(self.value, datetime) else self.value
+        return f"{self.kind}:{shown}{' inclusive' if self.inclusive else ''}"
+
+
+_POSITION_VALUE: Mapping[PositionKind, type] = {
+    PositionKind.EARLIEST: type(None),
+    PositionKind.LATEST: type(None),
+    PositionKind.OFFSET: str,
+    PositionKind.SEQUENCE: int,
+    PositionKind.ENQUEUED: datetime,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartPositions:
+    """Where partitions without a checkpoint start: a general position, and others for single partitions."""
+
+    general: Position
+    by_partition: Mapping[str, Position] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, start: Position | Mapping[str, Position] | StartPositions) -> StartPositions:
+        """From one position, or a mapping of partition ids whose ``"*"`` is the general one."""
+        if isinstance(start, StartPositions):
+            return start
+        if isinstance(start, Position):
+            return cls(start)
+        by_partition = dict(start)
+        general = by_partition.pop("*", None)
+        if general is None:
+            raise ConfigError(
+                'start positions by partition need a general one too, under "*", '
+                "for partitions that are not named (a hub may grow)"
+            )
+        return cls(general, by_partition)
+
+    def for_partition(self, partition: str) -> Position:
+        return self.by_partition.get(partition, self.general)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, as a view made on demand from a batch."""
+
+    body: bytes
+    partition: str
+    offset: str
+    sequence_number: int
+    enqueued_time: datetime
+    partition_key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The body as UTF-8 text."""
+        return self.body.decode("utf-8")
+
+
+class EventBatch:
+    """Consecutive events of one partition: one Arrow record batch with :data:`EVENT_SCHEMA`.
+
+    ``len(batch)``, iteration and indexing give events; ``batch.arrow`` gives the columns, which is the fast way.
+    An empty batch is a heartbeat: nothing arrived within the wait.
+    """
+
+    __slots__ = ("arrow", "partition")
+
+    def __init__(self, partition: str, arrow: pa.RecordBatch) -> None:
+        if not arrow.schema.equals(EVENT_SCHEMA):
+            raise ConfigError(
+                f"an EventBatch needs the columns of EVENT_SCHEMA, not {', '.join(arrow.schema.names)}"
+            )
+        self.partition = partition
+        self.arrow = arrow
+
+    @classmethod
+    def empty(cls, partition: str) -> EventBatch:
+        return cls(partition, pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA))
+
+    @classmethod
+    def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
+        """One batch from consecutive ones of the same partition."""
+        parts = list(batches)
+        if not parts:
+            raise ConfigError("nothing to concatenate: give at least one batch")
+        if len(parts) == 1:
+            return parts[0]
+        return cls(parts[0].partition, pa.concat_batches([part.arrow for part in parts]))
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getitem__(self, index: int) -> Event:
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"event {index} of a batch of {len(self)}")
+        return next(iter(self.slice(index, 1)))
+
+    def __iter__(self) -> Iterator[Event]:
+        columns = (column.to_pylist() for column in self.arrow.columns)
+        for body, partition, offset, sequence, enqueued, key, properties in zip(*columns, strict=True):
+            yield Event(body, partition, offset, sequence, enqueued, key, dict(properties or ()))
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"EventBatch(partition={self.partition!r}, empty)"
+        return (
+            f"EventBatch(partition={self.partition!r}, sequences "
+            f"{self.first_sequence}..{self.last_sequence}, {len(self)} events)"
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the events take in memory."""
+        return int(self.arrow.nbytes)
+
+    @property
+    def first_sequence(self) -> int:
+        return self._sequence_at(0)
+
+    @property
+    def last_sequence(self) -> int:
+        return self._sequence_at(len(self) - 1)
+
+    @property
+    def last_offset(self) -> str:
+        self._require_events()
+        return str(self.arrow.column("offset")[len(self) - 1].as_py())
+
+    @property
+    def bodies(self) -> list[bytes]:
+        bodies: list[bytes] = self.arrow.column("body").to_pylist()
+        return bodies
+
+    def slice(self, start: int, count: int | None = None) -> EventBatch:
+        """A view of some of the events; nothing is copied."""
+        return EventBatch(self.partition, self.arrow.slice(start, count))
+
+    def _sequence_at(self, index: int) -> int:
+        self._require_events()
+        return int(self.arrow.column("sequenceNumber")[index].as_py())
+
+    def _require_events(self) -> None:
+        if not len(self):
+            raise IndexError("an empty batch has no first or last event: test len(batch) first")
+
+
+def outgoing(
+    events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None
+) -> pa.RecordBatch:
+    """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
+    rows = [event if isinstance(event, Mapping) else {"body": event} for event in events]
+    bodies = [_as_bytes(row["body"], index) for index, row in enumerate(rows)]
+    keys = [row.get("partitionKey", partition_key) for row in rows]
+    properties = [_as_pairs(row.get("properties")) for row in rows]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(values, type=column.type)
+            for values, column in zip((bodies, keys, properties), OUTGOING_SCHEMA, strict=True)
+        ],
+        schema=OUTGOING_SCHEMA,
+    )
+
+
+def _as_bytes(body: object, index: int) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        return body.encode("utf-8")
+    raise ConfigError(f"the body of event {index} is {type(body).__name__}: give bytes or str")
+
+
+def _as_pairs(properties: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
+    return list(properties.items()) if properties else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The last event of a partition that is done. Reading resumes after it."""
+
+    key: PartitionKey
+    offset: str
+    sequence_number: int
+
+    def __post_init__(self) -> None:
+        if not self.offset:
+            raise ConfigError(f"a checkpoint needs an offset ({self.key})")
+        if self.sequence_number < 0:
+            raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
+
+    @property
+    def resume(self) -> Position:
+        """Just after the checkpointed event."""
+        return Position.offset(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who owns a partition, as a store listed it.
+
+    ``owner_id`` is empty for a partition that was given up. ``version`` changes with every write, and a claim
+    holds only if it names the current one. ``epoch`` rises by one with every change of owner and fences what the
+    former owner writes. ``age_seconds`` is by the store's own clock. ``requested_by`` asks for a hand-over.
+    """
+
+    key: PartitionKey
+    owner_id: str
+    epoch: int
+    version: str | None = None
+    age_seconds: float = 0.0
+    requested_by: str | None = None
+    request_age_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0:
+            raise ConfigError(f"an epoch is not negative ({self.key})")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A processor that is there, with or without partitions. ``partitions_max`` is None for no limit."""
+
+    owner_id: str
+    partitions_max: int | None = None
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """All that a store knows of who reads a group. ``damaged`` maps partitions to what is wrong with their record."""
+
+    ownerships: tuple[Ownership, ...]
+    members: tuple[Member, ...]
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HubProperties:
+    """What a hub is."""
+
+    namespace: str
+    name: str
+    partition_ids: tuple[str, ...]
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProperties:
+    """What a partition holds: an empty one has ``begin_sequence == last_sequence + 1``."""
+
+    partition: str
+    begin_sequence: int
+    last_sequence: int
+    last_offset: str | None
+    last_enqueued_time: datetime | None
+    bytes_count: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.begin_sequence > self.last_sequence
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that its handler could not take, with the reason."""
+
+    key: PartitionKey
+    event: Event
+    error: BaseException
+    attempts: int
+    failed_at: datetime = field(default_factory=lambda: datetime.now(UTC))

@@ -1,0 +1,170 @@
+"""The protocols between hubline's core and the world: hubs and checkpoint stores.
+
+An adapter implements one of them and passes its contract suite in :mod:`hubline.testing.contracts`. All methods
+are coroutines and may be cancelled; a call that was cancelled or that raised ``...Unavailable`` may or may not
+have taken effect, and callers live with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+from hubline.model import (
+    Checkpoint,
+    EventBatch,
+    GroupKey,
+    GroupState,
+    HubProperties,
+    Member,
+    Ownership,
+    PartitionKey,
+    PartitionProperties,
+    Position,
+)
+
+
+class Receiver(Protocol):
+    """Reads one partition in order. Used by one task at a time."""
+
+    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        """The next events: at least one and at most ``count_max``, or an empty batch after ``wait_seconds``.
+
+        Returns as soon as there is anything. Raises ReaderStolen as soon as another reader took the partition,
+        also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable to try again.
+        Cancelling a call loses no event: the next call returns what this one would have.
+        """
+        ...
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The partition's newest sequence number when ``receive`` last looked; None if it never did."""
+        ...
+
+    async def close(self) -> None:
+        """Lets the partition go. Closing twice is fine."""
+        ...
+
+
+class Sender(Protocol):
+    """Appends events. Calls from several tasks are taken one after the other."""
+
+    async def send(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> None:
+        """Appends the events (:data:`~hubline.model.OUTGOING_SCHEMA`), in order, and returns once they are durable.
+
+        They go to ``partition``; or to the partition of ``partition_key``; or each to that of its own key; and
+        those without a key to the next partition in turn. What goes to one partition is kept whole or not at
+        all. Raises EventTooLarge (nothing is sent), HubFull, HubUnavailable.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Hub(Protocol):
+    """A partitioned event hub."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    async def describe(self) -> HubProperties:
+        """Called at every dispatch cycle, so that partitions added to the hub are seen."""
+        ...
+
+    async def describe_partition(self, partition: str) -> PartitionProperties: ...
+
+    async def open_receiver(
+        self, partition: str, *, group: str, position: Position, epoch: int | None = None
+    ) -> Receiver:
+        """Starts reading. With an epoch, readers of the group with an equal or lower one, or none, are
+        disconnected (ReaderStolen); ReaderRefused if one with a higher epoch is there.
+
+        Raises PositionInvalid where starting there would skip events or read those of another hub.
+        """
+        ...
+
+    async def open_sender(self) -> Sender: ...
+
+    async def close(self) -> None: ...
+
+
+class CheckpointStore(Protocol):
+    """Keeps ownership, membership and checkpoints for many groups; the one truth about progress.
+
+    The processor calls ``list_ownership`` and ``renew_ownership`` once a dispatch cycle, the rest when there is
+    something to say. Ages are by the store's own clock. Methods that take several records treat each by itself.
+    Calls may come from one event loop at a time only.
+    """
+
+    async def list_ownership(self, group: GroupKey) -> GroupState:
+        """Every ownership record and member of the group, in one round trip.
+
+        A record that does not read back is named in ``damaged`` and left out. Members not heard of for
+        long may be left out too; the caller judges by age.
+        """
+        ...
+
+    async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        """Writes the owner and epoch of each record whose ``version`` is still current (None: no record yet).
+
+        Returns the records that were written, with their new version; a lost claim is left out, it is no error.
+        A claim with an empty owner relinquishes. A claim that changes the epoch clears the hand-over request; relinquishing keeps it,
+        so that the partition stays reserved for who asked.
+        """
+        ...
+
+    async def renew_ownership(
+        self, group: GroupKey, member: Member, owned: Sequence[Ownership]
+    ) -> list[Ownership]:
+        """Announces the member as alive and renews what it owns, in one round trip.
+
+        As ``claim_ownership``, but epoch and owner stay; what comes back carries the hand-over requests.
+        """
+        ...
+
+    async def leave(self, group: GroupKey, owner_id: str) -> None:
+        """Forgets a member, so that its share is dealt out at once."""
+        ...
+
+    async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
+        """Asks the owners to drain and relinquish in favour of ``owner_id``.
+
+        Changes no version: it must not make the owner's renewal fail. The first asker stays; asking again does
+        not renew the request's age. Where the earlier asker is no longer a member, the new one takes its place.
+        """
+        ...
+
+    async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        """Takes the partition's checkpoint for this epoch, in one statement, and returns where it stands.
+
+        From then on no lower epoch can move it. Raises Fenced if a higher epoch holds it, RecordDamaged if it
+        does not read back. Taking it again with the same epoch is fine.
+        """
+        ...
+
+    async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
+        """The checkpoints of the group. One that does not read back is left out; ``fence`` names it."""
+        ...
+
+    async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+        """Moves the checkpoint forward. One that is not ahead of what is stored changes nothing.
+
+        Raises Fenced unless ``epoch`` holds the fence.
+        """
+        ...
+
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        """By an operator's hand: sets the checkpoint anywhere, also back, or removes it (None).
+
+        Raises the fence by one, so that a running owner cannot overwrite it: it reopens from there.
+        """
+        ...
+
+    async def close(self) -> None: ...
