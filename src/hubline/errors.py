@@ -109,9 +109,7 @@ class PositionInvalid(HubError):
 class ReaderRefused(HubError):
     """Another reader of the group holds the partition with a higher epoch."""
 
-    def __init__(
-        self, message: str, *, hub: str = "", partition: str, epoch: int | None, held_epoch: int
-    ) -> None:
+    def __init__(self, message: str, *, hub: str = "", partition: str, epoch: int | None, held_epoch: int) -> None:
         super().__init__(message, hub=hub, partition=partition)
         self.epoch = epoch
         self.held_epoch = held_epoch
@@ -120,9 +118,7 @@ class ReaderRefused(HubError):
 class ReaderStolen(HubError):
     """Another reader of the group took the partition with an equal or higher epoch."""
 
-    def __init__(
-        self, message: str, *, hub: str = "", partition: str, epoch: int | None, taken_by_epoch: int
-    ) -> None:
+    def __init__(self, message: str, *, hub: str = "", partition: str, epoch: int | None, taken_by_epoch: int) -> None:
         super().__init__(message, hub=hub, partition=partition)
         self.epoch = epoch
         self.taken_by_epoch = taken_by_epoch
@@ -170,9 +166,7 @@ class ProcessorError(HublineError):
 class HandlerFailed(ProcessorError):
     """The handler raised, also after its retries; ``__cause__`` is what it raised last."""
 
-    def __init__(
-        self, message: str, *, partition: str, first_sequence: int, last_sequence: int, attempts: int
-    ) -> None:
+    def __init__(self, message: str, *, partition: str, first_sequence: int, last_sequence: int, attempts: int) -> None:
         super().__init__(message, partition=partition)
         self.first_sequence = first_sequence
         self.last_sequence = last_sequence

@@ -100,9 +100,7 @@ class Position:
     def __post_init__(self) -> None:
         expected = _POSITION_VALUE[self.kind]
         if type(self.value) is not expected:
-            raise ConfigError(
-                f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}"
-            )
+            raise ConfigError(f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}")
         if self.kind is PositionKind.OFFSET and not self.value:
             raise ConfigError("a position by offset needs an offset: the string is empty")
         if isinstance(self.value, datetime) and self.value.tzinfo is None:
@@ -204,9 +202,7 @@ class EventBatch:
 
     def __init__(self, partition: str, arrow: pa.RecordBatch) -> None:
         if not arrow.schema.equals(EVENT_SCHEMA):
-            raise ConfigError(
-                f"an EventBatch needs the columns of EVENT_SCHEMA, not {', '.join(arrow.schema.names)}"
-            )
+            raise ConfigError(f"an EventBatch needs the columns of EVENT_SCHEMA, not {', '.join(arrow.schema.names)}")
         self.partition = partition
         self.arrow = arrow
 
@@ -283,9 +279,7 @@ class EventBatch:
             raise IndexError("an empty batch has no first or last event: test len(batch) first")
 
 
-def outgoing(
-    events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None
-) -> pa.RecordBatch:
+def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None) -> pa.RecordBatch:
     """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
     rows = [event if isinstance(event, Mapping) else {"body": event} for event in events]
     bodies = [_as_bytes(row["body"], index) for index, row in enumerate(rows)]

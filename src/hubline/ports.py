@@ -120,9 +120,7 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def renew_ownership(
-        self, group: GroupKey, member: Member, owned: Sequence[Ownership]
-    ) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
         """Announces the member as alive and renews what it owns, in one round trip.
 
         As ``claim_ownership``, but epoch and owner stay; what comes back carries the hand-over requests.
