@@ -1,0 +1,622 @@
+"""What people type, parsed in one place: addresses, names, positions, durations, sizes.
+
+Every problem is a :class:`~hubline.errors.ConfigError` that says what is wrong, where, and what to do, and that
+shows no secret. Parsing reads nothing but the environment variable or file that an ``env:`` or ``file:`` address
+names, and connects to nothing.
+
+Errors are raised outside of ``except`` blocks throughout: what a library says about a malformed address quotes it,
+password and all, and a chained exception would print that.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hmac
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from hubline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hubline.model import Position
+
+DEFAULT_GROUP: Final = "$Default"
+"""The consumer group that every hub has."""
+
+# The limits are those of the Event Hubs service, so that a local name also works there.
+HUB_NAME_LENGTH_MAX: Final = 256
+GROUP_NAME_LENGTH_MAX: Final = 50
+# Service ids are small decimal numbers; more room costs nothing and still fits any folder or key.
+PARTITION_ID_LENGTH_MAX: Final = 64
+# The SDKs use 36-character UUIDs; people use host names (at most 253) or shorter.
+OWNER_ID_LENGTH_MAX: Final = 256
+# A signed address is about 600 characters; an attacker's should not cost memory or fill a log.
+ADDRESS_LENGTH_MAX: Final = 8192
+# A file system's limit for one name, which a local hub's folder has to keep.
+LOCAL_NAME_LENGTH_MAX: Final = 255
+
+AMQPS_PORT: Final = 5671
+AMQP_PORT: Final = 5672
+SERVICE_DOMAIN: Final = "servicebus.windows.net"
+
+
+class Secret:
+    """Text that must not be shown: ``repr``, ``str`` and formatting give ``***``, only :meth:`reveal` the text."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    def __str__(self) -> str:
+        return "***"
+
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash((Secret, self._text))
+
+    def __bool__(self) -> bool:
+        return bool(self._text)
+
+
+# Names -------------------------------------------------------------------------------------------------------------
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+_NAME_RULE = "letters, digits, '.', '-' and '_', starting and ending with a letter or digit"
+_VISIBLE = re.compile(r"[\x21-\x7e]+")
+
+
+def validate_hub_name(name: str) -> str:
+    """The name itself, if a hub may have it."""
+    return _validated("hub name", name, _NAME, length_max=HUB_NAME_LENGTH_MAX, rule=_NAME_RULE)
+
+
+def validate_group_name(name: str) -> str:
+    """The name itself, if a consumer group may have it; the default group in its usual spelling."""
+    if name.lower() == DEFAULT_GROUP.lower():
+        return DEFAULT_GROUP
+    rule = f"{_NAME_RULE}; or {DEFAULT_GROUP}"
+    return _validated("consumer group", name, _NAME, length_max=GROUP_NAME_LENGTH_MAX, rule=rule)
+
+
+def validate_partition_id(partition: str) -> str:
+    """The id itself, if a partition may have it."""
+    return _validated("partition id", partition, _NAME, length_max=PARTITION_ID_LENGTH_MAX, rule=_NAME_RULE)
+
+
+def validate_owner_id(owner_id: str) -> str:
+    """The id itself, if it can stand in a log line and in an HTTP header: visible ASCII without spaces."""
+    rule = "visible ASCII characters without spaces"
+    return _validated("owner id", owner_id, _VISIBLE, length_max=OWNER_ID_LENGTH_MAX, rule=rule)
+
+
+def _validated(what: str, name: str, pattern: re.Pattern[str], *, length_max: int, rule: str) -> str:
+    if not name:
+        raise ConfigError(f"the {what} is empty: give 1 to {length_max} characters ({rule})")
+    if len(name) > length_max:
+        raise ConfigError(f"the {what} {_shown(name)} has {len(name)} characters: at most {length_max} are allowed")
+    if not pattern.fullmatch(name):
+        raise ConfigError(f"the {what} {_shown(name)} is not allowed: use {rule}")
+    return name
+
+
+# What a misplaced address or connection string looks like; such text is not repeated in a message.
+_SECRETIVE = re.compile(r"://|[=;@]|sharedaccess|password", re.IGNORECASE)
+_SHOWN_LENGTH_MAX: Final = 40
+
+
+def _shown(text: str) -> str:
+    """Text from a person, safe for terminal and log: escaped, cut, and left out where it may hold a secret."""
+    if _SECRETIVE.search(text):
+        return "(not shown, it may hold a secret)"
+    if len(text) > _SHOWN_LENGTH_MAX:
+        return ascii(text[:_SHOWN_LENGTH_MAX]) + "..."
+    return ascii(text)
+
+
+# Hub addresses -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LocalHubAddress:
+    """``local:PATH/NAME``: a hub in a folder of this machine. ``root`` is absolute."""
+
+    root: Path
+    name: str
+
+    def __str__(self) -> str:
+        return f"local:{self.root}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventHubsAddress:
+    """A hub of the Event Hubs service, or of what speaks its protocol.
+
+    There is a key name with a key, or a signature, or neither: then Entra credentials are used.
+    ``emulator`` means plain TCP instead of TLS.
+    """
+
+    namespace: str
+    port: int
+    name: str
+    key_name: str | None = None
+    key: Secret | None = None
+    signature: Secret | None = None
+    emulator: bool = False
+
+    def __str__(self) -> str:
+        return f"eventhubs://{self.namespace}/{self.name}"
+
+
+HubAddress = LocalHubAddress | EventHubsAddress
+
+HUB_FORMS: Final = "local:PATH/NAME, an Event Hubs connection string, or eventhubs://NAMESPACE/NAME"
+
+
+def parse_hub(text: str) -> HubAddress:
+    """A hub's address: ``local:PATH/NAME``, an Event Hubs connection string, or ``eventhubs://NAMESPACE/NAME``.
+
+    ``env:NAME`` and ``file:PATH`` stand for what that variable or file holds.
+    """
+    what, text = _resolved("hub address", text)
+    scheme = _scheme(text)
+    if scheme == "local":
+        return _parse_local(what, text)
+    if scheme == "eventhubs":
+        return _parse_eventhubs(what, text)
+    if re.match(r"\s*(endpoint|sharedaccess\w*|entitypath)\s*=", text, re.IGNORECASE):
+        return _parse_connection_string(what, text)
+    raise _unknown_scheme(what, scheme, known=("local", "eventhubs"), forms=HUB_FORMS)
+
+
+def parse_local_root(text: str) -> Path:
+    """The folder of local hubs that ``local:PATH`` names."""
+    what, text = _resolved("folder of hubs", text)
+    scheme = _scheme(text)
+    if scheme != "local":
+        raise _unknown_scheme(what, scheme, known=("local",), forms="local:PATH")
+    return _absolute(what, _local_path(what, text))
+
+
+def _parse_local(what: str, text: str) -> LocalHubAddress:
+    # A shell's completion leaves a slash at the end of a folder.
+    folder, slash, name = _local_path(what, text).removesuffix("/").rpartition("/")
+    if not slash:
+        raise ConfigError(f"{what}: local: needs a folder and a name: write local:PATH/NAME, for instance local:./NAME")
+    name = validate_hub_name(name)
+    if len(name) > LOCAL_NAME_LENGTH_MAX:
+        raise ConfigError(f"{what}: a local hub's name has at most {LOCAL_NAME_LENGTH_MAX} characters: it is a folder")
+    return LocalHubAddress(_absolute(what, folder or "/"), name)
+
+
+def _local_path(what: str, text: str) -> str:
+    path = text[len("local:") :]
+    if path.startswith("//"):
+        raise ConfigError(f"{what}: local: takes a path, not a URL: write local:PATH/NAME without the //")
+    return path
+
+
+def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
+    match = re.fullmatch(r"eventhubs://([^/]*)/([^/]*)", text, re.IGNORECASE)
+    if not match:
+        raise ConfigError(f"{what}: write eventhubs://NAMESPACE/NAME, with one hub and nothing after it")
+    host, port = _host_and_port(what, match[1])
+    if "." not in host and host != "localhost":
+        host = f"{host}.{SERVICE_DOMAIN}"
+    return EventHubsAddress(host, port or AMQPS_PORT, validate_hub_name(match[2]))
+
+
+_PART_NAMES: Final = (
+    "Endpoint",
+    "SharedAccessKeyName",
+    "SharedAccessKey",
+    "SharedAccessSignature",
+    "EntityPath",
+    "UseDevelopmentEmulator",
+)
+
+
+def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
+    parts = _connection_string_parts(what, text)
+    host, port = _parse_endpoint(what, _required(what, parts, "Endpoint", "=sb://NAMESPACE.servicebus.windows.net/"))
+    name = validate_hub_name(_required(what, parts, "EntityPath", "=HUB, the hub's name"))
+    emulator = _parse_emulator_flag(what, parts.get("UseDevelopmentEmulator"))
+    default_port = AMQP_PORT if emulator else AMQPS_PORT
+    if "SharedAccessSignature" in parts:
+        _refuse_key_beside_signature(what, parts)
+        signature = Secret(parts["SharedAccessSignature"])
+        return EventHubsAddress(host, port or default_port, name, signature=signature, emulator=emulator)
+    key_name = _required(what, parts, "SharedAccessKeyName", "=POLICY (with its SharedAccessKey=...)")
+    key = Secret(_required(what, parts, "SharedAccessKey", "=KEY (the policy's primary or secondary key)"))
+    return EventHubsAddress(host, port or default_port, name, key_name, key, emulator=emulator)
+
+
+def _connection_string_parts(what: str, text: str) -> dict[str, str]:
+    """The parts by their usual spelling. What is unknown is named by its place: it may be a piece of a key."""
+    spelling = {name.lower(): name for name in _PART_NAMES}
+    parts: dict[str, str] = {}
+    for number, part in enumerate(text.strip().removesuffix(";").split(";"), start=1):
+        # Keys and signatures contain '=' themselves: only the first one separates.
+        raw_name, separator, value = (piece.strip() for piece in part.partition("="))
+        name = spelling.get(raw_name.lower())
+        if name is None or not separator:
+            hint = _nearest(raw_name, _PART_NAMES)
+            raise ConfigError(f"{what}: part {number} is not NAME=VALUE with a known name{hint}: {_known_parts()}")
+        if name in parts:
+            raise ConfigError(f"{what}: {name} stands there twice (part {number}): keep one")
+        if not value:
+            raise ConfigError(f"{what}: {name} (part {number}) is empty: give it a value or leave it out")
+        parts[name] = value
+    return parts
+
+
+def _known_parts() -> str:
+    return f"the parts are {', '.join(_PART_NAMES)}"
+
+
+def _required(what: str, parts: Mapping[str, str], name: str, rest: str) -> str:
+    if name not in parts:
+        raise ConfigError(f"{what}: {name} is missing: add {name}{rest}")
+    return parts[name]
+
+
+def _refuse_key_beside_signature(what: str, parts: Mapping[str, str]) -> None:
+    if "SharedAccessKey" in parts or "SharedAccessKeyName" in parts:
+        raise ConfigError(
+            f"{what}: there is both a key and a signature: keep SharedAccessKeyName and SharedAccessKey, "
+            "or SharedAccessSignature"
+        )
+
+
+def _parse_emulator_flag(what: str, value: str | None) -> bool:
+    # The SDKs take the exact word only, and ignore others in silence: then nobody knows if TLS is used.
+    if value not in (None, "true", "false"):
+        raise ConfigError(f"{what}: UseDevelopmentEmulator takes true or false, in lower case")
+    return value == "true"
+
+
+def _parse_endpoint(what: str, endpoint: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"(?i:sb)://([^/]*)/?", endpoint)
+    if not match:
+        raise ConfigError(f"{what}: Endpoint has to look like sb://HOST/ or sb://HOST:PORT/, without a path")
+    return _host_and_port(f"{what}: Endpoint", match[1])
+
+
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,62})(?:\.[a-z0-9](?:[a-z0-9-]{0,62}))*")
+
+
+def _host_and_port(what: str, authority: str) -> tuple[str, int | None]:
+    if "@" in authority:
+        raise ConfigError(f"{what}: a user or password before the host is not allowed: remove all up to the '@'")
+    host, colon, port = authority.lower().partition(":")
+    if not _HOST.fullmatch(host):
+        raise ConfigError(f"{what}: the host is missing or not a host name: letters, digits, '-' and '.'")
+    if not colon:
+        return host, None
+    if not _is_port(port):
+        raise ConfigError(f"{what}: the port is not a number from 1 to 65535")
+    return host, int(port)
+
+
+def _is_port(text: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,5}", text) is not None and 1 <= int(text) <= 65535
+
+
+# Store addresses ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAddress:
+    """``memory:`` or ``memory:NAME``: one store for all that name it within this process."""
+
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"memory:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteAddress:
+    """``sqlite:///PATH``: a file that processes of this machine share. ``path`` is absolute."""
+
+    path: Path
+
+    def __str__(self) -> str:
+        return f"sqlite:///{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresAddress:
+    """``postgresql://...``: ``conninfo`` is for the driver, ``shown`` for people."""
+
+    conninfo: Secret
+    shown: str
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+StoreAddress = MemoryAddress | SqliteAddress | PostgresAddress
+
+STORE_FORMS: Final = "memory:, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+
+
+def parse_store(text: str) -> StoreAddress:
+    """A checkpoint store's address: ``memory:[NAME]``, ``sqlite:///PATH`` or ``postgresql://...``.
+
+    ``env:NAME`` and ``file:PATH`` stand for what that variable or file holds.
+    """
+    what, text = _resolved("store address", text)
+    match _scheme(text):
+        case "memory":
+            return _parse_memory(text)
+        case "sqlite":
+            return _parse_sqlite(what, text)
+        case "postgresql" | "postgres":
+            return _parse_postgres(what, text)
+        case "http" | "https":
+            raise ConfigError(f"{what}: blob stores come with a later version: for now use {STORE_FORMS}")
+        case scheme:
+            raise _unknown_scheme(what, scheme, known=("memory", "sqlite", "postgresql"), forms=STORE_FORMS)
+
+
+def _parse_memory(text: str) -> MemoryAddress:
+    name = text[len("memory:") :]
+    if not name:
+        return MemoryAddress()
+    return MemoryAddress(_validated("memory store's name", name, _NAME, length_max=64, rule=_NAME_RULE))
+
+
+def _parse_sqlite(what: str, text: str) -> SqliteAddress:
+    match = re.fullmatch(r"sqlite:///(.*[^/])", text, re.IGNORECASE)
+    if not match:
+        raise ConfigError(f"{what}: write sqlite:///relative/file.db or sqlite:////absolute/file.db; or use memory:")
+    if "?" in match[1] or "#" in match[1]:
+        raise ConfigError(f"{what}: sqlite:/// takes a path and no options: remove '?' or '#' and what follows")
+    return SqliteAddress(_absolute(what, match[1]))
+
+
+def _parse_postgres(what: str, text: str) -> PostgresAddress:
+    if not re.match(r"postgres(ql)?://", text, re.IGNORECASE):
+        raise ConfigError(f"{what}: write postgresql://USER@HOST:PORT/DATABASE")
+    text = "postgresql" + text[text.index(":") :]
+    params = _conninfo_params(text)
+    if params is None:
+        raise ConfigError(
+            f"{what}: PostgreSQL cannot read it: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE, "
+            "percent-encode special characters (@ is %40, / is %2F, % is %25), and use libpq's parameter names only"
+        )
+    hosts, ports = params.get("host", ""), params.get("port", "")
+    if not all(re.fullmatch(r"[A-Za-z0-9.:_-]*|/[^@]*", host) for host in hosts.split(",")):
+        raise ConfigError(f"{what}: the host is not a host name; if the password contains '@', write it as %40")
+    if ports and not all(_is_port(port) for port in ports.split(",")):
+        raise ConfigError(f"{what}: the port is not a number from 1 to 65535; percent-encode ':' in a password as %3A")
+    return PostgresAddress(Secret(text), _postgres_shown(params))
+
+
+def _conninfo_params(text: str) -> dict[str, str] | None:
+    import psycopg  # slow to load, and of use only here
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        return {name: str(value) for name, value in conninfo_to_dict(text).items()}
+    except psycopg.Error:
+        return None  # its message quotes the text it cannot read, which may be the password
+
+
+def _postgres_shown(params: Mapping[str, str]) -> str:
+    hosts, ports = params.get("host", "").split(","), params.get("port", "").split(",")
+    # libpq: as many ports as hosts, or one for all.
+    ports = ports if len(ports) == len(hosts) else ports[:1] * len(hosts)
+    servers = ",".join(quote(host) + (f":{port}" if port else "") for host, port in zip(hosts, ports, strict=True))
+    user = f"{quote(params['user'])}@" if params.get("user") else ""
+    return f"postgresql://{user}{servers}/{quote(params.get('dbname', ''))}"
+
+
+# What all addresses share ------------------------------------------------------------------------------------------
+
+
+def _resolved(what: str, text: str) -> tuple[str, str]:
+    """Follows ``env:NAME`` and ``file:PATH``, once; returns how to name the address in errors, and its text."""
+    _refuse_unprintable(what, text)
+    scheme, _, rest = text.partition(":")
+    if scheme == "env":
+        what, text = f"{what} (from the environment variable {_shown(rest)})", _from_environment(what, rest)
+    elif scheme == "file":
+        what, text = f"{what} (from the file {_shown(rest)})", _from_file(what, rest)
+    else:
+        return what, text
+    text = text.strip()
+    _refuse_unprintable(what, text)
+    return what, text
+
+
+def _refuse_unprintable(what: str, text: str) -> None:
+    if not text.strip():
+        raise ConfigError(f"the {what} is empty")
+    if len(text) > ADDRESS_LENGTH_MAX:
+        raise ConfigError(f"the {what} has {len(text)} characters: at most {ADDRESS_LENGTH_MAX} are allowed")
+    for place, character in enumerate(text, start=1):
+        if not character.isprintable():
+            raise ConfigError(f"the {what} has a control character ({character!a}) at place {place}: remove it")
+
+
+def _from_environment(what: str, name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ConfigError(f"{what}: env: needs the name of an environment variable, not {_shown(name)}")
+    text = os.environ.get(name)
+    if text is None:
+        raise ConfigError(f"{what}: the environment variable {_shown(name)} is not set: set it to the address")
+    return text
+
+
+def _from_file(what: str, name: str) -> str:
+    if not name:
+        raise ConfigError(f"{what}: file: needs the path of a file that holds the address")
+    path = _absolute(what, name)
+    try:
+        with path.open("rb") as file:
+            content = file.read(ADDRESS_LENGTH_MAX + 1)
+        problem = None
+    except OSError as error:
+        content, problem = b"", error.strerror
+    if problem is not None:
+        raise ConfigError(f"{what}: the file {_shown(name)} cannot be read: {problem}")
+    text = _decoded(content)
+    if text is None:
+        raise ConfigError(f"{what}: the file {_shown(name)} is not UTF-8 text")
+    return text
+
+
+def _decoded(content: bytes) -> str | None:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        return None  # the exception holds the content
+
+
+def _absolute(what: str, path: str) -> Path:
+    """The absolute path, ``~`` expanded and links followed, so that one place has one name."""
+    absolute = _expanded(path)
+    if absolute is None:
+        raise ConfigError(f"{what}: the path {_shown(path)} leads nowhere: check '~' and symbolic links")
+    return absolute
+
+
+def _expanded(path: str) -> Path | None:
+    try:
+        return Path(path).expanduser().resolve()
+    except (RuntimeError, OSError):  # an unknown user after ~, or links in a circle
+        return None
+
+
+def _scheme(text: str) -> str:
+    match = re.match(r"([A-Za-z][A-Za-z0-9+]{0,19}):", text)
+    return match[1].lower() if match else ""
+
+
+def _unknown_scheme(what: str, scheme: str, *, known: Iterable[str], forms: str) -> ConfigError:
+    if not scheme:
+        return ConfigError(f"the {what} names no known kind: write {forms}")
+    return ConfigError(f"{what}: {scheme}: is unknown{_nearest(scheme, known)}: write {forms}")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    by_lower = {name.lower(): name for name in known}
+    matches = difflib.get_close_matches(word.lower()[:_SHOWN_LENGTH_MAX], by_lower, n=1)
+    return f" (did you mean {by_lower[matches[0]]}?)" if matches else ""
+
+
+# Positions, durations, sizes ---------------------------------------------------------------------------------------
+
+POSITION_FORMS: Final = "earliest, latest, offset:VALUE, sequence:N, time:2026-01-31T12:00:00Z or time:-24h"
+_INT64_MAX: Final = 2**63 - 1
+
+
+def parse_position(text: str, *, now: datetime | None = None) -> Position:
+    """Where to start reading, with the defaults of :class:`~hubline.model.Position`.
+
+    ``earliest``; ``latest``; ``offset:VALUE`` and ``sequence:N`` (after that event); ``time:ISO8601`` with a time
+    zone, or ``time:-24h`` (that long ago), at or after it. A last ``:inclusive`` or ``:exclusive`` says
+    whether the event at the position itself is read.
+    """
+    from hubline.model import Position  # brings pyarrow along, which the command line's help can do without
+
+    bare, inclusive = _split_inclusive(text)
+    given = {} if inclusive is None else {"inclusive": inclusive}
+    kind, _, value = bare.partition(":")
+    match kind:
+        case "earliest" if bare == text == kind:
+            return Position.earliest()
+        case "latest" if bare == kind:
+            return Position.latest(**given)
+        case "offset" if value and value.isprintable():
+            return Position.offset(value, **given)
+        case "sequence" if re.fullmatch(r"[0-9]{1,19}", value) and int(value) <= _INT64_MAX:
+            return Position.sequence(int(value), **given)
+        case "time":
+            return Position.enqueued(_parse_time(value, now or datetime.now(UTC)), **given)
+    raise ConfigError(f"the position {_shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
+
+
+def _split_inclusive(text: str) -> tuple[str, bool | None]:
+    for suffix, inclusive in ((":inclusive", True), (":exclusive", False)):
+        if text.endswith(suffix):
+            return text.removesuffix(suffix), inclusive
+    return text, None
+
+
+def _parse_time(text: str, now: datetime) -> datetime:
+    if text.startswith("-"):
+        return _ago(parse_duration(text[1:]), now)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None:
+        raise ConfigError(f"the time {_shown(text)} is unknown: write 2026-01-31T12:00:00Z, or -24h for 24 hours ago")
+    if time.tzinfo is None:
+        raise ConfigError(f"the time {_shown(text)} has no time zone: add Z for UTC, or an offset such as +02:00")
+    return time
+
+
+def _ago(duration: timedelta, now: datetime) -> datetime:
+    try:
+        return now - duration
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)  # longer ago than calendars go: all there is
+
+
+_DURATION_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+# A thousand years: longer than anything kept, short enough for any clock arithmetic.
+_DURATION_DAYS_MAX: Final = 365_000
+
+
+def parse_duration(text: str) -> timedelta:
+    """``250ms``, ``30s``, ``5m``, ``1.5h``, ``7d``."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", text)
+    if not match:
+        raise ConfigError(f"the duration {_shown(text)} is unknown: write a number and ms, s, m, h or d, as in 30s")
+    seconds = float(match[1]) * _DURATION_SECONDS[match[2]]
+    if seconds > _DURATION_DAYS_MAX * 86400:
+        raise ConfigError(f"the duration {_shown(text)} is too long: at most {_DURATION_DAYS_MAX}d")
+    return timedelta(seconds=seconds)
+
+
+_SIZE_BYTES: Final[dict[str, int]] = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes, from ``200``, ``64KiB`` (powers of 1,024) or ``10GB`` (powers of 1,000)."""
+    match = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", text)
+    unit = _SIZE_BYTES.get(match[2].lower()) if match else None
+    if not match or unit is None:
+        raise ConfigError(f"the size {_shown(text)} is unknown: write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB")
+    size = round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    if size > _INT64_MAX:
+        raise ConfigError(f"the size {_shown(text)} is too large: at most {_INT64_MAX} bytes")
+    return size
