@@ -62,6 +62,7 @@ class StoreFactory(ABC):
 
 
 Factory = TypeVar("Factory", bound=StoreFactory)
+Result = TypeVar("Result")
 
 
 def scenario(test: Callable[[Factory, CheckpointStore], Awaitable[None]]) -> Callable[[Factory], None]:
@@ -91,12 +92,12 @@ def _plain_test(
     def run(self: Factory) -> None:
         asyncio.run(_await(play(self)))
 
-    del run.__wrapped__  # type: ignore[attr-defined]  # pytest would take the test's parameters for fixtures
+    del run.__wrapped__  # pytest would take the test's parameters for fixtures
     return run
 
 
-async def _await(played: Awaitable[None]) -> None:
-    await played
+async def _await(call: Awaitable[Result]) -> Result:
+    return await call
 
 
 class OwnershipContract(StoreFactory):
@@ -729,9 +730,6 @@ async def listed_ownership(store: CheckpointStore, partition: str = "0") -> Owne
 def untimed(ownership: Ownership) -> Ownership:
     """The record without its ages, to compare what two calls returned."""
     return replace(ownership, age_seconds=0.0, request_age_seconds=0.0)
-
-
-Result = TypeVar("Result")
 
 
 async def at_once(calls: Iterable[Awaitable[Result]]) -> list[Result]:
