@@ -87,7 +87,7 @@ _VISIBLE = re.compile(r"[\x21-\x7e]+")
 
 def validate_hub_name(name: str) -> str:
     """The name itself, if a hub may have it."""
-    return _validated("hub name", name, _NAME, length_max=HUB_NAME_LENGTH_MAX, rule=_NAME_RULE)
+    return _plain_name("hub name", name)
 
 
 def validate_group_name(name: str) -> str:
@@ -107,6 +107,10 @@ def validate_owner_id(owner_id: str) -> str:
     """The id itself, if it can stand in a log line and in an HTTP header: visible ASCII without spaces."""
     rule = "visible ASCII characters without spaces"
     return _validated("owner id", owner_id, _VISIBLE, length_max=OWNER_ID_LENGTH_MAX, rule=rule)
+
+
+def _plain_name(what: str, name: str, *, length_max: int = HUB_NAME_LENGTH_MAX) -> str:
+    return _validated(what, name, _NAME, length_max=length_max, rule=_NAME_RULE)
 
 
 def _validated(what: str, name: str, pattern: re.Pattern[str], *, length_max: int, rule: str) -> str:
@@ -202,9 +206,7 @@ def _parse_local(what: str, text: str) -> LocalHubAddress:
     folder, slash, name = _local_path(what, text).removesuffix("/").rpartition("/")
     if not slash:
         raise ConfigError(f"{what}: local: needs a folder and a name: write local:PATH/NAME, for instance local:./NAME")
-    name = validate_hub_name(name)
-    if len(name) > LOCAL_NAME_LENGTH_MAX:
-        raise ConfigError(f"{what}: a local hub's name has at most {LOCAL_NAME_LENGTH_MAX} characters: it is a folder")
+    name = _plain_name(f"hub name in the {what}", name, length_max=LOCAL_NAME_LENGTH_MAX)
     return LocalHubAddress(_absolute(what, folder or "/"), name)
 
 
@@ -222,7 +224,7 @@ def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
     host, port = _host_and_port(what, match[1])
     if "." not in host and host != "localhost":
         host = f"{host}.{SERVICE_DOMAIN}"
-    return EventHubsAddress(host, port or AMQPS_PORT, validate_hub_name(match[2]))
+    return EventHubsAddress(host, port or AMQPS_PORT, _plain_name(f"hub name in the {what}", match[2]))
 
 
 _PART_NAMES: Final = (
@@ -238,7 +240,8 @@ _PART_NAMES: Final = (
 def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
     parts = _connection_string_parts(what, text)
     host, port = _parse_endpoint(what, _required(what, parts, "Endpoint", "=sb://NAMESPACE.servicebus.windows.net/"))
-    name = validate_hub_name(_required(what, parts, "EntityPath", "=HUB, the hub's name"))
+    entity_path = _required(what, parts, "EntityPath", "=HUB, the hub's name")
+    name = _plain_name(f"EntityPath of the {what}", entity_path)
     emulator = _parse_emulator_flag(what, parts.get("UseDevelopmentEmulator"))
     default_port = AMQP_PORT if emulator else AMQPS_PORT
     if "SharedAccessSignature" in parts:
@@ -368,7 +371,7 @@ def parse_store(text: str) -> StoreAddress:
     what, text = _resolved("store address", text)
     match _scheme(text):
         case "memory":
-            return _parse_memory(text)
+            return _parse_memory(what, text)
         case "sqlite":
             return _parse_sqlite(what, text)
         case "postgresql" | "postgres":
@@ -379,11 +382,9 @@ def parse_store(text: str) -> StoreAddress:
             raise _unknown_scheme(what, scheme, known=("memory", "sqlite", "postgresql"), forms=STORE_FORMS)
 
 
-def _parse_memory(text: str) -> MemoryAddress:
+def _parse_memory(what: str, text: str) -> MemoryAddress:
     name = text[len("memory:") :]
-    if not name:
-        return MemoryAddress()
-    return MemoryAddress(_validated("memory store's name", name, _NAME, length_max=64, rule=_NAME_RULE))
+    return MemoryAddress(_plain_name(f"name in the {what}", name) if name else "")
 
 
 def _parse_sqlite(what: str, text: str) -> SqliteAddress:
@@ -408,6 +409,8 @@ def _parse_postgres(what: str, text: str) -> PostgresAddress:
     hosts, ports = params.get("host", ""), params.get("port", "")
     if not all(re.fullmatch(r"[A-Za-z0-9.:_-]*|/[^@]*", host) for host in hosts.split(",")):
         raise ConfigError(f"{what}: the host is not a host name; if the password contains '@', write it as %40")
+    if "@" in params.get("dbname", ""):
+        raise ConfigError(f"{what}: there is an '@' in the database; if the password contains '/', write it as %2F")
     if ports and not all(_is_port(port) for port in ports.split(",")):
         raise ConfigError(f"{what}: the port is not a number from 1 to 65535; percent-encode ':' in a password as %3A")
     return PostgresAddress(Secret(text), _postgres_shown(params))
