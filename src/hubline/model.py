@@ -281,10 +281,10 @@ class EventBatch:
 
 def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None) -> pa.RecordBatch:
     """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
-    rows = [event if isinstance(event, Mapping) else {"body": event} for event in events]
+    rows: list[Mapping[str, Any]] = [event if isinstance(event, Mapping) else {"body": event} for event in events]
     bodies = [_as_bytes(row["body"], index) for index, row in enumerate(rows)]
     keys = [row.get("partitionKey", partition_key) for row in rows]
-    properties = [_as_pairs(row.get("properties")) for row in rows]
+    properties = [_as_pairs(row.get("properties", {})) for row in rows]
     return pa.RecordBatch.from_arrays(
         [
             pa.array(values, type=column.type)
@@ -317,13 +317,18 @@ class Checkpoint:
     def __post_init__(self) -> None:
         if not self.offset:
             raise ConfigError(f"a checkpoint needs an offset ({self.key})")
-        if self.sequence_number < 0:
+        if self.sequence_number < 0 and (self.offset, self.sequence_number) != ("-1", -1):
             raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
+
+    @classmethod
+    def before_first(cls, key: PartitionKey) -> Checkpoint:
+        """Nothing is done yet, and everything from the first event on is to be done: offset -1, as the SDKs have it."""
+        return cls(key, "-1", -1)
 
     @property
     def resume(self) -> Position:
         """Just after the checkpointed event."""
-        return Position.offset(self.offset)
+        return Position.sequence(-1) if self.sequence_number < 0 else Position.offset(self.offset)
 
 
 @dataclass(frozen=True, slots=True)

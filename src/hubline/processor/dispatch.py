@@ -1,0 +1,357 @@
+"""The dispatch cycle: renew ▶ list ▶ plan ▶ claim ▶ open and close.
+
+The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Three tasks share the
+work, so that nothing slow stands before a renewal:
+
+    renew    every ``renew_seconds``: announces the member and renews its leases
+    expire   gives up what could not be renewed for a whole lease, before anyone else may take it
+    cycle    every ``interval_seconds``, or at once while there is something to do: list, plan, claim
+
+All of them run on one event loop, the control loop. Elapsed time is that loop's; ages are the store's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from hubline.balance import Plan, Snapshot, Strategy, stranded
+from hubline.errors import HublineError, LeaseLost, RecordDamaged, StoreError, StoreUnavailable
+from hubline.model import GroupKey, GroupState, Member, Ownership
+from hubline.ports import CheckpointStore
+from hubline.processor.control import bounded
+from hubline.processor.options import LeaseOptions, ReleaseReason
+
+log = logging.getLogger("hubline.dispatch")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+RERUN_SECONDS_MIN = 0.015
+"""Planning again "at once" still leaves the store this much air, should every claim be lost."""
+
+INTERVAL_JITTER = 0.2
+"""Cycles start up to this part early, so that members do not march in step; never late, which would delay takeovers."""
+
+RELEASE_ATTEMPTS_MAX = 3
+"""A partition that cannot be given up in so many tries is left to expire: releasing early only saves time."""
+
+
+class Holder(Protocol):
+    """Runs partitions for a dispatcher. Called on the control loop; must never block it."""
+
+    def open(self, ownership: Ownership) -> None:
+        """The partition is this processor's now. A former run of it, if still closing, ends first."""
+        ...
+
+    def renewed(self, ownership: Ownership) -> None: ...
+
+    async def close_partition(self, partition: str, reason: ReleaseReason) -> None:
+        """Ends the partition and returns once it is at rest; drained and checkpointed if the reason says so."""
+        ...
+
+    def report_of(self, error: HublineError, partition: str | None) -> None: ...
+
+
+@dataclass(slots=True)
+class _Held:
+    """A partition that this processor holds. ``expires_at`` is when its lease ends unless renewed."""
+
+    ownership: Ownership
+    expires_at: float
+    release: asyncio.Task[None] | None = None
+    epoch_floor: int = 0
+
+    def given_up(self) -> Ownership:
+        """The record to write when the partition is given up."""
+        return replace(self.ownership, owner_id="", epoch=max(self.ownership.epoch, self.epoch_floor))
+
+
+class Dispatcher:
+    """Keeps one member of a group in its share of the partitions. ``partitions`` tells the hub's, now."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        holder: Holder,
+        *,
+        group: GroupKey,
+        owner_id: str,
+        strategy: Strategy,
+        partitions: Callable[[], Sequence[str]],
+        lease: LeaseOptions,
+        rng: random.Random,
+    ) -> None:
+        self._store = store
+        self._holder = holder
+        self._group = group
+        self._member = Member(owner_id, strategy.partitions_max)
+        self._strategy = strategy
+        self._partitions = partitions
+        self._lease = lease
+        self._rng = rng
+        self._held: dict[str, _Held] = {}
+        self._damaged: dict[str, str] = {}
+        self._releases: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        # Renewing and releasing both move the version of a held record: one at a time.
+        self._versions = asyncio.Lock()
+        self._wake = asyncio.Event()
+
+    @property
+    def held(self) -> dict[str, Ownership]:
+        """What this processor holds, as last renewed."""
+        return {partition: held.ownership for partition, held in self._held.items()}
+
+    def is_current(self, partition: str, epoch: int) -> bool:
+        """Whether the lease under which the partition was opened still runs. Safe to call from any thread."""
+        held = self._held.get(partition)
+        return held is not None and held.ownership.epoch == epoch and _time() < held.expires_at
+
+    async def start(self) -> None:
+        """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
+        await self._bounded(self._store.renew_ownership, self._group, self._member, ())
+        self._tasks = [
+            asyncio.create_task(self._renew_forever(), name="hubline-renew"),
+            asyncio.create_task(self._expire_forever(), name="hubline-expire"),
+            asyncio.create_task(self._cycle_forever(), name="hubline-cycle"),
+        ]
+
+    async def stop(self) -> None:
+        """Drains and gives up every partition, then leaves the group. Renewals go on meanwhile."""
+        *keeping, cycle = self._tasks
+        await _cancel([cycle])
+        # Limited to nothing, this member is dealt nothing and the others plan for its share at once.
+        self._member = replace(self._member, partitions_max=0)
+        with suppress(StoreError):
+            await self._renew()
+        for partition in list(self._held):
+            self._release(partition, ReleaseReason.STOPPED)
+        while self._releases:
+            await asyncio.wait(self._releases)
+        await _cancel(keeping)
+        try:
+            await self._bounded(self._store.leave, self._group, self._member.owner_id)
+        except StoreError as error:
+            # Dying here leaves a member that is not heard of again: it counts for one more lease.
+            self._holder.report_of(error, None)
+
+    async def abort(self) -> None:
+        """Stops at once and gives up nothing: the leases run out."""
+        await _cancel([*self._tasks, *self._releases])
+
+    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
+        """The holder found a higher epoch on the checkpoint: gives the partition up at that one, to claim it above."""
+        held = self._held.get(partition)
+        if held is not None and held.ownership.epoch == epoch:
+            held.epoch_floor = held_epoch
+            self._release(partition, ReleaseReason.LOST)
+
+    # Renewing
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.renew_seconds)
+            try:
+                await self._renew()
+            except StoreError as error:
+                self._holder.report_of(error, None)
+
+    async def _renew(self) -> None:
+        async with self._versions:
+            before = {partition: held.ownership for partition, held in self._held.items()}
+            sent_at = _time()
+            renewed = await self._bounded(self._store.renew_ownership, self._group, self._member, list(before.values()))
+            for ownership in renewed:
+                self._keep(ownership, sent_at)
+            missing = before.keys() - {ownership.key.partition for ownership in renewed}
+            if missing:
+                # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
+                self._reconcile(await self._list(), sorted(missing), sent_at)
+        if any(ownership.requested_by for ownership in renewed):
+            self._wake.set()
+
+    def _keep(self, ownership: Ownership, sent_at: float) -> None:
+        held = self._held.get(ownership.key.partition)
+        if held is None or held.ownership.epoch != ownership.epoch:
+            return
+        held.ownership = ownership
+        # Counted from before the call: the store's clock for this lease started later, never earlier.
+        held.expires_at = sent_at + self._lease.lease_seconds
+        self._holder.renewed(ownership)
+
+    def _reconcile(self, state: GroupState, partitions: Iterable[str], sent_at: float) -> None:
+        records = {ownership.key.partition: ownership for ownership in state.ownerships}
+        for partition in partitions:
+            held, record = self._held.get(partition), records.get(partition)
+            if held is None:
+                continue
+            if record and (record.owner_id, record.epoch) == (self._member.owner_id, held.ownership.epoch):
+                held.ownership = record
+                held.expires_at = sent_at + self._lease.lease_seconds - record.age_seconds
+            else:
+                self._lose(partition, f"owner={record.owner_id if record else ''!r} took it")
+
+    def _lose_taken(self, state: GroupState) -> None:
+        """Sees a takeover at the next listing already; a stale listing shows lower epochs only, and does no harm."""
+        for record in state.ownerships:
+            held = self._held.get(record.key.partition)
+            if held is not None and record.epoch > held.ownership.epoch:
+                self._lose(record.key.partition, f"owner={record.owner_id!r} took it")
+
+    async def _expire_forever(self) -> None:
+        while True:
+            now = _time()
+            for partition, held in list(self._held.items()):
+                if now >= held.expires_at:
+                    self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s ran out before it was renewed")
+            ends = min((held.expires_at for held in self._held.values()), default=now + self._lease.lease_seconds)
+            await asyncio.sleep(min(ends - _time(), self._lease.renew_seconds))
+
+    def _lose(self, partition: str, why: str) -> None:
+        held = self._held.pop(partition)
+        log.warning("lease_lost partition=%s epoch=%d why=%s", partition, held.ownership.epoch, why)
+        self._holder.report_of(LeaseLost(f"partition {partition} was lost: {why}", partition=partition), partition)
+        self._spawn(self._holder.close_partition(partition, ReleaseReason.LOST))
+        self._wake.set()
+
+    # The cycle
+
+    async def _cycle_forever(self) -> None:
+        delay = await self._cycle_guarded(is_joining=True)
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+            self._wake.clear()
+            delay = await self._cycle_guarded(is_joining=False)
+
+    async def _cycle_guarded(self, *, is_joining: bool) -> float:
+        """One cycle; a failing store costs this cycle only. Returns the seconds until the next."""
+        try:
+            plan = await self._cycle(is_joining=is_joining)
+        except HublineError as error:
+            self._holder.report_of(error, None)
+            plan = Plan()
+        if is_joining:
+            return self._lease.settle_seconds
+        if plan.rerun_seconds is not None:
+            return max(plan.rerun_seconds, RERUN_SECONDS_MIN)
+        return self._lease.interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+
+    async def _cycle(self, *, is_joining: bool) -> Plan:
+        state = await self._list()
+        self._report_damaged(state)
+        self._lose_taken(state)
+        snapshot = self._snapshot(state)
+        # A member that joins takes back what is recorded as its own; the rest waits until those who start
+        # together with it have announced themselves.
+        plan = Plan(claims=stranded(snapshot)) if is_joining else self._strategy.plan(snapshot, self._rng)
+        if plan.claims or plan.steals:
+            await self._claim([*plan.claims, *plan.steals], snapshot)
+        if plan.requests:
+            keys = [self._group.partition(partition) for partition in plan.requests]
+            await self._bounded(self._store.request_handover, keys, owner_id=self._member.owner_id)
+        for partition in plan.relinquish:
+            self._release(partition, ReleaseReason.RELINQUISHED)
+        if not plan.is_idle:
+            log.info(
+                "cycle claims=%d steals=%d requests=%d relinquished=%d held=%d",
+                *map(len, (plan.claims, plan.steals, plan.requests, plan.relinquish, self._held)),
+            )
+        return plan
+
+    def _snapshot(self, state: GroupState) -> Snapshot:
+        return Snapshot(
+            me=self._member,
+            partitions=[p for p in self._partitions() if p not in state.damaged],
+            ownerships={ownership.key.partition: ownership for ownership in state.ownerships},
+            members=state.members,
+            held=frozenset(self._held),
+            lease_seconds=self._lease.lease_seconds,
+            grace_seconds=self._lease.grace_seconds,
+        )
+
+    async def _claim(self, partitions: Sequence[str], snapshot: Snapshot) -> None:
+        claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
+        sent_at = _time()
+        # Dying after this call leaves the partitions to this owner id until the lease runs out, or to its restart.
+        for ownership in await self._bounded(self._store.claim_ownership, claims):
+            self._held[ownership.key.partition] = _Held(ownership, sent_at + self._lease.lease_seconds)
+            log.info("claimed partition=%s epoch=%d", ownership.key.partition, ownership.epoch)
+            self._holder.open(ownership)
+
+    def _claim_of(self, partition: str, record: Ownership | None) -> Ownership:
+        return Ownership(
+            key=self._group.partition(partition),
+            owner_id=self._member.owner_id,
+            epoch=record.epoch + 1 if record else 1,
+            version=record.version if record else None,
+        )
+
+    def _report_damaged(self, state: GroupState) -> None:
+        for partition, what in state.damaged.items():
+            if self._damaged.get(partition) != what:
+                self._holder.report_of(RecordDamaged(what, partition=partition, record="ownership"), partition)
+        self._damaged = dict(state.damaged)
+
+    # Releasing
+
+    def _release(self, partition: str, reason: ReleaseReason) -> None:
+        """Starts to give a partition up; it is held, and renewed, until it is at rest."""
+        held = self._held.get(partition)
+        if held is not None and held.release is None:
+            held.release = self._spawn(self._release_held(partition, held, reason))
+
+    async def _release_held(self, partition: str, held: _Held, reason: ReleaseReason) -> None:
+        await self._holder.close_partition(partition, reason)
+        for attempt in range(RELEASE_ATTEMPTS_MAX):
+            if self._held.get(partition) is not held:
+                return
+            with suppress(StoreUnavailable):
+                if await self._give_up(held):
+                    break
+            await asyncio.sleep(self._lease.renew_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))
+        if self._held.get(partition) is held:
+            del self._held[partition]
+        log.info("released partition=%s reason=%s", partition, reason)
+        self._wake.set()
+
+    async def _give_up(self, held: _Held) -> bool:
+        async with self._versions:
+            given_up = await self._bounded(self._store.claim_ownership, [held.given_up()])
+            if not given_up:
+                # Another version is stored: ours, if an answer was lost on the way; else someone took it.
+                self._reconcile(await self._list(), [held.ownership.key.partition], _time())
+            return bool(given_up)
+
+    # Small things
+
+    async def _list(self) -> GroupState:
+        return await self._bounded(self._store.list_ownership, self._group)
+
+    async def _bounded(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A store call that takes no longer than the time between two renewals."""
+        return await bounded(self._lease.renew_seconds, function)(*args, **kwargs)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+        return task
+
+
+def _time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

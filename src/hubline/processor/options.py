@@ -1,0 +1,199 @@
+"""How a processor works: leases, batches, checkpoints, retries. Values that refuse what cannot work."""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, field
+
+from hubline.errors import ConfigError
+
+RENEWALS_PER_LEASE_MIN = 3
+"""A lease must outlast two failed renewals: one lost packet or one slow answer must not move partitions."""
+
+
+class ReleaseReason(enum.StrEnum):
+    """Why a partition was released."""
+
+    RELINQUISHED = "relinquished"
+    """Given up for another processor that asked for it."""
+    LOST = "lost"
+    """Taken by another processor, or the lease ran out."""
+    STOPPED = "stopped"
+    """The processor stops."""
+    FAILED = "failed"
+    """Its handler failed; it reopens from its checkpoint after a while."""
+
+    @property
+    def drains(self) -> bool:
+        """Whether the batch in progress is finished and checkpointed first."""
+        return self in (ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED)
+
+
+class InvalidPositionChoice(enum.StrEnum):
+    """What to do when the events at the start position are gone, or the hub is another one."""
+
+    FAIL = "fail"
+    """Stop the partition with an error that says what happened (the default)."""
+    EARLIEST = "earliest"
+    """Go on with the oldest event there is; the gap is reported to ``on_error``."""
+    LATEST = "latest"
+    """Go on with what arrives from now on; the gap is reported to ``on_error``."""
+
+
+class FailureChoice(enum.StrEnum):
+    """What to do with a batch whose handler fails, also after its retries."""
+
+    STOP = "stop"
+    """Stop the partition; it reopens from its checkpoint after a while (the default)."""
+    DEAD_LETTER = "dead_letter"
+    """Find the failing events and hand each to ``on_dead_letter``; the partition goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPolicy:
+    """When progress is written to the store. Make one with the class methods.
+
+    Whatever the policy, a partition that is handed over or stopped in good order is checkpointed first, unless
+    checkpoints are made by hand.
+    """
+
+    events: int | None = None
+    seconds: float | None = None
+    at_renewal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.events is not None and self.events < 1:
+            raise ConfigError(f"checkpoints are written every 1 or more events, not {self.events}")
+        if self.seconds is not None and self.seconds <= 0:
+            raise ConfigError(f"checkpoints are written every so many seconds, more than 0, not {self.seconds}")
+
+    @classmethod
+    def by_hand(cls) -> CheckpointPolicy:
+        """Only when the handler calls ``partition.checkpoint()``."""
+        return cls()
+
+    @classmethod
+    def renewal(cls) -> CheckpointPolicy:
+        """Each time the lease is renewed."""
+        return cls(at_renewal=True)
+
+    @classmethod
+    def every(cls, *, events: int | None = None, seconds: float | None = None) -> CheckpointPolicy:
+        """After so many events, or so many seconds, or whichever comes first; never inside a batch."""
+        if events is None and seconds is None:
+            raise ConfigError("say after how many events or seconds a checkpoint is written")
+        return cls(events=events, seconds=seconds)
+
+    @classmethod
+    def each_batch(cls) -> CheckpointPolicy:
+        """After every batch: the fewest repeats after a crash, and the most writes."""
+        return cls(events=1)
+
+    @property
+    def is_automatic(self) -> bool:
+        return self.at_renewal or self.events is not None or self.seconds is not None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often and how soon something is tried again: exponential backoff with full jitter."""
+
+    attempts_max: int = 3
+    backoff_seconds: float = 0.5
+    backoff_seconds_max: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1:
+            raise ConfigError(f"a handler is tried at least once, not {self.attempts_max} times")
+        if not 0 <= self.backoff_seconds <= self.backoff_seconds_max:
+            raise ConfigError("a backoff is not negative, and not above its maximum")
+
+    def delay(self, attempt: int, rng: random.Random) -> float:
+        """Seconds to wait after the given failed attempt (from 1), between half and all of the backoff."""
+        # 2 ** 30 backoffs are beyond any maximum; the bound keeps the power from growing without end.
+        backoff = min(self.backoff_seconds * 2.0 ** min(attempt - 1, 30), self.backoff_seconds_max)
+        return backoff * rng.uniform(0.5, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """How ownership is kept. A ``renew_seconds`` or ``grace_seconds`` of 0 follows from the lease: a third, and all.
+
+    A member that wants a partition asks its owner, and takes it after ``grace_seconds``. A new member waits
+    ``settle_seconds`` before its first claim, so that members that start together see each other.
+    """
+
+    lease_seconds: float = 30.0
+    renew_seconds: float = 0.0
+    interval_seconds: float = 10.0
+    grace_seconds: float = 0.0
+    settle_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lease_seconds <= 0 or self.interval_seconds <= 0:
+            raise ConfigError("the lease and the interval of the dispatch cycle are longer than 0 seconds")
+        if min(self.renew_seconds, self.grace_seconds, self.settle_seconds) < 0:
+            raise ConfigError("renew_seconds, grace_seconds and settle_seconds are not negative")
+        if self.renew_seconds == 0:
+            object.__setattr__(self, "renew_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
+        if self.grace_seconds == 0:
+            object.__setattr__(self, "grace_seconds", self.lease_seconds)
+        if self.lease_seconds < self.renew_seconds * RENEWALS_PER_LEASE_MIN * (1 - 1e-9):
+            raise ConfigError(
+                f"a lease of {self.lease_seconds:g} s does not outlast {RENEWALS_PER_LEASE_MIN} renewals "
+                f"{self.renew_seconds:g} s apart: make it at least "
+                f"{self.renew_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorOptions:
+    """Everything about a processor that has a sensible default.
+
+    ``batch_wait_seconds`` is how long a batch may wait to fill up; 0 delivers what is there at once.
+    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes_max`` bounds what a
+    partition holds in memory ahead of its handler. ``handler_seconds_max`` cancels an async handler that runs
+    longer, as a failure. ``stall_seconds`` is when a long-running handler, or a partition that has events and
+    delivers none, is reported. ``control_thread=False`` runs the dispatch cycle on the caller's event loop, where
+    a handler that blocks the loop also stops renewals.
+    """
+
+    batch_count_max: int = 1_000
+    batch_wait_seconds: float = 0.0
+    heartbeat: bool = False
+    prefetch_bytes_max: int = 16 * 1024 * 1024
+    checkpoint: CheckpointPolicy = field(default_factory=lambda: CheckpointPolicy.every(seconds=5.0))
+    lease: LeaseOptions = field(default_factory=LeaseOptions)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    reopen: RetryPolicy = field(default_factory=lambda: RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=60.0))
+    on_failure: FailureChoice = FailureChoice.STOP
+    dead_letters_in_row_max: int = 100
+    on_invalid_position: InvalidPositionChoice = InvalidPositionChoice.FAIL
+    handler_seconds_max: float | None = None
+    stall_seconds: float = 60.0
+    stop_seconds_max: float = 30.0
+    control_thread: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least_one("batch_count_max", self.batch_count_max)
+        _at_least_one("prefetch_bytes_max", self.prefetch_bytes_max)
+        _at_least_one("dead_letters_in_row_max", self.dead_letters_in_row_max)
+        if self.batch_wait_seconds < 0:
+            raise ConfigError(f"batch_wait_seconds is not negative, and is {self.batch_wait_seconds:g}")
+        if self.heartbeat and self.batch_wait_seconds == 0:
+            raise ConfigError("heartbeat batches need a batch_wait_seconds above 0: that is their interval")
+        for name, seconds in (
+            ("stall_seconds", self.stall_seconds),
+            ("stop_seconds_max", self.stop_seconds_max),
+            ("handler_seconds_max", self.handler_seconds_max),
+        ):
+            if seconds is not None and seconds <= 0:
+                raise ConfigError(f"{name} is above 0, and is {seconds:g}")
+        object.__setattr__(self, "on_failure", FailureChoice(self.on_failure))
+        object.__setattr__(self, "on_invalid_position", InvalidPositionChoice(self.on_invalid_position))
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"{name} is at least 1, and is {value}")

@@ -1,0 +1,199 @@
+"""Reads one partition ahead of its handler, bounded in bytes, and cuts batches from what has arrived."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid
+from hubline.model import EventBatch, Position
+from hubline.ports import Hub, Receiver
+from hubline.processor.options import InvalidPositionChoice, RetryPolicy
+
+log = logging.getLogger("hubline.prefetch")
+
+FETCH_COUNT_MAX = 20_000
+"""Events asked of the receiver at once: enough to amortise a call, few enough for the byte bound to bite."""
+
+RECEIVE_OVERRUN = 2.0
+"""A receive call that takes so many times its wait hangs, whatever the reason: the receiver is opened anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What to read, and how to live with what goes wrong."""
+
+    hub: Hub
+    partition: str
+    group: str
+    epoch: int
+    on_invalid_position: InvalidPositionChoice
+    reopen: RetryPolicy
+    bytes_max: int
+    stall_seconds: float
+    report: Callable[[HublineError], None]
+    rng: random.Random
+
+
+class Prefetch:
+    """A task that keeps a buffer of events filled. The receiver is replaced where that helps; other errors surface.
+
+    ``after_sequence`` is the last event before the position, if known. ``next_batch`` is called by one task;
+    nothing is lost when it is cancelled.
+    """
+
+    def __init__(self, source: Source, position: Position, *, after_sequence: int | None) -> None:
+        self._source = source
+        self._position = position
+        self._buffer: deque[EventBatch] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_stopping = False
+        self._failed: BaseException | None = None
+        self._last_received = after_sequence
+        self.last_sequence: int | None = None
+        self._task = asyncio.create_task(self._run(), name=f"hubline-prefetch-{source.partition}")
+
+    async def next_batch(self, *, count_max: int, wait_seconds: float, heartbeat: bool) -> EventBatch | None:
+        """The next batch: full, or what has come within the wait. None once ``stop`` was called.
+
+        Where nothing has come at all, waits on; or returns an empty batch if ``heartbeat``. Raises what ended the
+        reading at once: what is buffered then is read again by the next run.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        while not self._is_stopping:
+            if self._failed is not None:
+                raise self._failed
+            is_late = loop.time() >= deadline
+            if self._count >= count_max or (self._count and is_late):
+                return self._take(count_max)
+            if is_late and heartbeat:
+                return EventBatch.empty(self._source.partition)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if is_late else deadline):
+                    await self._changed.wait()
+        return None
+
+    def stop(self) -> None:
+        """Makes ``next_batch`` return None, now and from now on."""
+        self._is_stopping = True
+        self._changed.set()
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    def _take(self, count_max: int) -> EventBatch:
+        parts: list[EventBatch] = []
+        wanted = min(count_max, self._count)
+        while wanted:
+            part = self._buffer.popleft()
+            if len(part) > wanted:
+                self._buffer.appendleft(part.slice(wanted))
+                part = part.slice(0, wanted)
+            parts.append(part)
+            wanted -= len(part)
+            self._count -= len(part)
+            self._bytes -= part.nbytes
+        if self._bytes < self._source.bytes_max:
+            self._room.set()
+        return EventBatch.concat(parts)
+
+    def _put(self, batch: EventBatch) -> None:
+        self._position = Position.offset(batch.last_offset)
+        self._last_received = batch.last_sequence
+        self._buffer.append(batch)
+        self._count += len(batch)
+        self._bytes += batch.nbytes
+        if self._bytes >= self._source.bytes_max:
+            self._room.clear()
+        self._changed.set()
+
+    async def _run(self) -> None:
+        failures = 0
+        try:
+            while True:
+                received_before = self._last_received
+                try:
+                    await self._read()
+                except HubUnavailable as error:
+                    self._source.report(error)
+                    failures = failures + 1 if self._last_received == received_before else 1
+                    await asyncio.sleep(self._source.reopen.delay(failures, self._source.rng))
+                except PositionInvalid as error:
+                    self._position = await self._position_instead(error)
+        except Exception as error:  # noqa: BLE001 - raised by next_batch
+            self._failed = error
+            self._changed.set()
+
+    async def _read(self) -> None:
+        """Reads with one receiver until it fails or stalls."""
+        source = self._source
+        receiver = await source.hub.open_receiver(
+            source.partition, group=source.group, position=self._position, epoch=source.epoch
+        )
+        try:
+            while True:
+                await self._room.wait()
+                batch = await self._receive(receiver)
+                self.last_sequence = receiver.last_sequence
+                if batch is not None and len(batch):
+                    self._put(batch)
+                elif batch is None or await self._is_behind():
+                    self._report_stall()
+                    return
+        finally:
+            await receiver.close()
+
+    async def _receive(self, receiver: Receiver) -> EventBatch | None:
+        wait_seconds = self._source.stall_seconds
+        try:
+            async with asyncio.timeout(wait_seconds * RECEIVE_OVERRUN):
+                return await receiver.receive(count_max=FETCH_COUNT_MAX, wait_seconds=wait_seconds)
+        except TimeoutError:
+            return None
+
+    async def _is_behind(self) -> bool:
+        """Whether the hub holds events after the last received one. The first look sets what is not known yet."""
+        properties = await self._source.hub.describe_partition(self._source.partition)
+        if self._last_received is None:
+            self._last_received = properties.last_sequence
+        return properties.last_sequence > max(self._last_received, properties.begin_sequence - 1)
+
+    def _report_stall(self) -> None:
+        partition = self._source.partition
+        log.warning("stalled partition=%s last_received=%s", partition, self._last_received)
+        message = (
+            f"partition {partition} has events after {self._last_received}, and none arrived for "
+            f"{self._source.stall_seconds:g} s: its receiver is opened anew"
+        )
+        self._source.report(PartitionStalled(message, partition=partition))
+
+    async def _position_instead(self, error: PositionInvalid) -> Position:
+        choice = self._source.on_invalid_position
+        if choice is InvalidPositionChoice.FAIL:
+            raise error
+        # The gap is recorded before it is jumped: dying here reports it again.
+        self._source.report(error)
+        log.error("gap partition=%s reason=%s from=%s choice=%s", error.partition, error.reason, self._position, choice)
+        if choice is InvalidPositionChoice.EARLIEST:
+            return Position.earliest()
+        return await pinned(self._source.hub, self._source.partition, Position.latest())
+
+
+async def pinned(hub: Hub, partition: str, position: Position) -> Position:
+    """The same place, by sequence number where it was "the end": opened again later, "the end" would skip events."""
+    if position != Position.latest():
+        return position
+    return Position.sequence((await hub.describe_partition(partition)).last_sequence)

@@ -1,0 +1,217 @@
+"""The processor: what people construct, give handlers, and run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from hubline.balance import Greedy, Strategy
+from hubline.config import validate_group_name, validate_owner_id
+from hubline.connect import open_hub, open_store
+from hubline.errors import ConfigError, ProcessorError
+from hubline.model import GroupKey, Position, StartPositions
+from hubline.ports import CheckpointStore, Hub
+from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler
+from hubline.processor.options import FailureChoice, ProcessorOptions
+from hubline.processor.pump import PartitionContext, Wiring
+from hubline.processor.runtime import Runtime
+
+log = logging.getLogger("hubline.processor")
+
+
+class Processor:
+    """Shares the partitions of a hub with the other processors of its group, and feeds their events to handlers.
+
+        processor = hubline.Processor(
+            "local:./data/telemetry", "sqlite:///data/state.db", group="billing", start=Position.earliest()
+        )
+
+        @processor.on_batch
+        async def handle(batch):
+            ...
+
+        processor.run()
+
+    ``hub`` and ``store`` are addresses or objects; those made from addresses are closed at the end. ``start`` is where
+    partitions without a checkpoint start: there is no silent default. ``owner_id`` names this processor; give a
+    stable one, unique among the living, and a restart takes its own partitions back at once.
+
+    Handlers are given by decorator, or by overriding the same names in a subclass. Each may be plain or async; plain
+    ones run in a thread of their partition. Each takes the arguments below, or the first of them:
+
+        on_batch(batch, partition)         events of one partition, in order; required
+        on_assigned(partition)             before the first batch; may call partition.start_at(position)
+        on_renewed(partition)              the lease was renewed
+        on_released(partition, reason)     relinquished, lost, stopped or failed
+        on_error(error, partition)         what went wrong beside the handlers; partition may be None
+        on_dead_letter(letter, partition)  an event that its handler could not take, if on_failure says so
+    """
+
+    def __init__(
+        self,
+        hub: str | Hub,
+        store: str | CheckpointStore,
+        *,
+        group: str,
+        start: Position | Mapping[str, Position] | StartPositions,
+        strategy: Strategy | None = None,
+        owner_id: str | None = None,
+        options: ProcessorOptions | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        validate_group_name(group)
+        self._group_name = group
+        self._start = StartPositions.of(start)
+        self._strategy = strategy or Greedy()
+        self._options = options or ProcessorOptions()
+        self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self.owner_id = owner_id or _fresh_owner_id()
+        validate_owner_id(self.owner_id)
+        self._hub = open_hub(hub)
+        self._store = open_store(store)
+        self._owned_resources = [made for given, made in ((hub, self._hub), (store, self._store)) if given is not made]
+        self._handlers: dict[str, Handler] = {}
+        self._register_overrides()
+        self._runtime: Runtime | None = None
+
+    # Handlers. As methods that take anything, they can be overridden in a subclass with the handler's own arguments.
+
+    def on_batch(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers the handler of batches: ``(batch, partition)``."""
+        return self._register("on_batch", *args, **kwargs)
+
+    def on_assigned(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers what is called before a partition's first batch: ``(partition)``."""
+        return self._register("on_assigned", *args, **kwargs)
+
+    def on_renewed(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers what is called when a lease was renewed: ``(partition)``."""
+        return self._register("on_renewed", *args, **kwargs)
+
+    def on_released(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers what is called when a partition was released: ``(partition, reason)``."""
+        return self._register("on_released", *args, **kwargs)
+
+    def on_error(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers what is told of errors: ``(error, partition)``; partition is None where none is concerned."""
+        return self._register("on_error", *args, **kwargs)
+
+    def on_dead_letter(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers what takes events that failed: ``(letter, partition)``. If it raises, the partition stops."""
+        return self._register("on_dead_letter", *args, **kwargs)
+
+    # Running
+
+    async def start(self) -> None:
+        """Joins the group and begins to process. Returns once that is under way; raises if it cannot be."""
+        if self._runtime is not None:
+            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
+        self._check_handlers()
+        hub = await self._hub.describe()
+        group = GroupKey(hub.namespace, hub.name, self._group_name)
+        self._runtime = Runtime(
+            Wiring(self._hub, self._store, self._handlers, self._options, self._start, self._rng),
+            group=group,
+            owner_id=self.owner_id,
+            strategy=self._strategy,
+            partition_ids=hub.partition_ids,
+        )
+        try:
+            await self._runtime.start()
+        except BaseException:
+            await self._runtime.close()
+            raise
+        log.info("started group=%s owner=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
+
+    async def stop(self) -> None:
+        """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
+
+        After ``stop_seconds_max`` what still runs is left behind, and its partitions to the end of their leases.
+        """
+        runtime = self._runtime
+        try:
+            if runtime is not None and not runtime.is_stopped:
+                await runtime.stop()
+                log.info("stopped owner=%s", self.owner_id)
+        finally:
+            for resource in self._owned_resources:
+                await resource.close()
+
+    def run(self) -> None:
+        """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once."""
+        asyncio.run(self.run_async())
+
+    async def run_async(self) -> None:
+        """``run`` inside an event loop of one's own."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def on_signal() -> None:
+            for signum in signals:
+                loop.remove_signal_handler(signum)
+            stop.set()
+
+        for signum in signals:
+            loop.add_signal_handler(signum, on_signal)
+        try:
+            await self.start()
+            await stop.wait()
+        finally:
+            for signum in signals:
+                loop.remove_signal_handler(signum)
+            await self.stop()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def pause(self, partition: str | None = None) -> None:
+        """Stops delivering batches of one partition, or of all; ownership is kept."""
+        self._running().pause(partition)
+
+    def resume(self, partition: str | None = None) -> None:
+        """Delivers batches again."""
+        self._running().resume(partition)
+
+    @property
+    def partitions(self) -> list[PartitionContext]:
+        """The partitions that this processor runs now, with their progress."""
+        return self._runtime.contexts() if self._runtime else []
+
+    def _running(self) -> Runtime:
+        if self._runtime is None:
+            raise ProcessorError("the processor is not started", partition="")
+        return self._runtime
+
+    def _register(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        self._handlers[name] = Handler.of(name, function)
+        return function
+
+    def _register_overrides(self) -> None:
+        for name in HANDLER_ARGUMENTS:
+            if getattr(type(self), name) is not getattr(Processor, name):
+                self._register(name, getattr(self, name))
+
+    def _check_handlers(self) -> None:
+        if "on_batch" not in self._handlers:
+            raise ConfigError("a processor needs a handler of batches: decorate one with @processor.on_batch")
+        if self._options.on_failure is FailureChoice.DEAD_LETTER and "on_dead_letter" not in self._handlers:
+            raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
+
+
+def _fresh_owner_id() -> str:
+    return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(4)}"

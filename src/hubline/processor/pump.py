@@ -1,0 +1,560 @@
+"""The partition pump: opens a partition, feeds its handler batch by batch, and checkpoints what is done.
+
+A pump lives as long as the lease it was opened under. Within it there are sessions: a failing handler ends one,
+and the next starts from the checkpoint after a backoff.
+
+What if it dies here? The order of a session's steps is the answer:
+
+    1. fence        takes the checkpoint for this epoch: no former owner can move it from now on
+    2. on_assigned  may set the start
+    3. open         the receiver, with the same epoch: the hub disconnects a former owner's
+    4. handle       a batch; dying here repeats it
+    5. checkpoint   after the handler returned; dying between 4 and 5 repeats what was handled since the last one
+    6. release      in good order: the batch in progress ends, 5 once more, then the receiver closes
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+from hubline.errors import (
+    DeadLetterLimit,
+    Fenced,
+    HandlerFailed,
+    HandlerStalled,
+    HublineError,
+    ProcessorError,
+    StoreError,
+    StoreUnavailable,
+)
+from hubline.model import (
+    Checkpoint,
+    DeadLetter,
+    Event,
+    EventBatch,
+    Ownership,
+    PartitionKey,
+    Position,
+    PositionKind,
+    StartPositions,
+)
+from hubline.ports import CheckpointStore, Hub
+from hubline.processor.control import bounded
+from hubline.processor.handlers import Handler
+from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
+from hubline.processor.prefetch import Prefetch, Source, pinned
+
+log = logging.getLogger("hubline.pump")
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LEASE_POLL_SECONDS = 0.1
+"""How often a pump whose lease ran out looks whether it was renewed after all, until it is told that it is lost."""
+
+FINAL_CHECKPOINT_ATTEMPTS_MAX = 3
+"""Tries to write the last checkpoint of a drained partition; after them its last events are repeated elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What a processor was given, as its parts share it."""
+
+    hub: Hub
+    store: CheckpointStore
+    handlers: Mapping[str, Handler]
+    options: ProcessorOptions
+    start: StartPositions
+    rng: random.Random
+
+
+class Control(Protocol):
+    """What a pump needs of the processor around it."""
+
+    async def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a coroutine function on the control loop, where the store is used."""
+        ...
+
+    def is_current(self, partition: str, epoch: int) -> bool: ...
+
+    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None: ...
+
+    def report(self, error: HublineError, context: PartitionContext | None) -> None: ...
+
+
+class PartitionContext:
+    """One partition as a handler sees it: where it stands, and the means to checkpoint it."""
+
+    def __init__(self, pump: PartitionPump) -> None:
+        self._pump = pump
+        self._checkpoint: Checkpoint | None = None
+        self._start: Position | None = None
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._pump.key
+
+    @property
+    def partition(self) -> str:
+        return self._pump.key.partition
+
+    @property
+    def epoch(self) -> int:
+        """Rises with every change of owner: give it to what you write to, to keep a former owner out."""
+        return self._pump.epoch
+
+    @property
+    def opened_from(self) -> Checkpoint | None:
+        """The checkpoint that was there when the partition was opened."""
+        return self._checkpoint
+
+    @property
+    def handled_sequence(self) -> int | None:
+        """The last event that was handled since the partition was opened."""
+        return self._pump.handled[1] if self._pump.handled else None
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The newest event of the partition, as far as is known: less ``handled_sequence`` it is the lag."""
+        return self._pump.last_sequence
+
+    @property
+    def is_paused(self) -> bool:
+        return self._pump.is_paused
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone: what a handler still does then may be done by another processor too."""
+        return not self._pump.is_current()
+
+    def start_at(self, position: Position) -> None:
+        """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
+        self._start = position
+
+    async def checkpoint(self, event: Event | None = None) -> None:
+        """Marks everything up to the event (by default: up to the end of the batch in progress) as done."""
+        await self._pump.checkpoint_by_hand(event)
+
+    def checkpoint_from_thread(self, event: Event | None = None) -> None:
+        """The same for plain handlers, which run in a thread."""
+        asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._pump.loop).result()
+
+    def __repr__(self) -> str:
+        return f"PartitionContext({self.key}, epoch={self.epoch})"
+
+
+class PartitionPump:
+    """Runs one owned partition until it is closed. Lives on the processor's event loop."""
+
+    def __init__(self, ownership: Ownership, wiring: Wiring, control: Control, *, is_paused: bool) -> None:
+        self.key = ownership.key
+        self.epoch = ownership.epoch
+        self.loop = asyncio.get_running_loop()
+        self.handled: tuple[str, int] | None = None
+        self._wiring = wiring
+        self._control = control
+        self._options = wiring.options
+        self._first_start: Position | None = None
+        self._prefetch: Prefetch | None = None
+        self._resumed = asyncio.Event()
+        if not is_paused:
+            self._resumed.set()
+        self._closing: ReleaseReason | None = None
+        self._asked_to_close = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+        self._checkpoint_lock = asyncio.Lock()
+        self._checkpointed_sequence: int | None = None
+        self._events_since_checkpoint = 0
+        self._in_progress: EventBatch | None = None
+        self._dead_letters_in_row = 0
+        self._context = PartitionContext(self)
+        # One thread, so that a plain handler sees its partition's batches one at a time.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"hubline-{self.key.partition}")
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def context(self) -> PartitionContext:
+        return self._context
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._resumed.is_set()
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self._prefetch.last_sequence if self._prefetch else None
+
+    def is_current(self) -> bool:
+        return self._control.is_current(self.key.partition, self.epoch)
+
+    def start(self, after: PartitionPump | None) -> None:
+        self._task = asyncio.create_task(self._run(after), name=f"hubline-pump-{self.key.partition}")
+
+    def pause(self) -> None:
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        self._resumed.set()
+
+    async def close(self, reason: ReleaseReason) -> None:
+        """Ends the pump and returns once it is at rest. Draining may be overtaken by a loss."""
+        if self._closing is None or (self._closing.drains and not reason.drains):
+            self._closing = reason
+        self._asked_to_close.set()
+        if reason.drains:
+            self._resumed.set()
+            if self._prefetch:
+                self._prefetch.stop()
+        elif self._task:
+            self._task.cancel()
+        await self.wait()
+
+    async def wait(self) -> None:
+        if self._task:
+            await asyncio.wait([self._task])
+
+    def abandon(self) -> None:
+        """Leaves the pump to itself: nobody waits for it any more."""
+        if self._task:
+            self._task.cancel()
+
+    def renewed(self) -> None:
+        """The lease was renewed: checkpoints if that is the policy, and tells the handler."""
+        task = asyncio.create_task(self._on_renewed())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    # Sessions
+
+    async def _run(self, after: PartitionPump | None) -> None:
+        try:
+            if after is not None:
+                await after.wait()
+            await self._run_sessions()
+        except asyncio.CancelledError:
+            if self._closing is None:
+                raise
+        finally:
+            for task in self._background:
+                task.cancel()
+            self._executor.shutdown(wait=False)
+
+    async def _run_sessions(self) -> None:
+        failures = 0
+        while self._closing is None:
+            handled_before = self.handled
+            try:
+                await self._session()
+                return
+            except Fenced as error:
+                self._report(error)
+                self._control.surrender(self.key.partition, epoch=self.epoch, held_epoch=error.held_epoch)
+                return
+            except HublineError as error:
+                self._report(error)
+            except Exception as error:  # noqa: BLE001 - a hub or store of the user's own may raise anything
+                self._report(self._unexpected(error))
+            failures = failures + 1 if self.handled == handled_before else 1
+            delay = self._options.reopen.delay(failures, self._wiring.rng)
+            log.warning("partition_failed partition=%s reopens_in_seconds=%.1f", self.key.partition, delay)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._asked_to_close.wait()
+
+    async def _session(self) -> None:
+        """From the fence to the release. Raises what ended it, unless it was asked to end."""
+        position, after_sequence = await self._open()
+        reason = ReleaseReason.FAILED
+        try:
+            async with AsyncExitStack() as stack:
+                self._prefetch = Prefetch(self._source(), position, after_sequence=after_sequence)
+                stack.push_async_callback(self._prefetch.close)
+                stack.push_async_callback(self._stop_timer, self._start_timer())
+                await self._feed(self._prefetch)
+                await self._checkpoint_finally()
+            reason = self._closing or reason
+        except asyncio.CancelledError:
+            reason = self._closing or ReleaseReason.LOST
+            raise
+        except Fenced:
+            reason = ReleaseReason.LOST
+            raise
+        except Exception:
+            await self._checkpoint_finally()
+            raise
+        finally:
+            self._prefetch = None
+            await self._call_reported("on_released", self._context, reason)
+
+    async def _open(self) -> tuple[Position, int | None]:
+        """Takes the fence and settles where to start: on_assigned, else the checkpoint, else the start positions."""
+        wiring = self._wiring
+        checkpoint = await self._store_call(wiring.store.fence, self.key, self.epoch)
+        self._context = PartitionContext(self)
+        self._context._checkpoint = checkpoint  # noqa: SLF001 - made here, read-only for handlers
+        self.handled = None
+        self._events_since_checkpoint = 0
+        self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
+        await self._call_guarded("on_assigned", self._context)
+        log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
+        if (start := self._context._start) is not None:  # noqa: SLF001
+            return start, _sequence_before(start)
+        if checkpoint is not None:
+            return checkpoint.resume, checkpoint.sequence_number
+        if self._first_start is None:
+            asked = wiring.start.for_partition(self.key.partition)
+            self._first_start = await pinned(wiring.hub, self.key.partition, asked)
+            if asked.kind is PositionKind.LATEST and self._options.checkpoint.is_automatic:
+                await self._pin(self._first_start)
+        return self._first_start, _sequence_before(self._first_start)
+
+    async def _pin(self, position: Position) -> None:
+        """Writes where "the end" was at the first opening: after a restart before the first event it is further on."""
+        properties = await self._wiring.hub.describe_partition(self.key.partition)
+        if properties.last_sequence < 0:
+            await self._write(Checkpoint.before_first(self.key))
+        elif position.value == properties.last_sequence and properties.last_offset is not None:
+            await self._write(Checkpoint(self.key, properties.last_offset, properties.last_sequence))
+
+    def _source(self) -> Source:
+        return Source(
+            hub=self._wiring.hub,
+            partition=self.key.partition,
+            group=self.key.group,
+            epoch=self.epoch,
+            on_invalid_position=self._options.on_invalid_position,
+            reopen=self._options.reopen,
+            bytes_max=self._options.prefetch_bytes_max,
+            stall_seconds=self._options.stall_seconds,
+            report=self._report,
+            rng=self._wiring.rng,
+        )
+
+    async def _feed(self, prefetch: Prefetch) -> None:
+        options = self._options
+        while self._closing is None:
+            batch = await prefetch.next_batch(
+                count_max=options.batch_count_max,
+                wait_seconds=options.batch_wait_seconds,
+                heartbeat=options.heartbeat,
+            )
+            await self._resumed.wait()
+            while not self.is_current():  # noqa: ASYNC110 - time itself makes it untrue
+                # Woken after a pause longer than the lease: another processor may be at these events already.
+                await asyncio.sleep(LEASE_POLL_SECONDS)
+            if batch is None or self._closing is not None:
+                return
+            await self._handle(batch)
+
+    # Handling
+
+    async def _handle(self, batch: EventBatch) -> None:
+        self._in_progress = batch
+        try:
+            await self._try(batch)
+            await self._mark_handled(batch)
+        except HandlerFailed as error:
+            if self._options.on_failure is FailureChoice.STOP or not len(batch):
+                raise
+            await self._find_failing(batch, error)
+        finally:
+            self._in_progress = None
+
+    async def _mark_handled(self, batch: EventBatch) -> None:
+        if not len(batch):
+            return
+        self.handled = (batch.last_offset, batch.last_sequence)
+        self._events_since_checkpoint += len(batch)
+        every = self._options.checkpoint.events
+        if every is not None and self._events_since_checkpoint >= every:
+            await self._checkpoint_handled()
+
+    async def _try(self, batch: EventBatch) -> None:
+        """Calls the handler, again after a backoff where it fails. Raises HandlerFailed with the last cause."""
+        retry = self._options.retry
+        for attempt in range(1, retry.attempts_max + 1):
+            failed = await self._attempt(batch, attempt)
+            if failed is None:
+                self._dead_letters_in_row = 0
+                return
+            if attempt == retry.attempts_max:
+                raise failed
+            log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
+            await asyncio.sleep(retry.delay(attempt, self._wiring.rng))
+
+    async def _attempt(self, batch: EventBatch, attempt: int) -> HandlerFailed | None:
+        """Calls the handler once; its failure is a result."""
+        stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
+        try:
+            async with asyncio.timeout(self._options.handler_seconds_max) as limit:
+                await self._call("on_batch", batch, self._context)
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is None or task.cancelling():
+                raise
+            return self._handler_failed("on_batch", batch, attempt, error)  # the handler cancelled itself
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            too_long = TimeoutError(f"it ran longer than handler_seconds_max={self._options.handler_seconds_max}")
+            return self._handler_failed("on_batch", batch, attempt, too_long if limit.expired() else error)
+        finally:
+            stalled.cancel()
+        return None
+
+    async def _find_failing(self, batch: EventBatch, failed: HandlerFailed) -> None:
+        """Halves a failing batch until its failing events are found, in order; each goes to on_dead_letter."""
+        if len(batch) > 1:
+            middle = len(batch) // 2
+            for half in (batch.slice(0, middle), batch.slice(middle)):
+                half_failed = await self._attempt(half, failed.attempts + 1)
+                if half_failed is not None:
+                    await self._find_failing(half, half_failed)
+                else:
+                    self._dead_letters_in_row = 0
+                    await self._mark_handled(half)
+            return
+        self._dead_letters_in_row += 1
+        if self._dead_letters_in_row > self._options.dead_letters_in_row_max:
+            message = (
+                f"more than {self._options.dead_letters_in_row_max} events in a row of partition "
+                f"{self.key.partition} failed, up to {batch.last_sequence}: the handler, or what it needs, is broken"
+            )
+            raise DeadLetterLimit(message, partition=self.key.partition) from failed.__cause__
+        letter = DeadLetter(self.key, batch[0], failed.__cause__ or failed, failed.attempts)
+        await self._call_guarded("on_dead_letter", letter, self._context)
+        log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
+        await self._mark_handled(batch)
+
+    def _handler_failed(self, name: str, batch: EventBatch, attempts: int, cause: BaseException) -> HandlerFailed:
+        first, last = (batch.first_sequence, batch.last_sequence) if len(batch) else (-1, -1)
+        failed = HandlerFailed(
+            f"{name} failed for partition {self.key.partition}, events {first} to {last}, in attempt {attempts}: "
+            f"{type(cause).__name__}: {cause}",
+            partition=self.key.partition,
+            first_sequence=first,
+            last_sequence=last,
+            attempts=attempts,
+        )
+        failed.__cause__ = cause
+        return failed
+
+    def _report_stalled(self, batch: EventBatch, since: float) -> None:
+        seconds = self.loop.time() - since
+        message = f"on_batch of partition {self.key.partition} has been running for {seconds:.0f} s with {batch}"
+        self._report(HandlerStalled(message, partition=self.key.partition, seconds=seconds))
+
+    # Checkpoints
+
+    async def checkpoint_by_hand(self, event: Event | None) -> None:
+        if event is not None:
+            await self._write(Checkpoint(self.key, event.offset, event.sequence_number))
+        elif self._in_progress is not None and len(self._in_progress):
+            batch = self._in_progress
+            await self._write(Checkpoint(self.key, batch.last_offset, batch.last_sequence))
+        elif self.handled is not None:
+            await self._write(Checkpoint(self.key, *self.handled))
+
+    async def _checkpoint_handled(self) -> None:
+        """Writes what is handled. A store that is down costs repeats, should this processor die, but no progress."""
+        if self.handled is None:
+            return
+        try:
+            await self._write(Checkpoint(self.key, *self.handled))
+        except StoreUnavailable as error:
+            self._report(error)
+
+    async def _checkpoint_finally(self) -> None:
+        if not self._options.checkpoint.is_automatic or self.handled is None:
+            return
+        for attempt in range(1, FINAL_CHECKPOINT_ATTEMPTS_MAX + 1):
+            with suppress(StoreUnavailable):
+                await self._write(Checkpoint(self.key, *self.handled))
+                return
+            await asyncio.sleep(self._options.retry.delay(attempt, self._wiring.rng))
+        self._report(StoreUnavailable(f"the last checkpoint of partition {self.key.partition} could not be written"))
+
+    async def _write(self, checkpoint: Checkpoint) -> None:
+        async with self._checkpoint_lock:
+            if self._checkpointed_sequence is not None and checkpoint.sequence_number <= self._checkpointed_sequence:
+                return
+            await self._store_call(self._wiring.store.update_checkpoint, checkpoint, epoch=self.epoch)
+            self._checkpointed_sequence = checkpoint.sequence_number
+            self._events_since_checkpoint = 0
+
+    async def _store_call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        call = bounded(self._options.lease.renew_seconds, function)
+        return await self._control.call(call, *args, **kwargs)
+
+    def _start_timer(self) -> asyncio.Task[None] | None:
+        seconds = self._options.checkpoint.seconds
+        return None if seconds is None else asyncio.create_task(self._checkpoint_every(seconds))
+
+    async def _checkpoint_every(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self._checkpoint_in_background()
+
+    @staticmethod
+    async def _stop_timer(timer: asyncio.Task[None] | None) -> None:
+        if timer is not None:
+            timer.cancel()
+            await asyncio.wait([timer])
+
+    async def _on_renewed(self) -> None:
+        if self._options.checkpoint.at_renewal:
+            await self._checkpoint_in_background()
+        await self._call_reported("on_renewed", self._context)
+
+    async def _checkpoint_in_background(self) -> None:
+        """A checkpoint beside the handler. If it is fenced, the next one of the session itself will be, too."""
+        try:
+            await self._checkpoint_handled()
+        except Fenced as error:
+            self._control.surrender(self.key.partition, epoch=self.epoch, held_epoch=error.held_epoch)
+        except StoreError as error:
+            self._report(error)
+
+    # Calling handlers
+
+    async def _call(self, name: str, *arguments: object) -> None:
+        handler = self._wiring.handlers.get(name)
+        if handler is not None:
+            await handler.call(*arguments, executor=self._executor)
+
+    async def _call_guarded(self, name: str, *arguments: object) -> None:
+        """Calls a handler whose failure ends the session."""
+        try:
+            await self._call(name, *arguments)
+        except Exception as error:
+            raise self._handler_failed(name, EventBatch.empty(self.key.partition), 1, error) from error
+
+    async def _call_reported(self, name: str, *arguments: object) -> None:
+        """Calls a handler whose failure is reported, and changes nothing."""
+        try:
+            await self._call_guarded(name, *arguments)
+        except HandlerFailed as error:
+            self._report(error)
+
+    def _report(self, error: HublineError) -> None:
+        self._control.report(error, self._context)
+
+    def _unexpected(self, error: Exception) -> ProcessorError:
+        unexpected = ProcessorError(
+            f"partition {self.key.partition} failed with {type(error).__name__}: {error}", partition=self.key.partition
+        )
+        unexpected.__cause__ = error
+        return unexpected
+
+
+def _sequence_before(position: Position) -> int | None:
+    """The last sequence number before a position, where that is known without asking the hub."""
+    if position.kind is PositionKind.EARLIEST:
+        return -1
+    if isinstance(position.value, int):
+        return position.value - position.inclusive
+    return None
