@@ -1,0 +1,89 @@
+"""The embedded hub as the rest of hubline sees it: :class:`~hubline.ports.Hub` over a folder.
+
+SQLite blocks, so every call runs in one of a few threads of the hub object. A waiting receiver holds no thread: it
+waits for the partition's stamp to change (see signal.py).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hubline.config import validate_group_name
+from hubline.errors import ConfigError
+from hubline.hubs.local.folder import HubFolder, Retention
+from hubline.hubs.local.receiver import LocalReceiver
+from hubline.hubs.local.sender import LocalSender
+from hubline.hubs.local.session import Session
+from hubline.model import HubProperties, PartitionProperties, Position
+
+
+class LocalHub:
+    """A hub in a folder of this machine. Any number of processes may have it open at once.
+
+    Making the object touches no file; that a hub is not there shows at the first call, as HubNotFound. An object is
+    used from one event loop at a time. ``clock`` gives the time of day in seconds: it stamps events and expires them.
+    """
+
+    def __init__(self, root: Path | str, name: str, *, clock: Callable[[], float] = time.time) -> None:
+        self._session = Session(HubFolder(root, name), clock)
+
+    @property
+    def namespace(self) -> str:
+        return self._session.folder.namespace
+
+    @property
+    def name(self) -> str:
+        return self._session.folder.name
+
+    async def describe(self) -> HubProperties:
+        meta = await self._session.threads.run(self._session.folder.meta)
+        return HubProperties(self.namespace, self.name, meta.partition_ids, meta.created_at)
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        return await self._session.threads.run(self._session.describe_partition, partition)
+
+    async def retention(self) -> Retention:
+        """How long the hub keeps events, and how many bytes of them."""
+        return (await self._session.threads.run(self._session.folder.meta)).retention
+
+    async def apply_retention(self) -> int:
+        """Removes what retention no longer keeps, in every partition; returns how many events that were.
+
+        Appending does the same now and then. A partition that gets no more events needs this to be emptied.
+        """
+        run = self._session.threads.run
+        meta = await run(self._session.folder.meta)
+        return sum([await run(self._session.trim, meta, index) for index in range(meta.partition_count)])
+
+    async def open_receiver(
+        self, partition: str, *, group: str, position: Position, epoch: int | None = None
+    ) -> LocalReceiver:
+        group = validate_group_name(group)
+        if epoch is not None and epoch < 0:
+            raise ConfigError(f"an epoch is not negative: {epoch}")
+        return await self._session.threads.run(self._open_receiver, partition, group, position, epoch)
+
+    async def open_sender(self) -> LocalSender:
+        await self._session.threads.run(self._session.folder.meta)  # that the hub is missing shows here already
+        return LocalSender(self._session)
+
+    async def close(self) -> None:
+        """Waits for calls that run, and lets go of every partition. Receivers that wait get an error."""
+        await self._session.close()
+
+    def _open_receiver(self, partition: str, group: str, position: Position, epoch: int | None) -> LocalReceiver:
+        meta, life = self._session.current()
+        index = self._session.index(meta, partition)
+        opened = life.partition(index).open_reader(
+            group,
+            position,
+            epoch=epoch,
+            liveness_id=None if epoch is None else life.liveness_id(),
+            is_alive=life.is_alive,
+        )
+        if epoch is not None:
+            # Dying before this line tells nobody of the takeover, but then nobody holds the partition any more.
+            life.signal.notify(index)
+        return LocalReceiver(self._session, life, index, opened)

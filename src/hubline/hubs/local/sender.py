@@ -1,0 +1,90 @@
+"""Sending to the embedded hub: which events go to which partition, and in what portions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hubline.errors import ConfigError, HubError
+from hubline.hubs.hashing import partition_index, partition_indexes
+from hubline.hubs.local.columns import encode, require_outgoing, require_sizes
+from hubline.hubs.local.folder import Meta
+from hubline.hubs.local.session import Session, Share
+from hubline.model import OUTGOING_SCHEMA
+
+
+class LocalSender:
+    """Appends to the hub, as :class:`~hubline.ports.Sender` says. Partitions added to the hub are seen at once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+        # Anywhere at first: many short-lived senders would otherwise all begin with the same partition.
+        self._turn = random.randrange(1 << 16)  # noqa: S311
+
+    async def send(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> None:
+        if self._is_closed:
+            raise HubError("the sender is closed: open another one", hub=self._session.folder.address)
+        async with self._lock:
+            shares = await self._session.threads.run(self._shares, events, partition, partition_key)
+            results = await asyncio.gather(*map(self._session.append, shares), return_exceptions=True)
+        for result in results:
+            if result is not None:
+                raise result
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
+        if partition is not None and partition_key is not None:
+            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_outgoing(events)
+        if partition_key is not None:
+            events = _with_key(events, partition_key)
+        require_sizes(events, hub=self._session.folder.address)
+        if not len(events):
+            return []
+        meta, _ = self._session.current()
+        targets = self._targets(meta, events, partition, partition_key)
+        if isinstance(targets, int):
+            return [Share(meta, targets, encode(events))]
+        return [
+            Share(meta, int(index), encode(events.take(pa.array(np.flatnonzero(targets == index)))))
+            for index in np.unique(targets)
+        ]
+
+    def _targets(
+        self, meta: Meta, events: pa.RecordBatch, partition: str | None, partition_key: str | None
+    ) -> int | npt.NDArray[np.int64]:
+        """The index of the partition: one for all events, or one for each."""
+        if partition is not None:
+            return self._session.index(meta, partition)
+        if partition_key is not None:
+            return partition_index(partition_key, meta.partition_count)
+        keys = events.column("partitionKey")
+        if keys.null_count == 0:
+            return partition_indexes(keys, meta.partition_count)
+        next_index = self._next_index(meta)
+        if keys.null_count == len(keys):
+            return next_index
+        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+        targets = np.full(len(keys), next_index, np.int64)
+        targets[has_key] = partition_indexes(keys.drop_null(), meta.partition_count)
+        return targets
+
+    def _next_index(self, meta: Meta) -> int:
+        self._turn += 1
+        return self._turn % meta.partition_count
+
+
+def _with_key(events: pa.RecordBatch, key: str) -> pa.RecordBatch:
+    """The events, all with this key."""
+    keys = pa.repeat(pa.scalar(key, pa.string()), len(events))
+    return events.set_column(events.schema.get_field_index("partitionKey"), OUTGOING_SCHEMA.field("partitionKey"), keys)

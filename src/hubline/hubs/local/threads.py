@@ -1,0 +1,59 @@
+"""A few threads for calls that block, with an end that waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, TypeVar
+
+from hubline.errors import HubError
+
+# Threads wait for the disk more than they compute; beyond this they only wait for each other.
+THREADS_MAX: Final = 8
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Runs blocking calls for one hub object. A call whose task is cancelled still runs to its end."""
+
+    def __init__(self, hub: str) -> None:
+        self._hub = hub
+        self._process_id = os.getpid()
+        self._executor = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="hubline-local")
+        self._running: set[Future[Any]] = set()
+        self._is_closed = False
+        self._is_shut_down = False
+
+    async def run(
+        self, call: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result:
+        self.require_open()
+        future = self._executor.submit(call, *args, **kwargs)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(future)
+
+    def require_open(self) -> None:
+        if self._is_closed:
+            raise HubError(f"hub {self._hub} is closed: open it again to use it", hub=self._hub)
+        if os.getpid() != self._process_id:  # threads do not survive a fork: the call would wait for ever
+            raise HubError(f"hub {self._hub} was opened before this process was forked: open it here", hub=self._hub)
+
+    def refuse_more(self) -> None:
+        """From now on every new call is an error."""
+        self._is_closed = True
+
+    async def close(self, last_call: Callable[[], None]) -> None:
+        """Waits for what is running, also for cancelled tasks; then runs ``last_call``. Closing twice is fine."""
+        self.refuse_more()
+        if self._is_shut_down:
+            return
+        while self._running:
+            await asyncio.wait([asyncio.wrap_future(future) for future in list(self._running)])
+        await asyncio.wrap_future(self._executor.submit(last_call))
+        self._executor.shutdown()
+        self._is_shut_down = True
