@@ -134,8 +134,8 @@ class CheckpointStore(Protocol):
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         """Asks the owners to drain and relinquish in favour of ``owner_id``.
 
-        Changes no version: it must not make the owner's renewal fail. The first asker stays; asking again does
-        not renew the request's age. Where the earlier asker is no longer a member, the new one takes its place.
+        Changes no version: it must not make the owner's renewal fail. The newest request stands, and its age
+        starts anew: callers do not ask again for what they or others wait for.
         """
         ...
 

@@ -44,9 +44,8 @@ class MemoryStore:
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         for key in keys:
-            group = self._groups[key.group_key]
-            record = group.records.get(key.partition)
-            if record is not None and record.requested_by != owner_id and record.requested_by not in group.members:
+            record = self._groups[key.group_key].records.get(key.partition)
+            if record is not None:
                 record.requested_by, record.requested_at = owner_id, self._now()
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
