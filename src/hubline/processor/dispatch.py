@@ -97,7 +97,7 @@ class Dispatcher:
         self._rng = rng
         self._held: dict[str, _Held] = {}
         self._damaged: dict[str, str] = {}
-        self._releases: set[asyncio.Task[None]] = set()
+        self._releases: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._tasks: list[asyncio.Task[None]] = []
         # Renewing and releasing both move the version of a held record: one at a time.
         self._versions = asyncio.Lock()
@@ -341,8 +341,8 @@ class Dispatcher:
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
+        self._releases[task] = None
+        task.add_done_callback(self._releases.pop)
         return task
 
 

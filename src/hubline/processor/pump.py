@@ -168,7 +168,7 @@ class PartitionPump:
             self._resumed.set()
         self._closing: ReleaseReason | None = None
         self._asked_to_close = asyncio.Event()
-        self._background: set[asyncio.Task[None]] = set()
+        self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._checkpoint_lock = asyncio.Lock()
         self._checkpointed_sequence: int | None = None
         self._events_since_checkpoint = 0
@@ -228,8 +228,8 @@ class PartitionPump:
     def renewed(self) -> None:
         """The lease was renewed: checkpoints if that is the policy, and tells the handler."""
         task = asyncio.create_task(self._on_renewed())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+        self._background[task] = None
+        task.add_done_callback(self._background.pop)
 
     # Sessions
 
@@ -346,9 +346,6 @@ class PartitionPump:
                 heartbeat=options.heartbeat,
             )
             await self._resumed.wait()
-            while not self.is_current():  # noqa: ASYNC110 - time itself makes it untrue
-                # Woken after a pause longer than the lease: another processor may be at these events already.
-                await asyncio.sleep(LEASE_POLL_SECONDS)
             if batch is None or self._closing is not None:
                 return
             await self._handle(batch)
@@ -391,6 +388,10 @@ class PartitionPump:
 
     async def _attempt(self, batch: EventBatch, attempt: int) -> HandlerFailed | None:
         """Calls the handler once; its failure is a result."""
+        while not self.is_current():  # noqa: ASYNC110 - time itself makes it untrue
+            # Woken after a pause longer than the lease: another processor may be at these events already. Either the
+            # lease is renewed after all, or this task is cancelled because it is lost.
+            await asyncio.sleep(LEASE_POLL_SECONDS)
         stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
         try:
             async with asyncio.timeout(self._options.handler_seconds_max) as limit:

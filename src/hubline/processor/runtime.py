@@ -40,7 +40,7 @@ class Runtime:
         self._pumps: dict[str, PartitionPump] = {}
         self._paused: set[str] = set()
         self._are_all_paused = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self.is_stopped = False
         self._control = ControlLoop(in_thread=self._options.control_thread)
         self._dispatcher = Dispatcher(
@@ -181,8 +181,8 @@ class Runtime:
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None) -> None:
         task = asyncio.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
 
 async def _call_on_error(handler: Handler, error: HublineError, context: PartitionContext | None) -> None:

@@ -1,0 +1,273 @@
+"""A hub in memory, for tests and the simulator. It keeps the same contract as the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from hubline.errors import PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.hubs.hashing import partition_index
+from hubline.model import (
+    EVENT_SCHEMA,
+    EventBatch,
+    HubProperties,
+    PartitionProperties,
+    Position,
+    PositionKind,
+)
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class _Row:
+    body: bytes
+    key: str | None
+    properties: list[tuple[str, str]]
+    enqueued: datetime
+
+
+@dataclass(slots=True)
+class _Partition:
+    rows: list[_Row] = field(default_factory=list)
+    begin_sequence: int = 0
+    readers: dict[str, MemoryReceiver] = field(default_factory=dict)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.begin_sequence + len(self.rows) - 1
+
+    def wake(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class MemoryHub:
+    """A hub that lasts as long as its object. ``now`` gives seconds since 1970, for enqueued times."""
+
+    def __init__(self, partitions_count: int, *, name: str = "hub", now: Callable[[], float] | None = None) -> None:
+        self.namespace = "memory"
+        self.name = name
+        self._now = now
+        self._partitions = [_Partition() for _ in range(partitions_count)]
+        self._turns = itertools.count()
+
+    # For tests: what no client can do
+
+    def grow(self, partitions_count: int) -> None:
+        self._partitions += [_Partition() for _ in range(partitions_count - len(self._partitions))]
+
+    def append(self, partition: str, bodies: list[bytes]) -> None:
+        """Appends without a sender, from outside any event loop."""
+        self._append(partition, [(body, None, []) for body in bodies])
+
+    def trim(self, partition: str, begin_sequence: int) -> None:
+        """Forgets the events before a sequence number, as retention does."""
+        log = self._partition(partition)
+        del log.rows[: begin_sequence - log.begin_sequence]
+        log.begin_sequence = begin_sequence
+
+    # The protocol
+
+    async def describe(self) -> HubProperties:
+        ids = tuple(str(number) for number in range(len(self._partitions)))
+        return HubProperties(self.namespace, self.name, ids, _START)
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        log = self._partition(partition)
+        last = log.last_sequence
+        return PartitionProperties(
+            partition=partition,
+            begin_sequence=log.begin_sequence,
+            last_sequence=last,
+            last_offset=_offset(last) if last >= 0 else None,
+            last_enqueued_time=log.rows[-1].enqueued if log.rows else None,
+        )
+
+    async def open_receiver(
+        self, partition: str, *, group: str, position: Position, epoch: int | None = None
+    ) -> MemoryReceiver:
+        log = self._partition(partition)
+        holder = log.readers.get(group)
+        if holder is not None and (epoch is None or epoch < holder.held_epoch):
+            raise ReaderRefused(
+                f"partition {partition} is read with epoch {holder.held_epoch}: epoch {epoch} is refused",
+                hub=self.name,
+                partition=partition,
+                epoch=epoch,
+                held_epoch=holder.held_epoch,
+            )
+        receiver = MemoryReceiver(self, partition, group, epoch, self._next_sequence(partition, position))
+        if epoch is not None:
+            log.readers[group] = receiver
+            log.wake()
+        return receiver
+
+    async def open_sender(self) -> MemorySender:
+        return MemorySender(self)
+
+    async def close(self) -> None:
+        """Nothing to let go."""
+
+    def _partition(self, partition: str) -> _Partition:
+        if not partition.isdecimal() or int(partition) >= len(self._partitions):
+            raise PartitionNotFound(
+                f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
+                hub=self.name,
+                partition=partition,
+            )
+        return self._partitions[int(partition)]
+
+    def _append(self, partition: str, rows: list[tuple[bytes, str | None, list[tuple[str, str]]]]) -> None:
+        log = self._partition(partition)
+        enqueued = _START + timedelta(seconds=self._now())
+        if log.rows:
+            enqueued = max(enqueued, log.rows[-1].enqueued)
+        log.rows += [_Row(body, key, properties, enqueued) for body, key, properties in rows]
+        log.wake()
+
+    def _next_sequence(self, partition: str, position: Position) -> int:
+        log = self._partition(partition)
+        if position.kind is PositionKind.EARLIEST:
+            return log.begin_sequence
+        if position.kind is PositionKind.LATEST:
+            return max(log.last_sequence, log.begin_sequence) if position.inclusive else log.last_sequence + 1
+        if position.kind is PositionKind.ENQUEUED:
+            return log.begin_sequence + _count_before(log.rows, position)
+        if position.kind is PositionKind.SEQUENCE:
+            sequence = position.value
+            assert isinstance(sequence, int)
+        else:
+            sequence = self._sequence_of(partition, str(position.value))
+        following = sequence + (not position.inclusive)
+        if following < log.begin_sequence or following > log.last_sequence + 1:
+            raise self._invalid(partition, position, "expired" if following < log.begin_sequence else "beyond")
+        return following
+
+    def _sequence_of(self, partition: str, offset: str) -> int:
+        if len(offset) != _OFFSET_DIGITS or not offset.isdecimal():
+            raise self._invalid(partition, Position.offset(offset), "foreign")
+        return int(offset)
+
+    def _invalid(self, partition: str, position: Position, reason: str) -> PositionInvalid:
+        log = self._partition(partition)
+        return PositionInvalid(
+            f"partition {partition} cannot be read from {position}: {reason}; it holds "
+            f"{log.begin_sequence} to {log.last_sequence}",
+            hub=self.name,
+            partition=partition,
+            reason=reason,
+            begin_sequence=log.begin_sequence,
+            last_sequence=log.last_sequence,
+        )
+
+
+class MemoryReceiver:
+    """Reads a partition of a MemoryHub."""
+
+    def __init__(self, hub: MemoryHub, partition: str, group: str, epoch: int | None, next_sequence: int) -> None:
+        self.held_epoch = -1 if epoch is None else epoch
+        self.last_sequence: int | None = None
+        self._hub = hub
+        self._log = hub._partition(partition)  # noqa: SLF001
+        self._partition = partition
+        self._group = group
+        self._next_sequence = next_sequence
+
+    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        while True:
+            self._check_holder()
+            self.last_sequence = self._log.last_sequence
+            if self._next_sequence < self._log.begin_sequence:
+                position = Position.sequence(self._next_sequence, inclusive=True)
+                raise self._hub._invalid(self._partition, position, "expired")  # noqa: SLF001
+            if self._next_sequence <= self._log.last_sequence:
+                return self._take(count_max)
+            if loop.time() >= deadline:
+                return EventBatch.empty(self._partition)
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._log.waiters.append(waiter)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+
+    async def close(self) -> None:
+        if self._log.readers.get(self._group) is self:
+            del self._log.readers[self._group]
+
+    def _check_holder(self) -> None:
+        holder = self._log.readers.get(self._group)
+        if holder is not None and holder is not self:
+            epoch = None if self.held_epoch < 0 else self.held_epoch
+            raise ReaderStolen(
+                f"partition {self._partition} was taken with epoch {holder.held_epoch} from epoch {epoch}",
+                hub=self._hub.name,
+                partition=self._partition,
+                epoch=epoch,
+                taken_by_epoch=holder.held_epoch,
+            )
+
+    def _take(self, count_max: int) -> EventBatch:
+        first = self._next_sequence
+        start = first - self._log.begin_sequence
+        rows = self._log.rows[start : start + count_max]
+        self._next_sequence = first + len(rows)
+        columns: list[list[Any]] = [
+            [row.body for row in rows],
+            [self._partition] * len(rows),
+            [_offset(first + index) for index in range(len(rows))],
+            list(range(first, first + len(rows))),
+            [row.enqueued for row in rows],
+            [row.key for row in rows],
+            [row.properties for row in rows],
+        ]
+        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
+        return EventBatch(self._partition, pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
+
+
+class MemorySender:
+    """Appends to a MemoryHub."""
+
+    def __init__(self, hub: MemoryHub) -> None:
+        self._hub = hub
+
+    async def send(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> None:
+        count = len(self._hub._partitions)  # noqa: SLF001
+        turn = str(next(self._hub._turns) % count)  # noqa: SLF001
+        routed: dict[str, list[tuple[bytes, str | None, list[tuple[str, str]]]]] = {}
+        for row in events.to_pylist():
+            key = row["partitionKey"] if partition_key is None else partition_key
+            to = partition or (turn if key is None else str(partition_index(key, count)))
+            routed.setdefault(to, []).append((row["body"], key, list(row["properties"] or ())))
+        for to, rows in routed.items():
+            self._hub._append(to, rows)  # noqa: SLF001
+
+    async def close(self) -> None:
+        """Nothing to let go."""
+
+
+_OFFSET_DIGITS = 12
+
+
+def _offset(sequence_number: int) -> str:
+    return f"{sequence_number:0{_OFFSET_DIGITS}d}"
+
+
+def _count_before(rows: list[_Row], position: Position) -> int:
+    time = position.value
+    assert isinstance(time, datetime)
+    return sum(row.enqueued < time or (row.enqueued == time and not position.inclusive) for row in rows)

@@ -1,0 +1,222 @@
+"""Virtual time: event loops that jump from one callback to the next, several of them as if they were processes.
+
+A :class:`World` holds one clock and one queue of callbacks; a :class:`SimProcess` is an event loop in it that can be
+paused (as SIGSTOP does) and killed (as SIGKILL does: nothing of it runs any more, no ``finally``, no cancellation).
+Production code runs unchanged: it sees an ordinary asyncio loop. Given the same seed, the same callbacks run in the
+same order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import itertools
+import random
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+_END_ROUNDS = 50
+"""Cancelling a task may start others, to clean up, which are cancelled in turn: so often at the most."""
+
+
+class World:
+    """Virtual time and everything that is to happen in it."""
+
+    def __init__(self, seed: int | str) -> None:
+        self.now = 0.0
+        self.rng = random.Random(seed)
+        self.steps_count = 0
+        self.failures: list[str] = []
+        self.is_over = False
+        self.processes: list[SimProcess] = []
+        self._order = itertools.count()
+        self._queue: list[tuple[float, int, asyncio.Handle | Callable[[], None], SimProcess | None]] = []
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> None:
+        """Runs a callback that belongs to no process: the network, a server, the producer of faults."""
+        self._push(when, callback, None)
+
+    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+        self.call_at(self.now + delay, callback)
+
+    def run_until(self, when: float, *, is_done: Callable[[], bool] = lambda: False) -> None:
+        """Runs what is due, in order, until virtual time reaches ``when`` or ``is_done``, or something failed."""
+        while self._queue and self._queue[0][0] <= when and not self.failures and not is_done():
+            self._step()
+        if not self.failures and not is_done():
+            self.now = max(self.now, when)
+
+    def end(self) -> None:
+        """Ends every task that is left, so that none is closed by the garbage collector in mid-air."""
+        self.is_over = True
+        for _ in range(_END_ROUNDS):
+            for process in self.processes:
+                process.is_dead, process.paused_until = False, 0.0
+                for task in process.tasks:
+                    task.cancel()
+            for _ in range(len(self._queue)):
+                self._step()
+
+    def _step(self) -> None:
+        due, order, callback, process = heapq.heappop(self._queue)
+        if process is not None and process.paused_until > due:
+            heapq.heappush(self._queue, (process.paused_until, order, callback, process))
+            return
+        self.now = max(self.now, due)
+        self.steps_count += 1
+        if process is None:
+            assert callable(callback)
+            callback()
+        elif not process.is_dead:
+            assert isinstance(callback, asyncio.Handle)
+            process.run_handle(callback)
+
+    def _push(self, when: float, callback: asyncio.Handle | Callable[[], None], process: SimProcess | None) -> None:
+        heapq.heappush(self._queue, (max(when, self.now), next(self._order), callback, process))
+
+
+class SimProcess(asyncio.AbstractEventLoop):
+    """An event loop that lives in a world, as if in a process of its own.
+
+    Its clock starts anywhere and runs at ``rate`` seconds per second of the world.
+    """
+
+    def __init__(self, world: World, name: str, *, rate: float = 1.0, clock_start: float = 0.0) -> None:
+        self.world = world
+        self.name = name
+        self.is_dead = False
+        self.paused_until = 0.0
+        self._rate = rate
+        self._clock_start = clock_start
+        # Kept, so that no coroutine of a killed process is closed, and its ``finally`` run, by the garbage collector.
+        self.tasks: list[asyncio.Task[Any]] = []
+        world.processes.append(self)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts a task in this process from outside."""
+        task = asyncio.Task(coroutine, loop=self)
+        self.tasks.append(task)
+        return task
+
+    def kill(self) -> None:
+        """SIGKILL: nothing of this process runs from now on."""
+        self.is_dead = True
+
+    def pause(self, seconds: float) -> None:
+        """SIGSTOP for a while: callbacks wait, the clock goes on."""
+        self.paused_until = max(self.paused_until, self.world.now + seconds)
+
+    def run_handle(self, handle: asyncio.Handle) -> None:
+        if handle.cancelled():
+            return
+        asyncio._set_running_loop(self)  # noqa: SLF001 - what an event loop does
+        try:
+            handle._run()  # noqa: SLF001
+        finally:
+            asyncio._set_running_loop(None)  # noqa: SLF001
+
+    # The event loop's interface, as far as asyncio itself needs it
+
+    def time(self) -> float:
+        return self._clock_start + self.world.now * self._rate
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self.world._push(self.world.now, handle, self)  # noqa: SLF001
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self.world._push((when - self._clock_start) / self._rate, handle, self)  # noqa: SLF001
+        return handle
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Left in the queue: it is passed over when due."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(  # type: ignore[override]
+        self,
+        coro: Coroutine[Any, Any, T] | Generator[Any, None, T],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        task: asyncio.Task[T] = asyncio.Task(coro, loop=self, name=None if name is None else str(name), context=context)
+        self.tasks.append(task)
+        return task
+
+    def run_in_executor(  # type: ignore[override]
+        self,
+        executor: Executor | None,  # noqa: ARG002
+        func: Callable[..., T],
+        *args: Any,
+    ) -> asyncio.Future[T]:
+        """Runs plain functions in place: the virtual world has no threads."""
+        future = self.create_future()
+
+        def run() -> None:
+            try:
+                result = func(*args)
+            except Exception as error:  # noqa: BLE001 - handed to whoever awaits
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.call_soon(run)
+        return future
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return not self.is_dead
+
+    def is_closed(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """An error that nobody looked at is a failure of the run."""
+        if not self.is_dead and not self.world.is_over:
+            self.world.failures.append(f"{self.name}: {context.get('message')}: {context.get('exception')!r}")
+
+
+def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never really waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise RuntimeError("the coroutine waits for something: it cannot be run in one step")
+
+
+def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | str = 0, seconds_max: float = 1e6) -> T:
+    """``asyncio.run`` in virtual time: sleeping takes none, and a wait that never ends is an error."""
+    world = World(seed)
+    task = SimProcess(world, "main").spawn(main())  # type: ignore[abstract]
+    world.run_until(seconds_max, is_done=task.done)
+    if world.failures:
+        raise AssertionError("; ".join(world.failures))
+    if not task.done():
+        raise TimeoutError(f"nothing is left to happen, or {seconds_max:g} virtual seconds have passed")
+    world.end()
+    return task.result()
