@@ -172,6 +172,7 @@ class PartitionPump:
         self._checkpoint_lock = asyncio.Lock()
         self._checkpointed_sequence: int | None = None
         self._events_since_checkpoint = 0
+        self._is_checkpoint_owed = False
         self._in_progress: EventBatch | None = None
         self._dead_letters_in_row = 0
         self._context = PartitionContext(self)
@@ -226,7 +227,7 @@ class PartitionPump:
             self._task.cancel()
 
     def renewed(self) -> None:
-        """The lease was renewed: checkpoints if that is the policy, and tells the handler."""
+        """The lease was renewed: checkpoints if that is the policy or one failed before, and tells the handler."""
         task = asyncio.create_task(self._on_renewed())
         self._background[task] = None
         task.add_done_callback(self._background.pop)
@@ -467,6 +468,7 @@ class PartitionPump:
         try:
             await self._write(Checkpoint(self.key, *self.handled))
         except StoreUnavailable as error:
+            self._is_checkpoint_owed = True
             self._report(error)
 
     async def _checkpoint_finally(self) -> None:
@@ -485,6 +487,7 @@ class PartitionPump:
                 return
             await self._store_call(self._wiring.store.update_checkpoint, checkpoint, epoch=self.epoch)
             self._checkpointed_sequence = checkpoint.sequence_number
+            self._is_checkpoint_owed = False
             self._events_since_checkpoint = 0
 
     async def _store_call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -507,7 +510,7 @@ class PartitionPump:
             await asyncio.wait([timer])
 
     async def _on_renewed(self) -> None:
-        if self._options.checkpoint.at_renewal:
+        if self._options.checkpoint.at_renewal or self._is_checkpoint_owed:
             await self._checkpoint_in_background()
         await self._call_reported("on_renewed", self._context)
 

@@ -41,6 +41,7 @@ class Weather:
 
     def clear(self) -> None:
         """From now on everything works."""
+        self.latency_seconds = 0.001
         self.spike = self.fail_before = self.fail_after = self.stale = 0.0
         self.is_store_down = False
 

@@ -56,7 +56,7 @@ class World:
         self.is_over = True
         for _ in range(_END_ROUNDS):
             for process in self.processes:
-                process.is_dead, process.paused_until = False, 0.0
+                process.revive()
                 for task in process.tasks:
                     task.cancel()
             for _ in range(len(self._queue)):
@@ -72,8 +72,11 @@ class World:
         if process is None:
             assert callable(callback)
             callback()
-        elif not process.is_dead:
-            assert isinstance(callback, asyncio.Handle)
+            return
+        assert isinstance(callback, asyncio.Handle)
+        if process.is_dead:
+            process.never_run.append(callback)
+        else:
             process.run_handle(callback)
 
     def _push(self, when: float, callback: asyncio.Handle | Callable[[], None], process: SimProcess | None) -> None:
@@ -95,6 +98,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         self._clock_start = clock_start
         # Kept, so that no coroutine of a killed process is closed, and its ``finally`` run, by the garbage collector.
         self.tasks: list[asyncio.Task[Any]] = []
+        self.never_run: list[asyncio.Handle] = []
         world.processes.append(self)
 
     def spawn(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -110,6 +114,13 @@ class SimProcess(asyncio.AbstractEventLoop):
     def pause(self, seconds: float) -> None:
         """SIGSTOP for a while: callbacks wait, the clock goes on."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
+
+    def revive(self) -> None:
+        """At the end of the world, to let tasks end in good order: what was missed runs late."""
+        self.is_dead, self.paused_until = False, 0.0
+        for handle in self.never_run:
+            self.world._push(self.world.now, handle, self)  # noqa: SLF001
+        self.never_run.clear()
 
     def run_handle(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():

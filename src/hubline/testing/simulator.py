@@ -70,7 +70,7 @@ class Scenario:
             is_calm=is_calm,
             handler_seconds_max=rng.choice([0.0, 0.05, 1.0]),
             handler_failure=0.0 if is_calm else rng.choice([0.0, 0.02, 0.2]),
-            events_per_second=rng.choice([1.0, 5.0, 20.0]),
+            events_per_second=rng.choice([1.0, 3.0, 10.0]),
             weather=Weather() if is_calm else _draw_weather(rng),
             faults=_draw_faults(rng, is_calm=is_calm),
         )
@@ -206,7 +206,7 @@ class Simulation:
         async def handle(batch: EventBatch, partition: PartitionContext) -> None:
             session = sessions[partition.partition]
             self.ledger.handling(session, batch)
-            await asyncio.sleep(rng.uniform(0, self.scenario.handler_seconds_max))
+            await asyncio.sleep(0 if self._is_recovering else rng.uniform(0, self.scenario.handler_seconds_max))
             if not self._is_recovering and rng.random() < self.scenario.handler_failure:
                 self.weather.count("handler_failure")
                 raise RuntimeError("injected")
