@@ -1,0 +1,69 @@
+"""The one place that turns addresses into adapters.
+
+Adapters are loaded when an address asks for them, so that naming a hub does not cost a database driver.
+Nothing is read or connected to here; the adapter does that when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hubline.config import (
+    EventHubsAddress,
+    LocalHubAddress,
+    MemoryAddress,
+    PostgresAddress,
+    SqliteAddress,
+    parse_hub,
+    parse_store,
+)
+from hubline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hubline.ports import CheckpointStore, Hub
+    from hubline.stores.memory import MemoryStore
+
+
+def open_hub(hub: str | Hub) -> Hub:
+    """The hub of an address (see :func:`~hubline.config.parse_hub`); a hub is given back as it is."""
+    if not isinstance(hub, str):
+        return hub
+    match parse_hub(hub):
+        case LocalHubAddress(root, name):
+            from hubline.hubs.local import LocalHub
+
+            return LocalHub(root, name)
+        case EventHubsAddress() as address:
+            raise ConfigError(
+                f"{address}: this version of hubline has no client for Event Hubs yet, it comes with the next one: "
+                "use a local hub (local:PATH/NAME)"
+            )
+
+
+def open_store(store: str | CheckpointStore) -> CheckpointStore:
+    """The store of an address (see :func:`~hubline.config.parse_store`); a store is given back as it is.
+
+    Within a process, all that name the same ``memory:`` address share one store.
+    """
+    if not isinstance(store, str):
+        return store
+    match parse_store(store):
+        case MemoryAddress(name):
+            return _memory_store(name)
+        case SqliteAddress(path):
+            from hubline.stores.sql import SqliteStore
+
+            return SqliteStore(path)
+        case PostgresAddress(conninfo):
+            from hubline.stores.sql import PostgresStore
+
+            return PostgresStore(conninfo)
+
+
+_memory_stores: dict[str, MemoryStore] = {}
+
+
+def _memory_store(name: str) -> MemoryStore:
+    from hubline.stores.memory import MemoryStore
+
+    return _memory_stores.setdefault(name, MemoryStore())
