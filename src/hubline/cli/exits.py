@@ -1,0 +1,64 @@
+"""How a command ends: exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import traceback
+
+from hubline import errors
+
+
+class ExitCode(enum.IntEnum):
+    """The documented exit codes; scripts rely on them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNAVAILABLE = 4
+    NOT_CONFIRMED = 5
+    # As shells report an end by SIGINT or SIGPIPE: 128 + the signal's number.
+    INTERRUPTED = 130
+    PIPE_CLOSED = 141
+
+
+EXIT_CODES_HELP = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub or partition not found, 4 hub or store "
+    "unavailable (trying again may help), 5 not confirmed, 130 interrupted, 141 the reader of the output went away."
+)
+
+
+def exit_code_of(error: Exception) -> ExitCode:
+    """What kind of failure it is, for scripts."""
+    match error:
+        case errors.ConfigError():
+            return ExitCode.USAGE
+        case errors.HubNotFound() | errors.PartitionNotFound():
+            return ExitCode.NOT_FOUND
+        case errors.HubUnavailable() | errors.StoreUnavailable():
+            return ExitCode.UNAVAILABLE
+        case _:
+            return ExitCode.FAILED
+
+
+def complain(error: Exception, *, debug: bool) -> ExitCode:
+    """Prints one line about the error (all of it with ``debug``) and returns the exit code."""
+    if debug:
+        traceback.print_exception(error)
+    say(f"hubline: {_line(error)}")
+    return exit_code_of(error)
+
+
+def say(text: str) -> None:
+    """Prints for people, beside the data."""
+    print(text, file=sys.stderr)
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, errors.HublineError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    # What an unforeseen error says may quote an address, so it is shown on demand only.
+    return f"unexpected {type(error).__name__}: this is a bug; hubline --debug ... shows where"

@@ -1,0 +1,52 @@
+"""Lines of stdin or of files, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import BinaryIO, Final
+
+from hubline.errors import ConfigError
+
+# What is read at once; a pipe gives less.
+CHUNK_BYTES: Final = 1024 * 1024
+# No hub takes events of this size: a file without line ends is refused before it fills the memory.
+LINE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+
+async def read_lines(file: BinaryIO, *, count_max: int) -> AsyncIterator[list[bytes]]:
+    """The lines without their ends, at most ``count_max`` at a time.
+
+    What is there is handed on at once: a line is never held back to fill a batch.
+    """
+    rest = b""
+    while chunk := await _read_some(file.fileno()):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_BYTES_MAX:
+            raise ConfigError(f"{file.name}: a line is longer than {LINE_BYTES_MAX:,} bytes: split it before sending")
+        for batch in batched(lines, count_max):
+            yield batch
+    if rest:
+        yield [rest]
+
+
+async def _read_some(descriptor: int) -> bytes:
+    """What can be read now, waiting for it if need be; nothing at the end. Blocks neither the loop nor Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    try:
+        loop.add_reader(descriptor, readable.set)
+    except PermissionError:
+        return os.read(descriptor, CHUNK_BYTES)  # a plain file: the system never makes one wait for it
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(descriptor)
+    return os.read(descriptor, CHUNK_BYTES)
+
+
+def batched(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
+    """The lines in order, at most ``count_max`` at a time."""
+    for start in range(0, len(lines), count_max):
+        yield lines[start : start + count_max]

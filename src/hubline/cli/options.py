@@ -1,0 +1,40 @@
+"""Flags and arguments that several verbs share. Every one has an environment twin, by one rule."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def env_twin(flag: str) -> str:
+    """``--retention-size`` may also be given as ``HUBLINE_RETENTION_SIZE``."""
+    return "HUBLINE_" + flag.lstrip("-").replace("-", "_").upper()
+
+
+def option(flag: str, help: str, **settings: Any) -> Any:  # noqa: A002 (Typer's word)
+    """A flag with its environment twin."""
+    return typer.Option(flag, help=help, envvar=env_twin(flag), **settings)
+
+
+HubArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="HUB",
+        envvar=env_twin("hub"),
+        help="local:PATH/NAME, an Event Hubs connection string, eventhubs://NAMESPACE/NAME, env:NAME or file:PATH.",
+    ),
+]
+StoreOption = Annotated[
+    str,
+    option(
+        "--store", "The checkpoint store: sqlite:///PATH, postgresql://..., env:NAME or file:PATH.", metavar="STORE"
+    ),
+]
+GroupOption = Annotated[str, option("--group", "The consumer group.", metavar="GROUP")]
+PartitionsOption = Annotated[
+    list[str] | None,
+    option("--partition", "Only this partition; may be given several times. Default: all.", metavar="ID"),
+]
+JsonOption = Annotated[bool, option("--json", "Print JSON, one object a line.")]
+YesOption = Annotated[bool, option("--yes", "Do it without asking.")]

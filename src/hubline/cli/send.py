@@ -1,0 +1,200 @@
+"""``hubline send``: lines or generated events into a hub."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from hubline.cli.exits import say
+from hubline.cli.lines import batched, read_lines
+from hubline.cli.options import HubArgument, JsonOption, option
+from hubline.cli.session import using_hub
+from hubline.cli.show import bytes_text, print_json, stderr_console
+from hubline.config import parse_size, validate_partition_id
+from hubline.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# A batch is acknowledged as one: this many share the cost of reaching the disk.
+BATCH_COUNT_MAX: Final = 5000
+BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+# Over so many partitions a batch is dealt out at most: a few events show on all, and many still go in large pieces.
+SPREAD_MAX: Final = 16
+# A rate is kept by sending this often: smooth to the eye, and still in batches.
+PACE_SECONDS: Final = 0.1
+
+
+def send(
+    hub: HubArgument,
+    file: Annotated[
+        list[Path] | None,
+        option("--file", "Send the lines of this file; may be given several times. Default: stdin.", metavar="PATH"),
+    ] = None,
+    generate: Annotated[int | None, option("--generate", "Make up so many events instead.", min=1, metavar="N")] = None,
+    size: Annotated[str, option("--size", "The size of a made-up event.", metavar="SIZE")] = "200",
+    keys: Annotated[
+        int | None, option("--keys", "Give made-up events so many partition keys in turn.", min=1, metavar="K")
+    ] = None,
+    rate: Annotated[
+        float | None, option("--rate", "Send at most so many events a second.", min=0.001, metavar="R")
+    ] = None,
+    partition: Annotated[str | None, option("--partition", "Send all to this partition.", metavar="ID")] = None,
+    key: Annotated[str | None, option("--key", "Send all to the partition of this key.", metavar="KEY")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Send events: the lines of stdin or of files, or made-up ones.
+
+    Without --partition, --key or --keys events go to the partitions in turn. A line goes as it is, without its end.
+
+    \b
+    Examples:
+      echo hello | hubline send local:./data/orders
+      hubline send local:./data/orders --file events.jsonl --key customer-7
+      hubline send local:./data/orders --generate 1000000 --size 200 --keys 50
+      hubline send local:./data/orders --generate 600 --rate 10
+    """
+    _require_one("where events go", {"--partition": partition, "--key": key, "--keys": keys})
+    _require_one("what to send", {"--file": file, "--generate": generate})
+    if keys is not None and generate is None:
+        raise ConfigError("--keys is for made-up events: add --generate N, or give one --key")
+    target = _Target(partition if partition is None else validate_partition_id(partition), key, keys)
+    batch_count_max = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
+    if generate is not None:
+        bodies = _made_up(generate, parse_size(size), batch_count_max)
+    else:
+        bodies = _lines(file or [], batch_count_max)
+    _report(_send_all(hub, bodies, target, rate=rate, total=generate), json=json)
+
+
+def _require_one(what: str, flags: dict[str, object]) -> None:
+    given = [flag for flag, value in flags.items() if value not in (None, [])]
+    if len(given) > 1:
+        raise ConfigError(f"{' and '.join(given)} both say {what}: give one of them")
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where events go: to one partition, by one key, by several keys in turn, or to the partitions in turn."""
+
+    partition: str | None
+    key: str | None
+    keys_count: int | None
+
+    def pieces(self, bodies: list[bytes], partition_count: int) -> Iterator[list[bytes]]:
+        """What is sent at once: all, or to each of several partitions its part."""
+        is_chosen = self.partition is not None or self.key is not None or self.keys_count is not None
+        pieces_count = 1 if is_chosen else min(partition_count, SPREAD_MAX)
+        return batched(bodies, -(-len(bodies) // pieces_count))
+
+    def outgoing(self, bodies: list[bytes], first_index: int) -> pa.RecordBatch:
+        from hubline.model import outgoing
+
+        if self.keys_count is None:
+            return outgoing(bodies, partition_key=self.key)
+        numbered = enumerate(bodies, start=first_index)
+        return outgoing({"body": body, "partitionKey": f"key-{index % self.keys_count}"} for index, body in numbered)
+
+
+@dataclass(slots=True)
+class _Sent:
+    """What has been acknowledged so far."""
+
+    events: int = 0
+    bytes_count: int = 0
+    started_at: float = field(default_factory=time.monotonic)
+
+    def add(self, bodies: list[bytes]) -> None:
+        self.events += len(bodies)
+        self.bytes_count += sum(map(len, bodies))
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self.started_at
+
+
+def _send_all(
+    hub: str, bodies: AsyncIterator[list[bytes]], target: _Target, *, rate: float | None, total: int | None
+) -> _Sent:
+    sent = _Sent()
+    try:
+        with _progress(total) as advance:
+            asyncio.run(_send(hub, bodies, target, rate=rate, sent=sent, advance=advance))
+    except BaseException:
+        if sent.events:
+            say(f"{sent.events:,} events had been sent by then")
+        raise
+    return sent
+
+
+async def _send(
+    address: str,
+    batches: AsyncIterator[list[bytes]],
+    target: _Target,
+    *,
+    rate: float | None,
+    sent: _Sent,
+    advance: Callable[[int], None],
+) -> None:
+    async with using_hub(address) as hub:
+        # Asked before anything is read, so that a missing hub is told at once.
+        partition_count = len((await hub.describe()).partition_ids)
+        sender = await hub.open_sender()
+        try:
+            async for batch in batches:
+                for bodies in target.pieces(batch, partition_count):
+                    events = target.outgoing(bodies, sent.events)
+                    await sender.send(events, partition=target.partition, partition_key=target.key)
+                    sent.add(bodies)
+                    advance(len(bodies))
+                if rate is not None:
+                    await asyncio.sleep(max(0.0, sent.events / rate - sent.seconds))
+        finally:
+            await sender.close()
+
+
+async def _made_up(count: int, size: int, batch_count_max: int) -> AsyncIterator[list[bytes]]:
+    """Numbered events of one size."""
+    batch_count_max = max(1, min(batch_count_max, BATCH_BYTES_MAX // max(size, 1)))
+    for start in range(0, count, batch_count_max):
+        numbers = range(start, min(start + batch_count_max, count))
+        yield [(b"%d " % number).ljust(size, b".")[:size] for number in numbers]
+
+
+async def _lines(files: list[Path], batch_count_max: int) -> AsyncIterator[list[bytes]]:
+    if not files:
+        async for lines in read_lines(sys.stdin.buffer, count_max=batch_count_max):
+            yield lines
+    for path in files:
+        with path.open("rb") as file:
+            async for lines in read_lines(file, count_max=batch_count_max):
+                yield lines
+
+
+@contextmanager
+def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as progress:
+        task = progress.add_task("sending", total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+def _report(sent: _Sent, *, json: bool) -> None:
+    seconds = sent.seconds
+    if json:
+        print_json({"events": sent.events, "bytes": sent.bytes_count, "seconds": round(seconds, 3)})
+    else:
+        rate = sent.events / seconds if seconds else 0.0
+        say(f"sent {sent.events:,} events, {bytes_text(sent.bytes_count)}, in {seconds:.1f} s ({rate:,.0f} events/s)")

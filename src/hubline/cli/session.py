@@ -1,0 +1,75 @@
+"""Running a verb's coroutine: hubs and stores that are closed at the end, tasks whose first error counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hubline.connect import open_hub, open_store
+from hubline.errors import PartitionNotFound
+
+if TYPE_CHECKING:
+    from hubline.ports import CheckpointStore, Hub
+
+T = TypeVar("T")
+
+# Looking must not disturb: a reader with an epoch shuts out others of its group, so looking has a group of its own.
+LOOKING_GROUP: Final = "hubline-cli"
+
+# Enough to hide a server's latency, few enough to keep its connections and ours free.
+CONCURRENT_MAX: Final = 16
+
+
+@asynccontextmanager
+async def using_hub(address: str) -> AsyncIterator[Hub]:
+    """The hub, closed at the end."""
+    hub = open_hub(address)
+    try:
+        yield hub
+    finally:
+        await hub.close()
+
+
+@asynccontextmanager
+async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
+    """The store, closed at the end."""
+    store = open_store(address)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
+    """The wanted partitions if the hub has them all; every one if none is named."""
+    there = (await hub.describe()).partition_ids
+    for partition in wanted:
+        if partition not in there:
+            raise PartitionNotFound(
+                f"hub {hub.name} has no partition {partition}: it has {_listed(there)}",
+                hub=hub.name,
+                partition=partition,
+            )
+    return wanted or there
+
+
+def _listed(partitions: Sequence[str]) -> str:
+    return ", ".join(partitions) if len(partitions) <= 8 else f"{', '.join(partitions[:3])}, ... {partitions[-1]}"
+
+
+async def together(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
+    """The results in order, a few at a time. The first error cancels the others and is raised as it is."""
+    limit = asyncio.Semaphore(CONCURRENT_MAX)
+
+    async def limited(coroutine: Coroutine[object, object, T]) -> T:
+        async with limit:
+            return await coroutine
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(limited(coroutine)) for coroutine in coroutines]
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]

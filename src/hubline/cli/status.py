@@ -1,0 +1,155 @@
+"""``hubline status``: who reads a hub's partitions, and how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+from hubline.cli.lag import GroupLag, PartitionLag, measure
+from hubline.cli.options import GroupOption, HubArgument, JsonOption, StoreOption, option
+from hubline.cli.session import using_hub, using_store
+from hubline.cli.show import json_time, print_json, seconds_text, stdout_console, table, timestamp
+from hubline.config import DEFAULT_GROUP, parse_duration, validate_group_name
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hubline.model import Checkpoint
+
+
+def status(
+    hub: HubArgument,
+    store: StoreOption,
+    group: GroupOption = DEFAULT_GROUP,
+    watch: Annotated[bool, option("--watch", "Show it again and again, until Ctrl-C.")] = False,
+    interval: Annotated[str, option("--interval", "How often --watch looks.", metavar="TIME")] = "2s",
+    json: JsonOption = False,
+) -> None:
+    """Show the owner, lease, checkpoint and lag of every partition, and all members.
+
+    Looking disturbs nobody. The lag in seconds is how long the oldest unhandled event has been waiting.
+
+    \b
+    Examples:
+      hubline status local:./data/orders --store sqlite:///state.db --group billing
+      hubline status local:./data/orders --store sqlite:///state.db --group billing --watch
+      hubline status local:./data/orders --store env:STATE_URL --json | jq .lagEvents
+    """
+    group = validate_group_name(group)
+    interval_seconds = parse_duration(interval).total_seconds() if watch else None
+    if json:
+        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: print_json(_data(lag))))
+    elif watch and sys.stdout.isatty():
+        _report_live(hub, store, group, interval_seconds)
+    else:
+        console = stdout_console()
+        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: console.print(_view(lag))))
+
+
+def _report_live(hub: str, store: str, group: str, interval_seconds: float | None) -> None:
+    from rich.live import Live
+
+    with Live(console=stdout_console(), auto_refresh=False) as live:
+        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: live.update(_view(lag), refresh=True)))
+
+
+async def _report(
+    hub: str, store: str, group: str, interval_seconds: float | None, show: Callable[[GroupLag], None]
+) -> None:
+    """Measures and shows: once, or every so many seconds."""
+    from hubline.model import GroupKey
+
+    async with using_hub(hub) as opened_hub, using_store(store) as opened_store:
+        key = GroupKey(opened_hub.namespace, opened_hub.name, group)
+        while True:
+            show(await measure(opened_hub, opened_store, key))
+            sys.stdout.flush()
+            if interval_seconds is None:
+                return
+            await asyncio.sleep(interval_seconds)
+
+
+def _view(lag: GroupLag) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    summary = (
+        f"{lag.group.hub} / {lag.group.group} at {timestamp(lag.time)}: "
+        f"{lag.lag_events:,} events behind, the oldest for {seconds_text(lag.lag_seconds)}"
+    )
+    columns = (
+        "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">waiting", "wanted by", "problem",
+    )  # fmt: skip
+    partitions = table(columns, [_partition_row(each) for each in lag.partitions])
+    owned = lag.owned_count
+    members = table(
+        ("member", ">partitions", ">at most", ">age"),
+        [
+            (each.owner_id, owned[each.owner_id], each.partitions_max, seconds_text(each.age_seconds))
+            for each in lag.members
+        ],
+    )
+    return Group(Text(summary), partitions, members)
+
+
+def _partition_row(lag: PartitionLag) -> tuple[object, ...]:
+    ownership = lag.ownership
+    return (
+        lag.held.partition,
+        (ownership.owner_id or None) if ownership else None,
+        seconds_text(ownership.age_seconds) if ownership else None,
+        ownership.epoch if ownership else None,
+        lag.checkpoint.sequence_number if lag.checkpoint else None,
+        None if lag.held.last_sequence < 0 else lag.held.last_sequence,
+        lag.lag_events,
+        seconds_text(lag.lag_seconds),
+        ownership.requested_by if ownership else None,
+        lag.problem,
+    )
+
+
+def _data(lag: GroupLag) -> dict[str, object]:
+    owned = lag.owned_count
+    return {
+        "namespace": lag.group.namespace,
+        "hub": lag.group.hub,
+        "group": lag.group.group,
+        "time": json_time(lag.time),
+        "lagEvents": lag.lag_events,
+        "lagSeconds": round(lag.lag_seconds, 3),
+        "partitions": [_partition_data(each) for each in lag.partitions],
+        "members": [
+            {
+                "owner": each.owner_id,
+                "partitions": owned[each.owner_id],
+                "partitionsMax": each.partitions_max,
+                "ageSeconds": round(each.age_seconds, 3),
+            }
+            for each in lag.members
+        ],
+    }
+
+
+def _partition_data(lag: PartitionLag) -> dict[str, object]:
+    ownership = lag.ownership
+    return {
+        "partition": lag.held.partition,
+        "owner": (ownership.owner_id or None) if ownership else None,
+        "ageSeconds": round(ownership.age_seconds, 3) if ownership else None,
+        "epoch": ownership.epoch if ownership else None,
+        "requestedBy": ownership.requested_by if ownership else None,
+        "checkpoint": checkpoint_data(lag.checkpoint),
+        "beginSequence": lag.held.begin_sequence,
+        "lastSequence": lag.held.last_sequence,
+        "lagEvents": lag.lag_events,
+        "lagSeconds": None if lag.lag_seconds is None else round(lag.lag_seconds, 3),
+        "problem": lag.problem,
+    }
+
+
+def checkpoint_data(checkpoint: Checkpoint | None) -> dict[str, object] | None:
+    if checkpoint is None:
+        return None
+    return {"sequenceNumber": checkpoint.sequence_number, "offset": checkpoint.offset}

@@ -1,0 +1,193 @@
+"""``hubline tail``: events as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from hubline.cli.options import HubArgument, JsonOption, PartitionsOption, option
+from hubline.cli.session import LOOKING_GROUP, chosen_partitions, using_hub
+from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp
+from hubline.config import parse_position, validate_group_name, validate_partition_id
+
+if TYPE_CHECKING:
+    from hubline.model import Event, EventBatch, Position
+    from hubline.ports import Hub
+
+# One screen at a time is enough for people; larger reads keep a pipe busy.
+_BATCH_COUNT_MAX: Final = 1000
+_FOLLOW_WAIT_SECONDS: Final = 30.0
+# Without --follow, how long the events that are known to be there may take to arrive.
+_READ_WAIT_SECONDS: Final = 1.0
+# How soon events of partitions that were added to the hub show.
+_LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
+
+
+def tail(
+    hub: HubArgument,
+    from_: Annotated[
+        str | None,
+        option(
+            "--from",
+            "Where to start: earliest, latest, offset:VALUE, sequence:N, time:2026-01-31T12:00:00Z or time:-15m. "
+            "Default: latest; with --no-follow earliest.",
+            metavar="POSITION",
+        ),
+    ] = None,
+    partition: PartitionsOption = None,
+    count: Annotated[int | None, option("--count", "End after so many events.", min=1, metavar="N")] = None,
+    no_follow: Annotated[bool, option("--no-follow", "End when all that is there now was shown.")] = False,
+    group: Annotated[
+        str, option("--group", "The consumer group to read in; its own by default.", metavar="GROUP")
+    ] = LOOKING_GROUP,
+    json: JsonOption = False,
+) -> None:
+    """Show events as they come, in the order of each partition. It takes them from nobody.
+
+    \b
+    Examples:
+      hubline tail local:./data/orders
+      hubline tail local:./data/orders --from time:-15m --partition 3
+      hubline tail local:./data/orders --no-follow --json | jq -r .body
+      hubline tail local:./data/orders --from sequence:41 --partition 0 --count 1
+    """
+    position = parse_position(from_ or ("earliest" if no_follow else "latest"))
+    wanted = [validate_partition_id(each) for each in partition or ()]
+    printer = _Printer(_json_line if json else _text_line(), count)
+    asyncio.run(_tail(hub, _Reading(validate_group_name(group), position, wanted, follow=not no_follow), printer))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What to read, and how."""
+
+    group: str
+    position: Position
+    wanted: Sequence[str]
+    follow: bool
+
+
+class _Enough(Exception):
+    """As many events as asked for were shown."""
+
+
+class _Printer:
+    """Prints batches until there were enough events."""
+
+    def __init__(self, show: Callable[[Event], None], count: int | None) -> None:
+        self._show = show
+        self._left = count
+
+    def print(self, batch: EventBatch) -> None:
+        if self._left is not None:
+            batch = batch.slice(0, min(self._left, len(batch)))
+            self._left -= len(batch)
+        for event in batch:
+            self._show(event)
+        sys.stdout.flush()
+        if self._left == 0:
+            raise _Enough
+
+
+async def _tail(address: str, reading: _Reading, printer: _Printer) -> None:
+    async with using_hub(address) as hub:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await _read_partitions(hub, reading, printer, tasks)
+        except BaseExceptionGroup as ended:
+            if not isinstance(ended.exceptions[0], _Enough):
+                raise ended.exceptions[0] from None
+
+
+async def _read_partitions(hub: Hub, reading: _Reading, printer: _Printer, tasks: asyncio.TaskGroup) -> None:
+    """Starts a reader a partition; while following, also for those that are added to the hub."""
+    from hubline.model import Position
+
+    started = list(await chosen_partitions(hub, reading.wanted))
+    for partition in started:
+        tasks.create_task(_read(hub, partition, reading, reading.position, printer))
+    while reading.follow and not reading.wanted:
+        await asyncio.sleep(_LOOK_FOR_PARTITIONS_SECONDS)
+        added = [each for each in (await hub.describe()).partition_ids if each not in started]
+        for partition in added:
+            tasks.create_task(_read(hub, partition, reading, Position.earliest(), printer))
+        started += added
+
+
+async def _read(hub: Hub, partition: str, reading: _Reading, position: Position, printer: _Printer) -> None:
+    last_sequence = None
+    if not reading.follow:
+        held = await hub.describe_partition(partition)
+        if held.is_empty:
+            return
+        last_sequence = held.last_sequence
+    receiver = await hub.open_receiver(partition, group=reading.group, position=position)
+    try:
+        while True:
+            wait_seconds = _FOLLOW_WAIT_SECONDS if reading.follow else _READ_WAIT_SECONDS
+            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
+            if last_sequence is None:
+                printer.print(batch)
+                continue
+            if not len(batch) or batch.first_sequence > last_sequence:
+                return
+            printer.print(batch.slice(0, last_sequence - batch.first_sequence + 1))
+            if batch.last_sequence >= last_sequence:
+                return
+    finally:
+        await receiver.close()
+
+
+def _json_line(event: Event) -> None:
+    body = _body_text(event.body)
+    print_json(
+        {
+            "partition": event.partition,
+            "sequenceNumber": event.sequence_number,
+            "offset": event.offset,
+            "enqueuedTime": json_time(event.enqueued_time),
+            "partitionKey": event.partition_key,
+            "properties": dict(event.properties),
+            **({"bodyBase64": base64.b64encode(event.body).decode()} if body is None else {"body": body}),
+        }
+    )
+
+
+def _body_text(body: bytes) -> str | None:
+    try:
+        return body.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def _text_line() -> Callable[[Event], None]:
+    """Prints an event on one line: with colours on a terminal, plainly and faster elsewhere."""
+    if not sys.stdout.isatty():
+        return lambda event: print("  ".join(text for text, _ in _pieces(event)))
+    from rich.text import Text
+
+    console = stdout_console()
+
+    def show(event: Event) -> None:
+        console.print(Text("  ").join(Text(text, style) for text, style in _pieces(event)), soft_wrap=True)
+
+    return show
+
+
+def _pieces(event: Event) -> list[tuple[str, str]]:
+    body = _body_text(event.body)
+    pieces = [
+        (timestamp(event.enqueued_time), "dim"),
+        (f"{event.partition}/{event.sequence_number}", "cyan"),
+        (escaped(repr(event.body) if body is None else body), ""),
+    ]
+    if event.partition_key is not None:
+        pieces.insert(2, (f"key={escaped(event.partition_key)}", "magenta"))
+    if event.properties:
+        properties = " ".join(f"{escaped(name)}={escaped(value)}" for name, value in event.properties.items())
+        pieces.append((f"[{properties}]", "dim"))
+    return pieces

@@ -1,0 +1,24 @@
+"""``hubline version``: what is installed."""
+
+from __future__ import annotations
+
+from hubline.cli.options import JsonOption
+from hubline.cli.show import print_json
+
+
+def version(json: JsonOption = False) -> None:
+    """Print the version.
+
+    \b
+    Examples:
+      hubline version
+      hubline version --json
+    """
+    import platform
+    from importlib import metadata
+
+    facts = {"hubline": metadata.version("hubline"), "python": platform.python_version(), "system": platform.system()}
+    if json:
+        print_json(facts)
+    else:
+        print(f"hubline {facts['hubline']} (Python {facts['python']}, {facts['system']})")

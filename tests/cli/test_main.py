@@ -1,0 +1,163 @@
+"""What holds for every verb: help, environment twins, exit codes, errors as one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+import hubline
+from hubline import errors
+from hubline.cli import app, tail
+from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, exit_code_of
+from tests.cli.conftest import Cli
+
+PLANTED = "hUnTeR2pLaNtEd"
+TYPERS_OWN = {"help", "install_completion", "show_completion"}
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command with the words that call it."""
+    children = getattr(command, "commands", {})
+    if not children:
+        yield path, command
+    for name, child in children.items():
+        yield from commands(child, (*path, name))
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_help_of_every_verb_has_examples(cli: Cli, path: tuple[str, ...]) -> None:
+    result = cli(*path, "--help")
+    assert result.code == 0
+    assert "Examples:" in result.out
+    assert f"hubline {' '.join(path)}" in result.out
+
+
+def test_every_parameter_has_its_environment_twin() -> None:
+    parameters = [(path, each) for path, command in COMMANDS.items() for each in command.params]
+    assert len(parameters) > 30
+    for path, parameter in parameters:
+        if parameter.name not in TYPERS_OWN:
+            flag = max(parameter.opts, key=len)
+            assert parameter.envvar == "HUBLINE_" + flag.removeprefix("--").replace("-", "_").upper(), path
+
+
+def test_help_tells_the_exit_codes(cli: Cli) -> None:
+    result = cli("--help")
+    assert result.code == 0
+    assert all(str(code.value) in EXIT_CODES_HELP for code in ExitCode)
+    assert "141" in result.out
+
+
+def test_environment_stands_in_for_flags(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBLINE_HUB", hub)
+    monkeypatch.setenv("HUBLINE_JSON", "1")
+    assert cli("hub", "show").json["hub"] == "orders"
+
+
+def test_nothing_asked_for_gives_help_and_the_code_for_usage(cli: Cli) -> None:
+    result = cli()
+    assert result.code == ExitCode.USAGE
+    assert "Usage: hubline" in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("hbu",), "No such command 'hbu'. Did you mean 'hub'? Try: hubline --help"),
+        (("tail", "x", "--bogus"), "No such option: --bogus Try: hubline tail --help"),
+        (("tail",), "Missing argument 'HUB'"),
+        (("hub", "create", "local:./a/b", "--partitions", "0"), "'--partitions'"),
+        (("status", "local:./a/b"), "Missing option '--store'"),
+        (("tail", "nonsense"), "names no known kind"),
+        (("tail", "env:NOT_THERE"), "'NOT_THERE' is not set"),
+        (("tail", "local:./a/b", "--from", "yesterday"), "position 'yesterday' is unknown"),
+        (("hub", "list", "data"), "write local:PATH"),
+        (("tail", f"Endpoint=sb://h;{PLANTED}"), "part 2"),
+        (("status", "local:./a/b", "--store", f"redis://:{PLANTED}@h"), "redis: is unknown"),
+        (("status", "local:./a/b", "--store", "memory:", "--group", "a/b"), "consumer group 'a/b' is not allowed"),
+    ],
+)
+def test_wrong_usage_is_one_line_on_stderr(cli: Cli, args: tuple[str, ...], says: str) -> None:
+    result = cli(*args)
+    assert result.code == ExitCode.USAGE
+    assert result.out == ""
+    assert result.err.startswith("hubline: ")
+    assert result.err.count("\n") == 1
+    assert says in result.err
+    assert PLANTED not in result.err
+
+
+def test_missing_hub_has_its_own_code_and_says_how_to_create_it(cli: Cli) -> None:
+    result = cli("tail", "local:./data/orders")
+    assert result.code == ExitCode.NOT_FOUND
+    assert "hubline hub create" in result.err
+
+
+def test_debug_shows_where_an_error_comes_from(cli: Cli) -> None:
+    result = cli("--debug", "tail", "local:./data/orders")
+    assert result.code == ExitCode.NOT_FOUND
+    assert "Traceback" in result.err
+    assert result.err.splitlines()[-1].startswith("hubline: there is no hub orders")
+
+
+def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_args: object) -> None:
+        raise RuntimeError(PLANTED)
+
+    monkeypatch.setattr(tail, "_tail", broken)
+    result = cli("tail", "local:./data/orders")
+    assert result.code == ExitCode.FAILED
+    assert result.err == "hubline: unexpected RuntimeError: this is a bug; hubline --debug ... shows where\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), ExitCode.USAGE),
+        (errors.HubNotFound("x"), ExitCode.NOT_FOUND),
+        (errors.PartitionNotFound("x"), ExitCode.NOT_FOUND),
+        (errors.HubUnavailable("x"), ExitCode.UNAVAILABLE),
+        (errors.StoreUnavailable("x"), ExitCode.UNAVAILABLE),
+        (errors.HubFull("x"), ExitCode.FAILED),
+        (errors.HubExists("x"), ExitCode.FAILED),
+        (ValueError("x"), ExitCode.FAILED),
+    ],
+)
+def test_errors_have_their_exit_code(error: Exception, code: ExitCode) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_unreachable_store_is_told_and_has_its_own_code(cli: Cli, hub: str) -> None:
+    result = cli("status", hub, "--store", f"postgresql://me:{PLANTED}@127.0.0.1:1/db?connect_timeout=1")
+    assert result.code == ExitCode.UNAVAILABLE
+    assert result.err.startswith("hubline: ")
+    assert PLANTED not in result.err
+
+
+def test_version_is_printed(cli: Cli) -> None:
+    assert cli("version").out.startswith("hubline 0.")
+    assert set(cli("version", "--json").json) == {"hubline", "python", "system"}
+
+
+@pytest.mark.parametrize("args", [["--help"], ["tail", "--help"], ["version"]], ids=" ".join)
+def test_help_and_version_load_neither_arrow_nor_drivers(args: list[str]) -> None:
+    # The package stands in without its exports: this is about what the command line itself loads.
+    program = f"""
+import sys, types
+package = types.ModuleType("hubline")
+package.__path__ = {list(hubline.__path__)!r}
+sys.modules["hubline"] = package
+from hubline.cli import main
+code = main(sys.argv[1:])
+sys.exit(code or ", ".join({{"pyarrow", "numpy", "psycopg", "sqlite3"}} & set(sys.modules)) or None)
+"""
+    done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
