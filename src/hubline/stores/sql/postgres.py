@@ -1,0 +1,202 @@
+"""The checkpoint store in a PostgreSQL database, shared by the processors of many machines."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from hubline.config import Secret
+from hubline.errors import ConfigError, StoreError, StoreUnavailable
+from hubline.stores.sql.database import Row, Statement
+from hubline.stores.sql.pool import CALL_SECONDS_MAX
+from hubline.stores.sql.queries import GROUP, Dialect, queries_for
+from hubline.stores.sql.schema import load_migrations, migrate
+from hubline.stores.sql.store import SqlStore
+
+STATEMENT_SECONDS_MAX = 10
+"""Shorter than what a call may take: the server then says itself what was slow, and lets its locks go."""
+
+_CONNECTION_DEFAULTS = {
+    "application_name": "hubline",
+    "client_encoding": "UTF8",
+    "connect_timeout": "5",
+    # A server that vanished without a word is noticed after 10 + 3 * 5 seconds, or with data under way after 15.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "15000",
+}
+
+# Renewals and claims re-read a row they had to wait for, which only this isolation level does.
+_SESSION = f"""
+    SET default_transaction_isolation = 'read committed';
+    SET statement_timeout = '{STATEMENT_SECONDS_MAX}s';
+    SET idle_in_transaction_session_timeout = '{STATEMENT_SECONDS_MAX}s';
+"""
+
+_ROWS = """(
+    SELECT entry ->> 0 AS new_partition, entry ->> 1 AS new_owner,
+        CAST(entry ->> 2 AS bigint) AS new_epoch, entry ->> 3 AS known_version
+    FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS entry
+)"""
+
+# Row locks are taken one by one in the order of :rows, which is the same for everybody: nobody waits in a circle.
+# An update alone takes them in the order of its plan, and two of them may wait for each other.
+_LOCKED_ROWS = """(
+    SELECT wanted.* FROM {rows} AS wanted CROSS JOIN LATERAL (
+        SELECT 1 FROM hubline_ownership WHERE {group} AND partition_id = new_partition FOR NO KEY UPDATE
+    ) AS locked
+)"""
+
+_QUERIES = queries_for(
+    Dialect(
+        now="clock_timestamp()",  # now() is when the transaction began
+        age=lambda column: f"CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8)",
+        rows=_ROWS,
+        locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
+        skip_locked="FOR UPDATE SKIP LOCKED",
+        largest="greatest",
+        parameter=r"%(\1)s",
+    )
+)
+
+# Read from the catalog: to_regclass() may answer from a cache that misses what was committed since.
+_TABLE_EXISTS = Statement(
+    "SELECT count(*) FROM pg_catalog.pg_class WHERE relname = 'hubline_schema' AND pg_table_is_visible(oid)", {}
+)
+_MIGRATION_LOCK = int.from_bytes(b"hubline")  # advisory locks are numbers; this one is per database
+
+
+class PostgresStore(SqlStore):
+    """A :class:`~hubline.ports.CheckpointStore` in the database that ``conninfo``, a URL for libpq, names."""
+
+    def __init__(self, conninfo: Secret, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        super().__init__(_PostgresDatabase(conninfo), _QUERIES, call_seconds_max=call_seconds_max)
+
+
+class _PostgresDatabase:
+    def __init__(self, conninfo: Secret) -> None:
+        params = _parse(conninfo)
+        self._conninfo = conninfo
+        self._password = Secret(params.get("password", ""))
+        self._defaults = {name: value for name, value in _CONNECTION_DEFAULTS.items() if name not in params}
+        place = params.get("host", "localhost") + (f":{params['port']}" if "port" in params else "")
+        self.shown = f"the PostgreSQL store {params.get('dbname', '')!r} at {place}"
+
+    def connect(self) -> _PostgresConnection:
+        driver = psycopg.connect(
+            make_conninfo(self._conninfo.reveal(), **self._defaults),
+            autocommit=True,
+            prepare_threshold=None,  # works behind any connection pooler, and plans with the values at hand
+        )
+        connection = _PostgresConnection(driver)
+        try:
+            connection.run_script(_SESSION)
+            migrate(connection, load_migrations("postgres"), table_exists=_TABLE_EXISTS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def explain(self, error: Exception) -> StoreError | None:
+        if not isinstance(error, psycopg.Error):
+            return None
+        text = self._without_secret(error.diag.message_primary or " ".join(str(error).split()))
+        for part, advice in _REFUSALS.items():
+            if part in text:
+                return StoreError(f"{self.shown} refused: {text}: {advice}")
+        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
+        if state.startswith(_TRY_AGAIN):
+            return StoreUnavailable(f"{self.shown} cannot be used now: {text}")
+        return StoreError(f"{self.shown} refused: {text}{_ADVICE.get(state, '')}")
+
+    def _without_secret(self, text: str) -> str:
+        return text.replace(self._password.reveal(), "***") if self._password else text
+
+
+# A refused connection comes without a code, only with the server's words.
+_REFUSALS = {
+    "password authentication failed": "check the user and the password",
+    "no password supplied": "put the password into the address, or into a password file (~/.pgpass)",
+    "no pg_hba.conf entry": "allow this user, database and machine in the server's pg_hba.conf",
+    "does not exist": "create it, or correct the address",
+    "permission denied": "grant the user CONNECT on the database, and CREATE and USAGE on its schema",
+    "invalid sslmode": "correct sslmode in the address",
+}
+
+# By SQLSTATE or its class: connection lost; out of connections or memory; deadlock or serialization; lock timeout;
+# ended by an administrator, by statement_timeout or by a crash; a standby that has not taken over yet.
+_TRY_AGAIN = ("08", "53000", "53200", "53300", "53400", "40", "55P03", "57", "25006", "25P03")
+
+_ADVICE = {
+    "53100": ": free some space on the server's disk",
+    "42P01": ": somebody removed hubline's tables; delete what is left of them (hubline_*) to have all made anew",
+}
+
+
+def _parse(conninfo: Secret) -> Mapping[str, str]:
+    try:
+        params = {name: str(value) for name, value in conninfo_to_dict(conninfo.reveal()).items()}
+    except psycopg.Error:
+        params = None  # what the driver says quotes the text it cannot read
+    if params is None:
+        raise ConfigError("the address of the PostgreSQL store does not read: write postgresql://USER:PASSWORD@HOST/DB")
+    if "@" in params.get("host", ""):
+        raise ConfigError("the host of the PostgreSQL store contains '@': in the password, write it as %40")
+    return params
+
+
+class _PostgresConnection:
+    def __init__(self, driver: psycopg.Connection[Row]) -> None:
+        self._driver = driver
+        # A second handle on the same socket, for what other threads do, and for a look without reading.
+        self._socket = socket.socket(fileno=os.dup(driver.fileno()))
+
+    def read(self, statement: Statement) -> list[Row]:
+        return _rows(self._execute(statement))
+
+    def write(self, *statements: Statement) -> list[list[Row]]:
+        if len(statements) == 1:
+            return [self.read(statements[0])]  # a transaction by itself
+        # All is sent before the first answer is read.
+        with self._driver.pipeline(), self._driver.transaction():
+            cursors = [self._execute(statement) for statement in statements]
+        return [_rows(cursor) for cursor in cursors]
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._driver.transaction():
+            self._driver.execute("SELECT pg_advisory_xact_lock(%s)", [_MIGRATION_LOCK])
+            yield
+
+    def run_script(self, text: str) -> None:
+        self._driver.execute(text.encode())
+
+    def is_usable(self) -> bool:
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return not self._driver.closed
+        except OSError:
+            return False
+        return False  # the server ended the connection, or is saying why it will
+
+    def cut(self) -> None:
+        with suppress(OSError):  # ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+        self._driver.close()
+
+    def _execute(self, statement: Statement) -> psycopg.Cursor[Row]:
+        return self._driver.execute(statement.query.encode(), statement.params)
+
+
+def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
+    return cursor.fetchall() if cursor.description else []

@@ -1,0 +1,165 @@
+"""The checkpoint store in a SQL database: the logic, once, for every database that :mod:`.database` describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey
+from hubline.stores.fencing import NOBODY, fenced
+from hubline.stores.sql.database import Connection, Database, Params, Statement
+from hubline.stores.sql.pool import CALL_SECONDS_MAX, ConnectionPool
+from hubline.stores.sql.queries import Queries
+from hubline.stores.sql.records import read_checkpoint, read_checkpoints, read_group, read_written
+
+MEMBER_SECONDS_MAX = 86_400.0
+"""A member not heard of for a day is deleted when another renews: no lease is that long, and the table stays small."""
+
+
+class SqlStore:
+    """A :class:`~hubline.ports.CheckpointStore` in a SQL database. Nothing is opened before the first call.
+
+    Every method is one transaction in one round trip; where the fence is not the caller's, a second one finds out
+    whose it is. Calls run in a few threads of the store's own, so that a slow one blocks no other; the store may be
+    used from any event loop, one at a time.
+    """
+
+    def __init__(self, database: Database, queries: Queries, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        self._database = database
+        self._queries = queries
+        self._pool = ConnectionPool(database, call_seconds_max=call_seconds_max)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._database.shown})"
+
+    async def list_ownership(self, group: GroupKey) -> GroupState:
+        listing = Statement(self._queries.list_group, _of_group(group))
+        return await self._pool.run(lambda connection: read_group(group, connection.read(listing)))
+
+    async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        if not claims:
+            return []
+        # Always in the same order of groups, then partitions: transactions that overlap wait, and never in a circle.
+        ordered = sorted(claims, key=_lock_order)
+        writes = [
+            (group, Statement(query, {**_of_group(group), "rows": _rows(records)}))
+            for group, of_group in groupby(ordered, key=lambda claim: claim.key.group_key)
+            for query, records in self._by_query(of_group)
+            if records
+        ]
+
+        def work(connection: Connection) -> list[Ownership]:
+            written = connection.write(*(statement for _, statement in writes))
+            groups = (group for group, _ in writes)
+            return [one for group, rows in zip(groups, written, strict=True) for one in read_written(group, rows)]
+
+        return await self._pool.run(work)
+
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+        of_group = _of_group(group)
+        announced = {**of_group, "owner_id": member.owner_id, "partitions_max": member.partitions_max}
+        statements = [
+            Statement(self._queries.announce_member, announced),
+            Statement(self._queries.forget_members, {**of_group, "age_seconds_max": MEMBER_SECONDS_MAX}),
+        ]
+        if owned:
+            rows = _rows(sorted(owned, key=_lock_order))
+            statements.append(Statement(self._queries.renew_ownership, {**of_group, "rows": rows}))
+
+        def work(connection: Connection) -> list[Ownership]:
+            _, _, *renewed = connection.write(*statements)
+            return read_written(group, renewed[0]) if renewed else []
+
+        return await self._pool.run(work)
+
+    async def leave(self, group: GroupKey, owner_id: str) -> None:
+        leaving = Statement(self._queries.leave, {**_of_group(group), "owner_id": owner_id})
+        await self._pool.run(lambda connection: connection.write(leaving))
+
+    async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
+        if not keys:
+            return
+        requests = [
+            Statement(
+                self._queries.request_handover,
+                {**_of_group(group), "owner_id": owner_id, "rows": json.dumps([[key.partition] for key in of_group])},
+            )
+            for group, of_group in groupby(sorted(keys), key=lambda key: key.group_key)
+        ]
+        await self._pool.run(lambda connection: connection.write(*requests))
+
+    async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        fencing = Statement(self._queries.fence, {**_of_partition(key), "epoch": epoch})
+
+        def work(connection: Connection) -> Checkpoint | None:
+            (rows,) = connection.write(fencing)
+            if not rows:
+                held_epoch, _ = self._stored_checkpoint(connection, key)
+                raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+            _, checkpoint = read_checkpoint(key, rows[0])
+            return checkpoint
+
+        return await self._pool.run(work)
+
+    async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
+        listing = Statement(self._queries.list_checkpoints, _of_group(group))
+        return await self._pool.run(lambda connection: read_checkpoints(group, connection.read(listing)))
+
+    async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+        key = checkpoint.key
+        moving = Statement(self._queries.update_checkpoint, {**_of_checkpoint(key, checkpoint), "epoch": epoch})
+
+        def work(connection: Connection) -> None:
+            (rows,) = connection.write(moving)
+            if not rows:
+                held_epoch, _ = self._stored_checkpoint(connection, key)
+                if held_epoch != epoch:
+                    raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+                # Otherwise what is stored is as far already, or further.
+
+        await self._pool.run(work)
+
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        resetting = Statement(self._queries.reset_checkpoint, _of_checkpoint(key, checkpoint))
+        await self._pool.run(lambda connection: connection.write(resetting))
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def _by_query(self, claims: Iterable[Ownership]) -> tuple[tuple[str, list[Ownership]], ...]:
+        fresh: list[Ownership] = []
+        known: list[Ownership] = []
+        for claim in claims:
+            (fresh if claim.version is None else known).append(claim)
+        return (self._queries.insert_ownership, fresh), (self._queries.update_ownership, known)
+
+    def _stored_checkpoint(self, connection: Connection, key: PartitionKey) -> tuple[int, Checkpoint | None]:
+        """Who holds the fence, and the checkpoint. A row that is missing is held by nobody."""
+        rows = connection.read(Statement(self._queries.read_checkpoint, _of_partition(key)))
+        return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
+
+
+def _of_group(group: GroupKey) -> Params:
+    return {"namespace": group.namespace, "hub": group.hub, "consumer_group": group.group}
+
+
+def _of_partition(key: PartitionKey) -> Params:
+    return {**_of_group(key.group_key), "partition_id": key.partition}
+
+
+def _of_checkpoint(key: PartitionKey, checkpoint: Checkpoint | None) -> Params:
+    return {
+        **_of_partition(key),
+        "offset": None if checkpoint is None else checkpoint.offset,
+        "sequence_number": None if checkpoint is None else checkpoint.sequence_number,
+    }
+
+
+def _lock_order(ownership: Ownership) -> tuple[str, str, str, str]:
+    key = ownership.key  # as a plain tuple: the key's own comparison takes ten times as long
+    return key.namespace, key.hub, key.group, key.partition
+
+
+def _rows(records: Iterable[Ownership]) -> str:
+    return json.dumps([[one.key.partition, one.owner_id, one.epoch, one.version] for one in records])
