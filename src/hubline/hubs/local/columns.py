@@ -34,10 +34,13 @@ EVENT_OVERHEAD_BYTES: Final = 16
 TAG_MIN: Final = 10_000
 TAG_MAX: Final = 99_999
 SEQUENCE_DIGITS: Final = 13
+OFFSET_DIGITS: Final = 5 + SEQUENCE_DIGITS
 _OFFSET_PATTERN: Final = re.compile(r"([1-9][0-9]{4})([0-9]{13})", re.ASCII)
 
-_FOUR_DIGITS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(10_000)).encode(), np.uint8).view(np.uint32)
-_GROUP: Final = 10_000
+# Every end of an offset, "0000" to "9999", one row of digits each.
+_LAST_DIGITS: Final = np.frombuffer("".join(f"{n:04d}" for n in range(10_000)).encode(), np.uint8).reshape(-1, 4)
+
+_TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
 
 
 class PayloadDamaged(Exception):
@@ -116,27 +119,40 @@ def decode(data: bytes, *, count: int, checksum: int) -> pa.RecordBatch:
     return events
 
 
-def received(partition: str, tag: int, batches: Sequence[StoredBatch]) -> EventBatch:
-    """What a receiver gets: consecutive stored batches as one, with the columns that the hub adds."""
+def received(partition: str, tag: int, batches: Sequence[StoredBatch], *, count_max: int) -> list[EventBatch]:
+    """What a receiver gets from consecutive stored batches: small ones put together up to ``count_max`` events."""
+    groups: list[list[StoredBatch]] = []
+    left_count = 0
+    for batch in batches:
+        count = len(batch.events)
+        if count <= left_count:
+            groups[-1].append(batch)
+            left_count -= count
+        else:
+            groups.append([batch])
+            left_count = count_max - count
+    return [_received(partition, tag, group) for group in groups]
+
+
+def _received(partition: str, tag: int, batches: Sequence[StoredBatch]) -> EventBatch:
+    """One batch from several, with the columns that the hub adds."""
+    counts = [len(batch.events) for batch in batches]
     events = batches[0].events if len(batches) == 1 else pa.concat_batches([batch.events for batch in batches])
-    count = len(events)
-    first_sequence = batches[0].first_sequence
+    first_sequence, count = batches[0].first_sequence, sum(counts)
     sequences = np.arange(first_sequence, first_sequence + count, dtype=np.int64)
-    enqueued = np.repeat(
-        np.array([batch.enqueued_us for batch in batches], np.int64), [len(batch.events) for batch in batches]
-    )
-    columns = {
-        "body": events.column("body"),
-        "partition": _strings(np.tile(np.frombuffer(partition.encode(), np.uint8), (count, 1))),
-        "offset": _strings(_offset_digits(tag, sequences)),
-        "sequenceNumber": _fixed(sequences, pa.int64()),
-        "enqueuedTime": _fixed(enqueued, EVENT_SCHEMA.field("enqueuedTime").type),
-        "partitionKey": events.column("partitionKey"),
-        "properties": events.column("properties"),
-    }
-    return EventBatch(
-        partition, pa.RecordBatch.from_arrays([columns[name] for name in EVENT_SCHEMA.names], schema=EVENT_SCHEMA)
-    )
+    enqueued = np.repeat(np.array([batch.enqueued_us for batch in batches], np.int64), counts)
+    partitions = np.tile(np.frombuffer(partition.encode(), np.uint8), (count, 1))
+    body, key, properties = events.columns
+    columns = [
+        body,
+        _strings(partitions),
+        _strings(_offset_digits(tag, first_sequence, count)),
+        _fixed(sequences, pa.int64()),
+        _fixed(enqueued, _TIME_TYPE),
+        key,
+        properties,
+    ]
+    return EventBatch(partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
 
 
 def offset_text(tag: int, sequence: int) -> str:
@@ -190,16 +206,20 @@ def _property_lengths(properties: pa.MapArray) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def _offset_digits(tag: int, sequences: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
-    """One row of 18 digits a sequence number: 5 of the tag and the highest of 13, then three groups of four."""
-    rest, low = np.divmod(sequences, _GROUP)
-    rest, middle = np.divmod(rest, _GROUP)
-    highest, high = np.divmod(rest, _GROUP)
-    digits = np.empty((len(sequences), 5 + SEQUENCE_DIGITS), np.uint8)
-    digits[:, :5] = np.frombuffer(str(tag).encode(), np.uint8)
-    digits[:, 5] = highest + ord("0")
-    for place, group in ((6, high), (10, middle), (14, low)):
-        digits[:, place : place + 4] = _FOUR_DIGITS[group].view(np.uint8).reshape(-1, 4)
+def _offset_digits(tag: int, first_sequence: int, count: int) -> npt.NDArray[np.uint8]:
+    """One row of digits for each of consecutive offsets.
+
+    Consecutive numbers differ in their last four digits only, up to the next ten thousand: those come from a table.
+    """
+    digits = np.empty((count, OFFSET_DIGITS), np.uint8)
+    row = 0
+    while row < count:
+        high, low = divmod(first_sequence + row, len(_LAST_DIGITS))
+        stretch = min(len(_LAST_DIGITS) - low, count - row)
+        leading = offset_text(tag, high * len(_LAST_DIGITS))[: -_LAST_DIGITS.shape[1]]
+        digits[row : row + stretch, : len(leading)] = np.frombuffer(leading.encode(), np.uint8)
+        digits[row : row + stretch, len(leading) :] = _LAST_DIGITS[low : low + stretch]
+        row += stretch
     return digits
 
 

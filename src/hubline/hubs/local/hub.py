@@ -85,5 +85,5 @@ class LocalHub:
         )
         if epoch is not None:
             # Dying before this line tells nobody of the takeover, but then nobody holds the partition any more.
-            life.signal.notify(index)
+            life.signal.notify_taken(index)
         return LocalReceiver(self._session, life, index, opened)

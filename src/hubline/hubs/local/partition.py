@@ -38,6 +38,10 @@ from hubline.model import PartitionProperties, Position, PositionKind
 # What one read takes into memory at most, beside a batch that is larger by itself.
 READ_BYTES_MAX: Final = 16 * 1024 * 1024
 
+# A read that asks for less than this gets the next batches as well: going to a thread and to the database costs as much
+# as some hundred events. More would gain little, and cost memory for every reader.
+READ_AHEAD_BYTES: Final = 1024 * 1024
+
 # Batches that retention removes in one transaction: a few milliseconds, so that appenders need not wait for long.
 TRIM_BATCHES_MAX: Final = 256
 
@@ -230,10 +234,10 @@ class Partition:
             )
 
     def read(self, hold: Hold, next_sequence: int, *, count_max: int) -> Read:
-        """The batches from ``next_sequence`` on: as many whole ones as fit ``count_max`` and READ_BYTES_MAX.
+        """The batches from ``next_sequence`` on: whole ones, up to ``count_max`` events and READ_BYTES_MAX.
 
-        The first may begin before ``next_sequence``, and may hold more than fits. With ``count_max`` 0 none are
-        read: that asks only whether the reader still holds the partition.
+        There are more if they are small, and at least one. With ``count_max`` 0 none are read: that asks only
+        whether the reader still holds the partition.
         """
         with self._transaction(writes=False) as connection:
             holder = self._holder(connection, hold.group)
@@ -327,10 +331,11 @@ class Partition:
         with closing(sizes):
             begin_sequence, count, size = sizes.fetchone() or (next_sequence, 0, 0)
             end_sequence = begin_sequence + count
-            left_bytes = READ_BYTES_MAX - size
+            total_bytes = size
             for first_sequence, count, size in sizes:
-                left_bytes -= size
-                if first_sequence + count - next_sequence > count_max or left_bytes < 0:
+                total_bytes += size
+                fits = first_sequence + count - next_sequence <= count_max and total_bytes <= READ_BYTES_MAX
+                if not fits and total_bytes > READ_AHEAD_BYTES:
                     break
                 end_sequence = first_sequence + count
         return begin_sequence, end_sequence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import suppress
 from typing import Final
 
@@ -20,7 +21,8 @@ LOOK_SECONDS: Final = 1.0
 class LocalReceiver:
     """Reads one partition, as :class:`~hubline.ports.Receiver` says.
 
-    What was read from the disk but not yet received stays in memory: the rest of one stored batch at most.
+    A look at the partition may find more than was asked for. The rest is given out by the next calls, without
+    another look while no reader has taken the partition: one that does, says so before it begins.
     """
 
     def __init__(self, session: Session, life: Life, index: int, opened: Opened) -> None:
@@ -31,7 +33,8 @@ class LocalReceiver:
         self._hold = opened.hold
         self._next_sequence = opened.next_sequence
         self._last_sequence: int | None = None
-        self._rest: EventBatch | None = None
+        self._ahead: deque[EventBatch] = deque()
+        self._taken: int | None = None  # the stamp from before the last look
         self._is_closed = False
 
     @property
@@ -45,18 +48,21 @@ class LocalReceiver:
         deadline = loop.time() + wait_seconds
         while True:
             self._require_open()
-            stamp = self._life.signal.stamp(self._index)
-            # A cancelled look changes nothing: what it found is found again.
-            events, self._last_sequence = await self._session.threads.run(
-                self._look, self._rest, self._next_sequence, count_max
-            )
-            if events is not None:
-                return self._delivered(events, count_max)
+            changed, taken = self._life.signal.changed(self._index), self._life.signal.taken(self._index)
+            if not self._ahead or taken != self._taken:
+                # Cancelled here, nothing has changed: what the look found is found again.
+                found, self._last_sequence = await self._session.threads.run(
+                    self._look, count_max=0 if self._ahead else count_max
+                )
+                self._taken = taken
+                self._ahead.extend(found)
+            if self._ahead:
+                return self._next(count_max)
             left_seconds = deadline - loop.time()
             if left_seconds <= 0:
                 return EventBatch.empty(self._partition.id)
             self._require_open()
-            await self._life.signal.changed(self._index, since=stamp, timeout=min(left_seconds, LOOK_SECONDS))
+            await self._life.signal.wait(self._index, since=changed, timeout=min(left_seconds, LOOK_SECONDS))
 
     async def close(self) -> None:
         if self._is_closed:
@@ -68,32 +74,34 @@ class LocalReceiver:
             with suppress(HubError):
                 await self._session.threads.run(self._partition.release_reader, self._hold)
 
-    def _look(self, rest: EventBatch | None, next_sequence: int, count_max: int) -> tuple[EventBatch | None, int]:
+    def _look(self, *, count_max: int) -> tuple[list[EventBatch], int]:
+        """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
         try:
-            found = self._partition.read(self._hold, next_sequence, count_max=0 if rest else count_max)
+            found = self._partition.read(self._hold, self._next_sequence, count_max=count_max)
         except HubReplaced as error:
-            raise self._foreign(next_sequence) from error
-        if found.batches:
-            return received(self._partition.id, self._life.tag, found.batches), found.last_sequence
-        return rest, found.last_sequence
+            raise self._foreign() from error
+        batches = received(self._partition.id, self._life.tag, found.batches, count_max=count_max)
+        return batches, found.last_sequence
 
-    def _delivered(self, events: EventBatch, count_max: int) -> EventBatch:
-        delivered = events.slice(0, count_max)
-        self._rest = events.slice(count_max) if len(events) > count_max else None
-        self._next_sequence += len(delivered)
-        return delivered
+    def _next(self, count_max: int) -> EventBatch:
+        batch = self._ahead.popleft()
+        if len(batch) > count_max:
+            self._ahead.appendleft(batch.slice(count_max))
+            batch = batch.slice(0, count_max)
+        self._next_sequence += len(batch)
+        return batch
 
     def _require_open(self) -> None:
         self._session.threads.require_open()
         if self._is_closed:
             raise HubError("the receiver is closed: open another one", partition=self._partition.id)
 
-    def _foreign(self, next_sequence: int) -> PositionInvalid:
+    def _foreign(self) -> PositionInvalid:
         hub = self._session.folder.address
         now = self._session.describe_partition(self._partition.id)
         return PositionInvalid(
             f"hub {hub} was deleted and created anew while partition {self._partition.id} was being read, up to "
-            f"sequence number {next_sequence - 1}: open it again, and choose where to start in the new hub",
+            f"sequence number {self._next_sequence - 1}: open it again, and choose where to start in the new hub",
             hub=hub,
             partition=self._partition.id,
             reason="foreign",

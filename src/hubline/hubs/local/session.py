@@ -97,7 +97,7 @@ class Session:
         life = self._life(share.meta.tag)
         life.partition(share.index).append(share.payloads, now_us=self._now_us())
         # Dying between the two tells nobody; who waits finds the events at its next look.
-        life.signal.notify(share.index)
+        life.signal.notify_changed(share.index)
         return life
 
     def _life(self, tag: int) -> Life:

@@ -1,11 +1,12 @@
-"""How a reader learns of new events without asking the disk: a shared file of stamps, one a partition.
+"""How a reader learns of a change without asking the disk: a shared file of stamps, two a partition.
 
-Whoever changes a partition (an append, a takeover by another reader) writes a new stamp after its commit. A process
-maps the file; while any of its tasks waits, one timer compares the stamps with those it saw last, every few
-milliseconds, and wakes the tasks whose partition changed. No task waiting, no timer.
+Whoever changes a partition writes a new stamp after its commit: ``changed`` after an append, and ``taken`` as well as
+``changed`` after taking it over as a reader. A process maps the file; while any of its tasks waits, one timer compares
+the stamps with those it saw last, every few milliseconds, and wakes the tasks whose partition changed. No task
+waiting, no timer.
 
-A stamp is a hint. A writer that dies between its commit and the stamp tells nobody, so a waiter also looks at the
-database itself from time to time.
+A writer that dies between its commit and the stamp tells nobody, so a waiter also looks at the database itself from
+time to time. A reader that dies there has not begun to read, and its predecessor may go on until it looks.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 _STAMP_BYTES: Final = 8
+_STAMP_KINDS: Final = 2
 
 # Just after something happened more is likely to: look often. A look costs microseconds. Then back off; 20 ms is
 # below what a person or a batch notices, and 50 looks a second cost less than a thousandth of a core.
@@ -28,7 +30,7 @@ LOOK_BACKOFF: Final = 1.2
 
 def create_file(path: Path, partition_count_max: int) -> None:
     """The file for a new hub."""
-    os.close(_opened(path, partition_count_max * _STAMP_BYTES))
+    os.close(_opened(path, _STAMP_KINDS * partition_count_max * _STAMP_BYTES))
 
 
 def _opened(path: Path, size: int) -> int:
@@ -44,36 +46,47 @@ def _opened(path: Path, size: int) -> int:
 class Signal:
     """The stamps of one hub, and the tasks of this process that wait for one to change.
 
-    ``stamp`` and ``notify`` may be called from any thread, the rest from the event loop.
+    Reading and writing stamps is for any thread, waiting and waking for the event loop. The file holds first all
+    ``changed`` stamps, then all ``taken`` ones.
     """
 
     def __init__(self, path: Path, partition_count_max: int) -> None:
-        descriptor = _opened(path, partition_count_max * _STAMP_BYTES)
+        size = _STAMP_KINDS * partition_count_max * _STAMP_BYTES
+        descriptor = _opened(path, size)
         try:
-            self._map = mmap.mmap(descriptor, partition_count_max * _STAMP_BYTES)
+            self._map = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
         self._stamps = memoryview(self._map).cast("Q")
+        self._count = partition_count_max
         self._seen = b""
         self._waiters: dict[int, set[asyncio.Future[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._look_seconds = LOOK_SECONDS_MIN
 
-    def stamp(self, index: int) -> int:
-        """The partition's stamp. Take it before looking at the database: what happens after the look changes it."""
+    def changed(self, index: int) -> int:
+        """Take it before looking at the database: what happens after the look gives another one."""
         return self._stamps[index]
 
-    def notify(self, index: int) -> None:
-        """Says that the partition changed, to every process. Called after the commit."""
+    def taken(self, index: int) -> int:
+        return self._stamps[self._count + index]
+
+    def notify_changed(self, index: int) -> None:
+        """Says to every process that events were appended. Called after the commit."""
         # The clock gives a value that was never there before, also when several processes write at once.
         self._stamps[index] = time.monotonic_ns()
 
-    async def changed(self, index: int, *, since: int, timeout: float) -> None:
-        """Returns when the stamp differs from ``since``, on ``wake``, or after ``timeout`` seconds."""
+    def notify_taken(self, index: int) -> None:
+        """Says to every process that a reader took the partition. Called after the commit."""
+        self._stamps[self._count + index] = time.monotonic_ns()
+        self.notify_changed(index)
+
+    async def wait(self, index: int, *, since: int, timeout: float) -> None:
+        """Returns when ``changed`` differs from ``since``, on ``wake``, or after ``timeout`` seconds."""
         if self._timer is None:
-            self._seen = self._map[:]
+            self._seen = self._snapshot()
         # A change before this line shows here; one after it shows to the timer, whose snapshot is older.
-        if self.stamp(index) != since:
+        if self.changed(index) != since:
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(index, set()).add(waiter)
@@ -102,11 +115,14 @@ class Signal:
         self._stamps.release()
         self._map.close()
 
+    def _snapshot(self) -> bytes:
+        return self._map[: self._count * _STAMP_BYTES]
+
     def _schedule(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._look_seconds, self._look)
 
     def _look(self) -> None:
-        seen, self._seen = self._seen, self._map[:]
+        seen, self._seen = self._seen, self._snapshot()
         if seen == self._seen:
             self._look_seconds = min(self._look_seconds * LOOK_BACKOFF, LOOK_SECONDS_MAX)
         else:
