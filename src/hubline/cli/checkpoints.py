@@ -15,7 +15,7 @@ from hubline.cli.exits import say
 from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, StoreOption, YesOption, option
 from hubline.cli.session import chosen_partitions, together, using_hub, using_store
-from hubline.cli.show import confirm, print_json, stderr_console, stdout_console, table
+from hubline.cli.show import confirm, counted, print_json, stderr_console, stdout_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, parse_position, validate_group_name, validate_partition_id
 from hubline.errors import ConfigError
@@ -130,9 +130,9 @@ def _change(choice: _Choice, verb: str, decide: Decide, *, yes: bool, json: bool
         return
     rows = [(each.key.partition, _sequence(each.before), _sequence(each.after)) for each in changes]
     stderr_console().print(table(("partition", ">checkpoint", ">becomes"), rows))
-    confirm(f"{verb} {len(changes)} checkpoints of the group {choice.group}?", yes=yes)
+    confirm(f"{verb} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
     asyncio.run(_apply(choice.store, changes))
-    say(f"changed {len(changes)} checkpoints")
+    say(f"changed {counted(len(changes), 'checkpoint')}")
     if json:
         for each in changes:
             before, after = checkpoint_data(each.before), checkpoint_data(each.after)

@@ -11,7 +11,7 @@ import typer
 from hubline.cli.exits import say
 from hubline.cli.options import HubArgument, JsonOption, YesOption, env_twin, option
 from hubline.cli.session import together, using_hub
-from hubline.cli.show import bytes_text, confirm, json_time, print_json, stdout_console, table, timestamp
+from hubline.cli.show import bytes_text, confirm, counted, json_time, print_json, stdout_console, table, timestamp
 from hubline.config import LocalHubAddress, parse_duration, parse_hub, parse_local_root, parse_size
 from hubline.errors import ConfigError, HubError
 
@@ -54,7 +54,7 @@ def create(
         bytes=parse_size(retention_size) if retention_size else None,
     )
     asyncio.run(create_hub(address.root, address.name, partitions=partitions, retention=kept))
-    say(f"created {address} with {partitions} partitions")
+    say(f"created {address} with {counted(partitions, 'partition')}")
 
 
 @app.command("list")
@@ -81,7 +81,7 @@ def list_(
         say(f"there are no hubs in {root}")
     else:
         rows = [(hub["hub"], hub["partitionCount"], hub["createdTime"], hub["problem"]) for hub in hubs]
-        stdout_console().print(table(("hub", ">partitions", "created", "problem"), rows))
+        stdout_console().print(table(("hub", ">partitions", "created", "?problem"), rows))
 
 
 @app.command()
@@ -119,7 +119,7 @@ def grow(
 
     address = _local(hub)
     asyncio.run(grow_hub(address.root, address.name, partitions=partitions))
-    say(f"{address} has {partitions} partitions now")
+    say(f"{address} has {counted(partitions, 'partition')} now")
 
 
 @app.command()
@@ -136,7 +136,8 @@ def delete(hub: HubArgument, yes: YesOption = False) -> None:
     address = _local(hub)
     _, held = asyncio.run(_describe(hub))
     events = sum(each.last_sequence - each.begin_sequence + 1 for each in held)
-    confirm(f"Delete {address} with {len(held)} partitions and {events:,} events?", yes=yes)
+    held_text = f"{counted(len(held), 'partition')} and {counted(events, 'event')}"
+    confirm(f"Delete {address} with {held_text}?", yes=yes)
     asyncio.run(delete_hub(address.root, address.name))
     say(f"deleted {address}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from hubline.cli.session import LOOKING_GROUP, together
@@ -57,12 +57,11 @@ class GroupLag:
         return Counter(each.ownership.owner_id for each in self.partitions if each.ownership)
 
 
-async def measure(hub: Hub, store: CheckpointStore, group: GroupKey) -> GroupLag:
+async def measure(hub: Hub, store: CheckpointStore, group: GroupKey, *, now: datetime) -> GroupLag:
     """Asks store and hub once each; what changes in between shows in the later answer alone."""
     state = await store.list_ownership(group)
     checkpoints = {each.key.partition: each for each in await store.list_checkpoints(group)}
     ownerships = {each.key.partition: each for each in state.ownerships}
-    now = datetime.now(UTC)
 
     async def measured(partition: str) -> PartitionLag:
         held = await hub.describe_partition(partition)

@@ -15,7 +15,7 @@ from hubline.cli.exits import say
 from hubline.cli.lines import batched, read_lines
 from hubline.cli.options import HubArgument, JsonOption, option
 from hubline.cli.session import using_hub
-from hubline.cli.show import bytes_text, print_json, stderr_console
+from hubline.cli.show import bytes_text, counted, print_json, stderr_console
 from hubline.config import parse_size, validate_partition_id
 from hubline.errors import ConfigError
 
@@ -128,7 +128,7 @@ def _send_all(
             asyncio.run(_send(hub, bodies, target, rate=rate, sent=sent, advance=advance))
     except BaseException:
         if sent.events:
-            say(f"{sent.events:,} events had been sent by then")
+            say(f"{counted(sent.events, 'event')} had been sent by then")
         raise
     return sent
 
@@ -197,4 +197,5 @@ def _report(sent: _Sent, *, json: bool) -> None:
         print_json({"events": sent.events, "bytes": sent.bytes_count, "seconds": round(seconds, 3)})
     else:
         rate = sent.events / seconds if seconds else 0.0
-        say(f"sent {sent.events:,} events, {bytes_text(sent.bytes_count)}, in {seconds:.1f} s ({rate:,.0f} events/s)")
+        amount = f"{counted(sent.events, 'event')}, {bytes_text(sent.bytes_count)}"
+        say(f"sent {amount}, in {seconds:.1f} s ({rate:,.0f} events/s)")

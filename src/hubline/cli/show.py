@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -41,18 +41,29 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False, markup=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None) -> Table:
-    """A table whose numbers stand to the right. A column's name that starts with ``>`` says so."""
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
+    """A table. A column's name starts with ``>`` to stand to the right, with ``?`` to be left out if it is empty."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, title=title, title_justify="left", title_style="bold", show_edge=False)
-    for column in columns:
-        made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    shown = [
+        index
+        for index, column in enumerate(columns)
+        if not column.startswith("?") or any(row[index] is not None for row in rows)
+    ]
+    made = Table(box=SIMPLE_HEAD, show_edge=False)
+    for index in shown:
+        column = columns[index]
+        made.add_column(column.lstrip(">?"), justify="right" if column.startswith(">") else "left")
     for row in rows:
-        made.add_row(*(Text(visible(cell)) for cell in row))
+        made.add_row(*(Text(visible(row[index])) for index in shown))
     return made
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 event``, ``2,000 events``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def visible(value: object) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 from hubline.cli.lag import GroupLag, PartitionLag, measure
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, StoreOption, option
 from hubline.cli.session import using_hub, using_store
-from hubline.cli.show import json_time, print_json, seconds_text, stdout_console, table, timestamp
+from hubline.cli.show import counted, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.config import DEFAULT_GROUP, parse_duration, validate_group_name
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def _report(
     async with using_hub(hub) as opened_hub, using_store(store) as opened_store:
         key = GroupKey(opened_hub.namespace, opened_hub.name, group)
         while True:
-            show(await measure(opened_hub, opened_store, key))
+            show(await measure(opened_hub, opened_store, key, now=datetime.now(UTC)))
             sys.stdout.flush()
             if interval_seconds is None:
                 return
@@ -75,12 +76,12 @@ def _view(lag: GroupLag) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    summary = (
-        f"{lag.group.hub} / {lag.group.group} at {timestamp(lag.time)}: "
-        f"{lag.lag_events:,} events behind, the oldest for {seconds_text(lag.lag_seconds)}"
-    )
+    behind = "nothing waits"
+    if lag.lag_events:
+        behind = f"{counted(lag.lag_events, 'event')} behind, the oldest waits for {seconds_text(lag.lag_seconds)}"
+    summary = f"{lag.group.hub}, group {lag.group.group}, at {timestamp(lag.time)}: {behind}"
     columns = (
-        "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">waiting", "wanted by", "problem",
+        "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">waits", "?wanted by", "?problem",
     )  # fmt: skip
     partitions = table(columns, [_partition_row(each) for each in lag.partitions])
     owned = lag.owned_count
@@ -91,7 +92,7 @@ def _view(lag: GroupLag) -> RenderableType:
             for each in lag.members
         ],
     )
-    return Group(Text(summary), partitions, members)
+    return Group(Text(summary), "", partitions, "", members if lag.members else Text("no members"))
 
 
 def _partition_row(lag: PartitionLag) -> tuple[object, ...]:

@@ -1,0 +1,136 @@
+"""``hubline checkpoints``: shown, moved and removed; never without a yes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from hubline.cli.exits import ExitCode
+from hubline.errors import Fenced
+from hubline.model import Checkpoint
+from tests.cli.conftest import Cli, Group, append
+
+
+def sequences(cli: Cli, hub: str, group: Group) -> dict[str, int]:
+    shown = cli("checkpoints", "show", hub, *group.args, "--json").json_lines
+    return {each["partition"]: each["checkpoint"]["sequenceNumber"] for each in shown}
+
+
+def test_group_without_checkpoints_shows_none(cli: Cli, hub: str, group: Group) -> None:
+    result = cli("checkpoints", "show", hub, *group.args)
+    assert (result.code, result.out) == (0, "")
+    assert "has no checkpoints" in result.err
+
+
+@pytest.mark.parametrize(
+    ("position", "sequence"),
+    [
+        ("latest", 4),
+        ("latest:inclusive", 3),
+        ("sequence:2", 2),
+        ("sequence:2:inclusive", 1),
+        ("sequence:4", 4),
+        ("time:2100-01-01T00:00:00Z", 4),
+    ],
+)
+def test_processing_goes_on_at_the_position(cli: Cli, hub: str, group: Group, position: str, sequence: int) -> None:
+    append(hub, "1", "a", "b", "c", "d", "e")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes")
+    assert result.code == 0
+    assert sequences(cli, hub, group) == {"1": sequence}
+
+
+def test_time_and_offset_lead_to_the_event_before(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "0", "a", "b")
+    append(hub, "0", "c")
+    events = cli("tail", hub, "--no-follow", "--json").json_lines
+    for position, sequence in (
+        (f"time:{events[2]['enqueuedTime']}", 1),
+        (f"offset:{events[0]['offset']}", 0),
+        (f"offset:{events[1]['offset']}:inclusive", 0),
+        (f"offset:{events[2]['offset']}", 2),
+    ):
+        cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", position, "--yes")
+        assert sequences(cli, hub, group) == {"0": sequence}, position
+
+
+def test_change_is_shown_and_printed_as_json(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "1", "a", "b")
+    first = cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes", "--json")
+    assert first.json["before"] is None
+    assert first.json["checkpoint"]["sequenceNumber"] == 0
+    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes", "--json")
+    assert second.json["before"]["sequenceNumber"] == 0
+    assert second.json["checkpoint"]["sequenceNumber"] == 1
+    assert "becomes" in second.err
+
+
+def test_setting_what_is_set_changes_nothing(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "1", "a", "b")
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--to", "latest")
+    assert result.code == 0
+    assert "nothing to change" in result.err
+
+
+@pytest.mark.parametrize("verb", [("set", "--to", "latest"), ("reset",)], ids=["set", "reset"])
+def test_without_an_answer_nothing_is_changed(cli: Cli, hub: str, group: Group, verb: tuple[str, ...]) -> None:
+    append(hub, "1", "a", "b")
+    cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes")
+    result = cli("checkpoints", verb[0], hub, *group.args, *verb[1:])
+    assert result.code == ExitCode.NOT_CONFIRMED
+    assert "becomes" in result.err
+    assert "add --yes. Nothing was changed" in result.err
+    assert sequences(cli, hub, group) == {"1": 0}
+
+
+def test_reset_removes_the_chosen_ones(cli: Cli, hub: str, group: Group) -> None:
+    for partition in "012":
+        append(hub, partition, "a")
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    assert cli("checkpoints", "reset", hub, *group.args, "--partition", "1", "--yes").code == 0
+    assert sequences(cli, hub, group) == {"0": 0, "2": 0}
+    assert cli("checkpoints", "reset", hub, *group.args, "--yes").code == 0
+    assert sequences(cli, hub, group) == {}
+
+
+def test_running_owner_cannot_overwrite_what_was_set(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "0", "a", "b", "c")
+    key = group.key.partition("0")
+
+    async def owner_writes(sequence: int) -> None:
+        await group.store.update_checkpoint(Checkpoint(key, "x", sequence), epoch=1)
+
+    asyncio.run(take_fence(group, epoch=1))
+    asyncio.run(owner_writes(1))
+    cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "0", "--yes")
+    with pytest.raises(Fenced):
+        asyncio.run(owner_writes(2))
+    assert sequences(cli, hub, group) == {"0": 0}
+
+
+async def take_fence(group: Group, *, epoch: int) -> None:
+    await group.store.fence(group.key.partition("0"), epoch)
+
+
+@pytest.mark.parametrize("position", ["earliest", "sequence:0:inclusive", "time:2000-01-01T00:00:00Z", "sequence:9"])
+def test_position_with_no_event_before_it_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
+    append(hub, "0", "a", "b")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", position, "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "holds the events 0 to 1: none stands before" in result.err
+    assert sequences(cli, hub, group) == {}
+
+
+def test_unknown_partition_is_told(cli: Cli, hub: str, group: Group) -> None:
+    result = cli("checkpoints", "reset", hub, *group.args, "--partition", "12", "--yes")
+    assert result.code == ExitCode.NOT_FOUND
+
+
+def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> None:
+    cli("hub", "grow", hub, "--partitions", "12")
+    for partition in ("10", "9", "2"):
+        append(hub, partition, "a")
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    assert list(sequences(cli, hub, group)) == ["2", "9", "10"]
