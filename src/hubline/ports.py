@@ -161,7 +161,8 @@ class CheckpointStore(Protocol):
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
         """By an operator's hand: sets the checkpoint anywhere, also back, or removes it (None).
 
-        Raises the fence by one, so that a running owner cannot overwrite it: it reopens from there.
+        Raises the fence by one and takes the partition from its owner, in one step: the owner
+        cannot overwrite the checkpoint, and sees at its next renewal that it has to start from there.
         """
         ...
 

@@ -125,7 +125,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Drains and gives up every partition, then leaves the group. Renewals go on meanwhile."""
         *keeping, cycle = self._tasks
-        await _cancel([cycle])
+        await cancel([cycle])
         # Limited to nothing, this member is dealt nothing and the others plan for its share at once.
         self._member = replace(self._member, partitions_max=0)
         with suppress(StoreError):
@@ -134,7 +134,7 @@ class Dispatcher:
             self._release(partition, ReleaseReason.STOPPED)
         while self._releases:
             await asyncio.wait(self._releases)
-        await _cancel(keeping)
+        await cancel(keeping)
         try:
             await self._bounded(self._store.leave, self._group, self._member.owner_id)
         except StoreError as error:
@@ -143,7 +143,7 @@ class Dispatcher:
 
     async def abort(self) -> None:
         """Stops at once and gives up nothing: the leases run out."""
-        await _cancel([*self._tasks, *self._releases])
+        await cancel([*self._tasks, *self._releases])
 
     def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
         """The holder found a higher epoch on the checkpoint: gives the partition up at that one, to claim it above."""
@@ -350,7 +350,7 @@ def _time() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
     tasks = list(tasks)
     for task in tasks:
         task.cancel()

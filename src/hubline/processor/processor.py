@@ -69,7 +69,7 @@ class Processor:
     ) -> None:
         validate_group_name(group)
         self._group_name = group
-        self._start = StartPositions.of(start)
+        self._start_positions = StartPositions.of(start)
         self._strategy = strategy or Greedy()
         self._options = options or ProcessorOptions()
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
@@ -81,6 +81,7 @@ class Processor:
         self._handlers: dict[str, Handler] = {}
         self._register_overrides()
         self._runtime: Runtime | None = None
+        self._starting_or_stopping = asyncio.Lock()
 
     # Handlers. As methods that take anything, they can be overridden in a subclass with the handler's own arguments.
 
@@ -112,38 +113,22 @@ class Processor:
 
     async def start(self) -> None:
         """Joins the group and begins to process. Returns once that is under way; raises if it cannot be."""
-        if self._runtime is not None:
-            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
-        self._check_handlers()
-        hub = await self._hub.describe()
-        group = GroupKey(hub.namespace, hub.name, self._group_name)
-        self._runtime = Runtime(
-            Wiring(self._hub, self._store, self._handlers, self._options, self._start, self._rng),
-            group=group,
-            owner_id=self.owner_id,
-            strategy=self._strategy,
-            partition_ids=hub.partition_ids,
-        )
-        try:
-            await self._runtime.start()
-        except BaseException:
-            await self._runtime.close()
-            raise
-        log.info("started group=%s owner=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
+        async with self._starting_or_stopping:
+            await self._start()
 
     async def stop(self) -> None:
         """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
 
         After ``stop_seconds_max`` what still runs is left behind, and its partitions to the end of their leases.
         """
-        runtime = self._runtime
-        try:
-            if runtime is not None and not runtime.is_stopped:
-                await runtime.stop()
-                log.info("stopped owner=%s", self.owner_id)
-        finally:
-            for resource in self._owned_resources:
-                await resource.close()
+        async with self._starting_or_stopping:
+            try:
+                if self._runtime is not None and not self._runtime.is_stopped:
+                    await self._runtime.stop()
+                    log.info("stopped owner=%s", self.owner_id)
+            finally:
+                for resource in self._owned_resources:
+                    await resource.close()
 
     def run(self) -> None:
         """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once."""
@@ -191,6 +176,26 @@ class Processor:
     def partitions(self) -> list[PartitionContext]:
         """The partitions that this processor runs now, with their progress."""
         return self._runtime.contexts() if self._runtime else []
+
+    async def _start(self) -> None:
+        if self._runtime is not None:
+            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
+        self._check_handlers()
+        hub = await self._hub.describe()
+        group = GroupKey(hub.namespace, hub.name, self._group_name)
+        self._runtime = Runtime(
+            Wiring(self._hub, self._store, self._handlers, self._options, self._start_positions, self._rng),
+            group=group,
+            owner_id=self.owner_id,
+            strategy=self._strategy,
+            partition_ids=hub.partition_ids,
+        )
+        try:
+            await self._runtime.start()
+        except BaseException:
+            await self._runtime.close()
+            raise
+        log.info("started group=%s owner=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
     def _running(self) -> Runtime:
         if self._runtime is None:

@@ -68,9 +68,13 @@ class MemoryStore:
             fence.checkpoint = checkpoint
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
-        fence = self._groups[key.group_key].fences.setdefault(key.partition, _Fence(NOBODY))
-        fence.epoch += 1
-        fence.checkpoint = checkpoint
+        group = self._groups[key.group_key]
+        fence = group.fences.setdefault(key.partition, _Fence(NOBODY))
+        fence.epoch, fence.checkpoint = fence.epoch + 1, checkpoint
+        record = group.records.get(key.partition)
+        if record is not None:
+            record.owner_id, record.epoch = "", record.epoch + 1
+            self._touched(key, record)
 
     async def close(self) -> None:
         """Nothing to let go: what was stored stays as long as the object does."""

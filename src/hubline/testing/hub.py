@@ -90,7 +90,7 @@ class MemoryHub:
             partition=partition,
             begin_sequence=log.begin_sequence,
             last_sequence=last,
-            last_offset=_offset(last) if last >= 0 else None,
+            last_offset=offset_of(last) if last >= 0 else None,
             last_enqueued_time=log.rows[-1].enqueued if log.rows else None,
         )
 
@@ -227,7 +227,7 @@ class MemoryReceiver:
         columns: list[list[Any]] = [
             [row.body for row in rows],
             [self._partition] * len(rows),
-            [_offset(first + index) for index in range(len(rows))],
+            [offset_of(first + index) for index in range(len(rows))],
             list(range(first, first + len(rows))),
             [row.enqueued for row in rows],
             [row.key for row in rows],
@@ -263,7 +263,8 @@ class MemorySender:
 _OFFSET_DIGITS = 12
 
 
-def _offset(sequence_number: int) -> str:
+def offset_of(sequence_number: int) -> str:
+    """The offset of an event in a MemoryHub."""
     return f"{sequence_number:0{_OFFSET_DIGITS}d}"
 
 

@@ -134,6 +134,13 @@ class Ledger:
             )
         book.checkpoint_sequence = after.sequence_number
 
+    def reset(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        """An operator's hand: the one thing that may move a checkpoint back. It raises the fence."""
+        book = self.partition(key.partition)
+        book.fence_epoch += 1
+        book.checkpoint_sequence = checkpoint.sequence_number if checkpoint else -1
+        self.note(f"reset {key.partition} to {book.checkpoint_sequence}")
+
 
 class LedgerStore(MemoryStore):
     """A memory store that enters what takes effect into a ledger."""
@@ -170,6 +177,10 @@ class LedgerStore(MemoryStore):
         after = await self.checkpoint_of(checkpoint.key)
         if after is not None:
             self._ledger.checkpointed(before, after, epoch=epoch)
+
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        await super().reset_checkpoint(key, checkpoint)
+        self._ledger.reset(key, checkpoint)
 
     async def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
         stored = await self.list_checkpoints(key.group_key)

@@ -51,6 +51,13 @@ class World:
         if not self.failures and not is_done():
             self.now = max(self.now, when)
 
+    def look_for_failed_tasks(self) -> None:
+        """A task that failed and that nobody looked at is a failure of the run."""
+        for process in self.processes:
+            for task in process.tasks:
+                if not process.is_dead and task.done() and not task.cancelled() and task._log_traceback:  # noqa: SLF001
+                    self.failures.append(f"unseen failure: {process.name}: {task.exception()!r}")
+
     def end(self) -> None:
         """Ends every task that is left, so that none is closed by the garbage collector in mid-air."""
         self.is_over = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from hubline.balance import Balanced, Fixed, Greedy, Strategy
 from hubline.errors import HublineError
-from hubline.model import EventBatch, GroupKey, Position
+from hubline.model import Checkpoint, EventBatch, GroupKey, Position
 from hubline.processor import (
     CheckpointPolicy,
     LeaseOptions,
@@ -26,7 +26,7 @@ from hubline.processor import (
     RetryPolicy,
 )
 from hubline.testing.faults import RemoteHub, RemoteStore, Weather
-from hubline.testing.hub import MemoryHub
+from hubline.testing.hub import MemoryHub, offset_of
 from hubline.testing.ledger import Ledger, LedgerStore, Session
 from hubline.testing.loop import SimProcess, World, run_now
 
@@ -140,6 +140,7 @@ class Simulation:
         self.world.run_until(FAULTY_SECONDS)
         self._recover()
         self.world.run_until(self.world.now + self._recovery_seconds())
+        self.world.look_for_failed_tasks()
         if not self.world.failures:
             self._check_liveness()
         report = self._report()
@@ -231,6 +232,8 @@ class Simulation:
             self.world.call_later(seconds, lambda: setattr(self.weather, "is_store_down", False))
         elif kind == "store_clock_jump":
             self.store.clock_offset += rng.uniform(-2, 2) * self.scenario.options.lease.lease_seconds
+        elif kind == "operator_reset":
+            self._reset(rng.choice(self._partition_ids()))
         elif up and kind == "pause":
             rng.choice(up).process.pause(rng.uniform(0.1, 2.5) * self.scenario.options.lease.lease_seconds)
         elif len(up) > 1 and kind == "stop":
@@ -239,6 +242,16 @@ class Simulation:
             # After a few more steps, so that the crash falls on any await of whatever is going on.
             host, steps = rng.choice(up), rng.randint(0, 40)
             self._crash_after(host, steps, is_restarted=kind == "crash_restart" or len(up) == 1)
+
+    def _reset(self, partition: str) -> None:
+        """Moves a checkpoint back, or removes it, while the partition is being processed."""
+        key = self.group.partition(partition)
+        before = run_now(self.store.checkpoint_of(key))
+        if before is None or self.world.rng.random() < 0.2:
+            run_now(self.store.reset_checkpoint(key, None))
+        else:
+            sequence = self.world.rng.randint(0, before.sequence_number)
+            run_now(self.store.reset_checkpoint(key, Checkpoint(key, offset_of(sequence), sequence)))
 
     def _stop(self, host: _Host) -> None:
         host.stopping = host.process.spawn(host.processor.stop())
@@ -372,7 +385,7 @@ def _draw_weather(rng: random.Random) -> Weather:
 
 def _draw_faults(rng: random.Random, *, is_calm: bool) -> tuple[tuple[float, str], ...]:
     harmless = ["join", "stop", "grow"]
-    harmful = ["crash", "crash_restart", "pause", "store_outage", "store_clock_jump"]
+    harmful = ["crash", "crash_restart", "pause", "store_outage", "store_clock_jump", "operator_reset"]
     kinds = harmless if is_calm else harmless + 2 * harmful
     count = rng.randint(0, 4) if is_calm else rng.randint(1, 12)
     return tuple(sorted((rng.uniform(1, FAULTY_SECONDS - 5), rng.choice(kinds)) for _ in range(count)))

@@ -114,13 +114,18 @@ class Queries:
         RETURNING epoch
     """
 
+    take_ownership: str = """
+        UPDATE hubline_ownership SET owner_id = '', epoch = epoch + 1, version = version + 1, modified_at = {now}
+        WHERE {group} AND partition_id = :partition_id
+    """
+
     reset_checkpoint: str = """
         INSERT INTO hubline_checkpoint
             (namespace, hub, consumer_group, partition_id, epoch, "offset", sequence_number, updated_at)
         VALUES (:namespace, :hub, :consumer_group, :partition_id, 0, :offset, :sequence_number, {now})
         ON CONFLICT (namespace, hub, consumer_group, partition_id)
-        DO UPDATE SET epoch = {largest}(hubline_checkpoint.epoch, -1) + 1, "offset" = excluded."offset",
-            sequence_number = excluded.sequence_number, updated_at = excluded.updated_at
+        DO UPDATE SET epoch = {largest}(coalesce(hubline_checkpoint.epoch, -1), -1) + 1,
+            "offset" = excluded."offset", sequence_number = excluded.sequence_number, updated_at = excluded.updated_at
     """
 
 

@@ -56,6 +56,8 @@ def read_checkpoint(key: PartitionKey, row: Row) -> tuple[int, Checkpoint | None
         held_epoch = _number("epoch", epoch)
         if offset is None and sequence_number is None:
             return held_epoch, None
+        if (offset, sequence_number) == ("-1", -1):
+            return held_epoch, Checkpoint.before_first(key)
         return held_epoch, Checkpoint(key, _text("offset", offset), _number("sequence_number", sequence_number))
     except _Damage as damage:
         problem = str(damage)

@@ -121,8 +121,9 @@ class SqlStore:
         await self._pool.run(work)
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        taking = Statement(self._queries.take_ownership, _of_partition(key))
         resetting = Statement(self._queries.reset_checkpoint, _of_checkpoint(key, checkpoint))
-        await self._pool.run(lambda connection: connection.write(resetting))
+        await self._pool.run(lambda connection: connection.write(taking, resetting))
 
     async def close(self) -> None:
         await self._pool.close()

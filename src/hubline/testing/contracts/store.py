@@ -446,6 +446,15 @@ class CheckpointContract(StoreFactory):
         assert await store.fence(KEY, 1) == Checkpoint(KEY, "0", 0)
 
     @scenario
+    async def test_before_the_first_event_is_a_checkpoint_too(self, store: CheckpointStore) -> None:
+        await store.fence(KEY, 1)
+        await store.update_checkpoint(Checkpoint.before_first(KEY), epoch=1)
+
+        assert await store.fence(KEY, 2) == Checkpoint.before_first(KEY)
+        await store.update_checkpoint(Checkpoint(KEY, "0", 0), epoch=2)
+        assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "0", 0)]
+
+    @scenario
     async def test_an_operator_sets_a_checkpoint_back(self, store: CheckpointStore) -> None:
         await store.fence(KEY, 1)
         await store.update_checkpoint(Checkpoint(KEY, "20", 20), epoch=1)
@@ -465,6 +474,18 @@ class CheckpointContract(StoreFactory):
 
         assert refused.value.held_epoch == 2
         assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "5", 5)]
+
+    @scenario
+    async def test_a_reset_takes_the_partition_from_its_owner(self, store: CheckpointStore) -> None:
+        held = await claim(store, "a", epoch=1)
+        await store.fence(KEY, 1)
+
+        await store.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
+
+        assert await store.renew_ownership(GROUP, Member("a"), [held]) == []
+        free = await listed_ownership(store)
+        assert (free.owner_id, free.epoch) == ("", 2)
+        assert await store.fence(KEY, free.epoch + 1) == Checkpoint(KEY, "5", 5)
 
     @scenario
     async def test_an_operator_removes_a_checkpoint(self, store: CheckpointStore) -> None:

@@ -1,0 +1,241 @@
+"""The code broken on purpose, one way a test: the simulator has to see every one.
+
+A mutation replaces one small piece of production code by one with a plausible mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hubline import balance
+from hubline.errors import HandlerFailed
+from hubline.model import Checkpoint, EventBatch, Member, Ownership, PartitionKey, Position
+from hubline.processor.dispatch import Dispatcher, _Held
+from hubline.processor.options import ReleaseReason
+from hubline.processor.prefetch import Prefetch
+from hubline.processor.pump import PartitionPump
+from hubline.processor.runtime import Runtime
+from hubline.stores.memory import MemoryStore
+from hubline.testing.simulator import simulate
+
+SEEDS_MAX = 150
+"""Most mutations are seen within a dozen seeds; beyond this one counts as missed."""
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+MUTATIONS: dict[str, tuple[Patch, set[str], int]] = {}
+
+
+def mutation(*laws: str, first_seed: int = 0) -> Callable[[Patch], Patch]:
+    """Registers a mutation and the laws of which it must break one. A later first seed only saves time."""
+
+    def register(patch: Patch) -> Patch:
+        MUTATIONS[patch.__name__] = (patch, set(laws), first_seed)
+        return patch
+
+    return register
+
+
+@mutation("one owner", "lease", "order", "liveness")
+def a_lost_claim_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def claim(self: Dispatcher, partitions: list[str], snapshot: balance.Snapshot) -> None:
+        claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
+        await self._bounded(self._store.claim_ownership, claims)
+        for ownership in claims:
+            expires_at = asyncio.get_running_loop().time() + self._lease.lease_seconds
+            self._held[ownership.key.partition] = _Held(ownership, expires_at)
+            self._holder.open(ownership)
+
+    monkeypatch.setattr(Dispatcher, "_claim", claim)
+
+
+@mutation("one owner")
+def a_claim_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Dispatcher._claim_of
+
+    def claim_of(self: Dispatcher, partition: str, record: Ownership | None) -> Ownership:
+        claim = original(self, partition, record)
+        return Ownership(claim.key, claim.owner_id, max(1, claim.epoch - 1), claim.version)
+
+    monkeypatch.setattr(Dispatcher, "_claim_of", claim_of)
+
+
+@mutation("not past handled")
+def the_checkpoint_comes_before_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionPump._try
+
+    async def attempt(self: PartitionPump, batch: EventBatch) -> None:
+        await self._mark_handled(batch)
+        await original(self, batch)
+
+    monkeypatch.setattr(PartitionPump, "_try", attempt)
+
+
+@mutation("order")
+def resuming_is_inclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def resume(self: Checkpoint) -> Position:
+        return Position.offset(self.offset, inclusive=True)
+
+    monkeypatch.setattr(Checkpoint, "resume", property(resume))
+
+
+@mutation("fence", "forward", "not past handled")
+def the_checkpoint_update_is_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MemoryStore.update_checkpoint
+
+    async def update(self: MemoryStore, checkpoint: Checkpoint, *, epoch: int) -> None:
+        held = self._groups[checkpoint.key.group_key].fences[checkpoint.key.partition].epoch
+        await original(self, checkpoint, epoch=held)
+
+    monkeypatch.setattr(MemoryStore, "update_checkpoint", update)
+
+
+@mutation("fence")
+def the_fence_lets_a_lower_epoch_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MemoryStore.fence
+
+    async def fence(self: MemoryStore, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        if (held := self._groups[key.group_key].fences.get(key.partition)) is not None:
+            held.epoch = min(held.epoch, epoch)
+        return await original(self, key, epoch)
+
+    monkeypatch.setattr(MemoryStore, "fence", fence)
+
+
+@mutation("forward")
+def a_checkpoint_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MemoryStore.update_checkpoint
+
+    async def update(self: MemoryStore, checkpoint: Checkpoint, *, epoch: int) -> None:
+        await original(self, checkpoint, epoch=epoch)
+        self._groups[checkpoint.key.group_key].fences[checkpoint.key.partition].checkpoint = checkpoint
+
+    monkeypatch.setattr(MemoryStore, "update_checkpoint", update)
+    # The pump's own check hides the store's: without both, late writes of one owner overtake each other.
+    write = PartitionPump._write
+
+    async def write_late(self: PartitionPump, checkpoint: Checkpoint) -> None:
+        self._checkpointed_sequence = None
+        self._checkpoint_lock = asyncio.Lock()
+        await write(self, checkpoint)
+
+    monkeypatch.setattr(PartitionPump, "_write", write_late)
+
+
+@mutation("lease")
+def a_lease_that_ran_out_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dispatcher, "is_current", lambda self, partition, epoch: True)
+
+
+@mutation("lease")
+def a_lease_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Dispatcher._keep
+
+    def keep(self: Dispatcher, ownership: Ownership, sent_at: float) -> None:
+        original(self, ownership, asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(Dispatcher, "_keep", keep)
+
+
+@mutation("no gap")
+def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = PartitionPump._try
+
+    async def attempt(self: PartitionPump, batch: EventBatch) -> None:
+        try:
+            await original(self, batch)
+        except HandlerFailed:
+            return
+
+    monkeypatch.setattr(PartitionPump, "_try", attempt)
+
+
+@mutation("no gap", "liveness")
+def the_rest_of_a_cut_batch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Prefetch._take
+
+    def take(self: Prefetch, count_max: int) -> EventBatch:
+        batch = original(self, count_max)
+        if self._buffer and self._buffer[0].first_sequence == batch.last_sequence + 1 and len(self._buffer[0]) == 1:
+            self._count -= len(self._buffer.popleft())
+        return batch
+
+    monkeypatch.setattr(Prefetch, "_take", take)
+
+
+@mutation("no repeats", first_seed=30)
+def a_hand_over_does_not_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReleaseReason, "drains", property(lambda self: False))
+
+
+@mutation("no repeats", "liveness", first_seed=30)
+def a_hand_over_does_not_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: PartitionPump) -> None:
+        return
+
+    monkeypatch.setattr(PartitionPump, "_checkpoint_finally", nothing)
+
+
+@mutation("no repeats", "lease", first_seed=30)
+def a_living_owner_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = balance.Greedy.plan
+
+    def plan(self: balance.Greedy, snapshot: balance.Snapshot, rng: Any) -> balance.Plan:
+        asked = original(self, snapshot, rng)
+        return balance.Plan(
+            claims=asked.claims, steals=asked.steals + asked.requests, rerun_seconds=asked.rerun_seconds
+        )
+
+    monkeypatch.setattr(balance.Greedy, "plan", plan)
+
+
+@mutation("liveness")
+def the_dead_count_as_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    def members(snapshot: balance.Snapshot) -> dict[str, Member]:
+        known = {member.owner_id: member for member in [*snapshot.members, snapshot.me]}
+        known |= {o.owner_id: Member(o.owner_id) for o in snapshot.ownerships.values() if o.owner_id not in known}
+        return dict(sorted(known.items()))
+
+    monkeypatch.setattr(balance, "_living_members", members)
+
+
+@mutation("liveness", first_seed=140)
+def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        PartitionPump, "_is_checkpoint_owed", property(lambda self: False, lambda self, value: None), raising=False
+    )
+
+
+@mutation("liveness", first_seed=70)
+def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = MemoryStore.request_handover
+
+    async def request(self: MemoryStore, keys: list[PartitionKey], *, owner_id: str) -> None:
+        records = self._groups[keys[0].group_key].records
+        await original(self, [key for key in keys if not records[key.partition].requested_by], owner_id=owner_id)
+
+    monkeypatch.setattr(MemoryStore, "request_handover", request)
+
+
+@mutation("liveness")
+def added_partitions_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(self: Runtime) -> None:
+        return
+
+    monkeypatch.setattr(Runtime, "_watch_hub", nothing)
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_the_simulator_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, laws, first_seed = MUTATIONS[name]
+    patch(monkeypatch)
+
+    for seed in range(first_seed, first_seed + SEEDS_MAX):
+        report = simulate(seed)
+        if report.violations:
+            assert report.violations[0].split(":")[0] in laws
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds did not notice that {name.replace('_', ' ')}")
