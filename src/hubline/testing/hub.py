@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from hubline.errors import PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.errors import ConfigError, HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
 from hubline.hubs.hashing import partition_index
+from hubline.hubs.local.columns import require_outgoing, require_sizes
 from hubline.model import (
     EVENT_SCHEMA,
     EventBatch,
@@ -24,6 +26,12 @@ from hubline.model import (
 )
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
+
+_lives = itertools.count()
+"""Numbers the hubs of this process: an offset names the hub that made it, so that another one's is told apart."""
+
+_Content: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]]]
+"""Body, partition key and properties."""
 
 
 @dataclass(slots=True)
@@ -38,16 +46,18 @@ class _Row:
 class _Partition:
     rows: list[_Row] = field(default_factory=list)
     begin_sequence: int = 0
-    readers: dict[str, MemoryReceiver] = field(default_factory=dict)
+    readers: list[MemoryReceiver] = field(default_factory=list)
     waiters: list[asyncio.Future[None]] = field(default_factory=list)
 
     @property
     def last_sequence(self) -> int:
         return self.begin_sequence + len(self.rows) - 1
 
+    def readers_of(self, group: str) -> list[MemoryReceiver]:
+        return [reader for reader in self.readers if reader.group == group]
+
     def wake(self) -> None:
-        waiters, self.waiters = self.waiters, []
-        for waiter in waiters:
+        for waiter in self.waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -55,10 +65,11 @@ class _Partition:
 class MemoryHub:
     """A hub that lasts as long as its object. ``now`` gives seconds since 1970, for enqueued times."""
 
-    def __init__(self, partitions_count: int, *, name: str = "hub", now: Callable[[], float] | None = None) -> None:
+    def __init__(self, partitions_count: int, *, name: str = "hub", now: Callable[[], float] = time.time) -> None:
         self.namespace = "memory"
         self.name = name
         self._now = now
+        self._life = next(_lives)
         self._partitions = [_Partition() for _ in range(partitions_count)]
         self._turns = itertools.count()
 
@@ -77,6 +88,10 @@ class MemoryHub:
         del log.rows[: begin_sequence - log.begin_sequence]
         log.begin_sequence = begin_sequence
 
+    def offset_of(self, sequence_number: int) -> str:
+        """The offset of an event in this hub, whichever partition it is in."""
+        return f"{self._life}-{sequence_number:0{_OFFSET_DIGITS}d}"
+
     # The protocol
 
     async def describe(self) -> HubProperties:
@@ -90,7 +105,7 @@ class MemoryHub:
             partition=partition,
             begin_sequence=log.begin_sequence,
             last_sequence=last,
-            last_offset=offset_of(last) if last >= 0 else None,
+            last_offset=self.offset_of(last) if last >= 0 else None,
             last_enqueued_time=log.rows[-1].enqueued if log.rows else None,
         )
 
@@ -98,19 +113,23 @@ class MemoryHub:
         self, partition: str, *, group: str, position: Position, epoch: int | None = None
     ) -> MemoryReceiver:
         log = self._partition(partition)
-        holder = log.readers.get(group)
-        if holder is not None and (epoch is None or epoch < holder.held_epoch):
+        others = log.readers_of(group)
+        held_epoch = max((reader.epoch for reader in others if reader.epoch is not None), default=None)
+        if held_epoch is not None and (epoch is None or epoch < held_epoch):
             raise ReaderRefused(
-                f"partition {partition} is read with epoch {holder.held_epoch}: epoch {epoch} is refused",
+                f"partition {partition} is read with epoch {held_epoch}: epoch {epoch} is refused",
                 hub=self.name,
                 partition=partition,
                 epoch=epoch,
-                held_epoch=holder.held_epoch,
+                held_epoch=held_epoch,
             )
         receiver = MemoryReceiver(self, partition, group, epoch, self._next_sequence(partition, position))
         if epoch is not None:
-            log.readers[group] = receiver
+            for other in others:
+                other.taken_by_epoch = epoch
+                log.readers.remove(other)
             log.wake()
+        log.readers.append(receiver)
         return receiver
 
     async def open_sender(self) -> MemorySender:
@@ -120,7 +139,7 @@ class MemoryHub:
         """Nothing to let go."""
 
     def _partition(self, partition: str) -> _Partition:
-        if not partition.isdecimal() or int(partition) >= len(self._partitions):
+        if partition not in map(str, range(len(self._partitions))):
             raise PartitionNotFound(
                 f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
                 hub=self.name,
@@ -128,7 +147,7 @@ class MemoryHub:
             )
         return self._partitions[int(partition)]
 
-    def _append(self, partition: str, rows: list[tuple[bytes, str | None, list[tuple[str, str]]]]) -> None:
+    def _append(self, partition: str, rows: list[_Content]) -> None:
         log = self._partition(partition)
         enqueued = _START + timedelta(seconds=self._now())
         if log.rows:
@@ -155,9 +174,10 @@ class MemoryHub:
         return following
 
     def _sequence_of(self, partition: str, offset: str) -> int:
-        if len(offset) != _OFFSET_DIGITS or not offset.isdecimal():
+        life, _, digits = offset.partition("-")
+        if life != str(self._life) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
             raise self._invalid(partition, Position.offset(offset), "foreign")
-        return int(offset)
+        return int(digits)
 
     def _invalid(self, partition: str, position: Position, reason: str) -> PositionInvalid:
         log = self._partition(partition)
@@ -173,22 +193,26 @@ class MemoryHub:
 
 
 class MemoryReceiver:
-    """Reads a partition of a MemoryHub."""
+    """Reads a partition of a MemoryHub. ``taken_by_epoch`` is that of the reader that replaced it, if one did."""
 
     def __init__(self, hub: MemoryHub, partition: str, group: str, epoch: int | None, next_sequence: int) -> None:
-        self.held_epoch = -1 if epoch is None else epoch
+        self.group = group
+        self.epoch = epoch
+        self.taken_by_epoch: int | None = None
         self.last_sequence: int | None = None
         self._hub = hub
         self._log = hub._partition(partition)  # noqa: SLF001
         self._partition = partition
-        self._group = group
         self._next_sequence = next_sequence
+        self._is_closed = False
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        if count_max < 1:
+            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
-            self._check_holder()
+            self._require_held()
             self.last_sequence = self._log.last_sequence
             if self._next_sequence < self._log.begin_sequence:
                 position = Position.sequence(self._next_sequence, inclusive=True)
@@ -197,26 +221,34 @@ class MemoryReceiver:
                 return self._take(count_max)
             if loop.time() >= deadline:
                 return EventBatch.empty(self._partition)
-            waiter: asyncio.Future[None] = loop.create_future()
-            self._log.waiters.append(waiter)
+            await self._changed(loop, deadline)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self in self._log.readers:
+            self._log.readers.remove(self)
+        self._log.wake()
+
+    async def _changed(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._log.waiters.append(waiter)
+        try:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline):
                     await waiter
+        finally:
+            self._log.waiters.remove(waiter)
 
-    async def close(self) -> None:
-        if self._log.readers.get(self._group) is self:
-            del self._log.readers[self._group]
-
-    def _check_holder(self) -> None:
-        holder = self._log.readers.get(self._group)
-        if holder is not None and holder is not self:
-            epoch = None if self.held_epoch < 0 else self.held_epoch
+    def _require_held(self) -> None:
+        if self._is_closed:
+            raise HubError("the receiver is closed: open another one", hub=self._hub.name, partition=self._partition)
+        if self.taken_by_epoch is not None:
             raise ReaderStolen(
-                f"partition {self._partition} was taken with epoch {holder.held_epoch} from epoch {epoch}",
+                f"partition {self._partition} was taken with epoch {self.taken_by_epoch} from epoch {self.epoch}",
                 hub=self._hub.name,
                 partition=self._partition,
-                epoch=epoch,
-                taken_by_epoch=holder.held_epoch,
+                epoch=self.epoch,
+                taken_by_epoch=self.taken_by_epoch,
             )
 
     def _take(self, count_max: int) -> EventBatch:
@@ -227,7 +259,7 @@ class MemoryReceiver:
         columns: list[list[Any]] = [
             [row.body for row in rows],
             [self._partition] * len(rows),
-            [offset_of(first + index) for index in range(len(rows))],
+            [self._hub.offset_of(first + index) for index in range(len(rows))],
             list(range(first, first + len(rows))),
             [row.enqueued for row in rows],
             [row.key for row in rows],
@@ -242,30 +274,39 @@ class MemorySender:
 
     def __init__(self, hub: MemoryHub) -> None:
         self._hub = hub
+        self._is_closed = False
 
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
-        count = len(self._hub._partitions)  # noqa: SLF001
-        turn = str(next(self._hub._turns) % count)  # noqa: SLF001
-        routed: dict[str, list[tuple[bytes, str | None, list[tuple[str, str]]]]] = {}
-        for row in events.to_pylist():
-            key = row["partitionKey"] if partition_key is None else partition_key
-            to = partition or (turn if key is None else str(partition_index(key, count)))
-            routed.setdefault(to, []).append((row["body"], key, list(row["properties"] or ())))
-        for to, rows in routed.items():
+        if self._is_closed:
+            raise HubError("the sender is closed: open another one", hub=self._hub.name)
+        if partition is not None and partition_key is not None:
+            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_outgoing(events)
+        require_sizes(events, hub=self._hub.name)
+        if partition is not None:
+            self._hub._partition(partition)  # noqa: SLF001 - that it is missing shows even where nothing is sent
+        for to, rows in self._routed(events, partition, partition_key).items():
             self._hub._append(to, rows)  # noqa: SLF001
 
     async def close(self) -> None:
-        """Nothing to let go."""
+        self._is_closed = True
+
+    def _routed(
+        self, events: pa.RecordBatch, partition: str | None, partition_key: str | None
+    ) -> dict[str, list[_Content]]:
+        count = len(self._hub._partitions)  # noqa: SLF001
+        turn = next(self._hub._turns) % count  # noqa: SLF001
+        routed: dict[str, list[_Content]] = {}
+        for row in events.to_pylist():
+            key = row["partitionKey"] if partition_key is None else partition_key
+            to = partition or str(turn if key is None else partition_index(key, count))
+            routed.setdefault(to, []).append((row["body"], key, list(row["properties"] or ())))
+        return routed
 
 
 _OFFSET_DIGITS = 12
-
-
-def offset_of(sequence_number: int) -> str:
-    """The offset of an event in a MemoryHub."""
-    return f"{sequence_number:0{_OFFSET_DIGITS}d}"
 
 
 def _count_before(rows: list[_Row], position: Position) -> int:

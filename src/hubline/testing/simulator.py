@@ -26,7 +26,7 @@ from hubline.processor import (
     RetryPolicy,
 )
 from hubline.testing.faults import RemoteHub, RemoteStore, Weather
-from hubline.testing.hub import MemoryHub, offset_of
+from hubline.testing.hub import MemoryHub
 from hubline.testing.ledger import Ledger, LedgerStore, Session
 from hubline.testing.loop import SimProcess, World, run_now
 
@@ -251,7 +251,7 @@ class Simulation:
             run_now(self.store.reset_checkpoint(key, None))
         else:
             sequence = self.world.rng.randint(0, before.sequence_number)
-            run_now(self.store.reset_checkpoint(key, Checkpoint(key, offset_of(sequence), sequence)))
+            run_now(self.store.reset_checkpoint(key, Checkpoint(key, self.hub.offset_of(sequence), sequence)))
 
     def _stop(self, host: _Host) -> None:
         host.stopping = host.process.spawn(host.processor.stop())
