@@ -16,9 +16,10 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import checkpoints, hub, send, status, tail, version
+from hubline.cli import checkpoints, demo, hub, send, status, tail, version
 from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.cli.options import option
+from hubline.config import may_hold_secret
 
 
 class _Verbs(TyperGroup):
@@ -41,6 +42,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=f"Every flag has an environment twin: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
 )
+app.command()(demo.demo)
 app.add_typer(hub.app, name="hub")
 app.command()(send.send)
 app.command()(tail.tail)
@@ -79,7 +81,9 @@ def main(args: Sequence[str] | None = None) -> int:
 def _explain_usage(error: TyperException) -> ExitCode:
     # Without a message, help has been printed already: nothing was asked for.
     if message := error.format_message():
-        say(f"hubline: {message} Try: {_command_path(error)} --help")
+        # It quotes what was typed, and an address in the wrong place may hold a key or a password.
+        shown = "wrong usage; not repeated, it may hold a secret." if may_hold_secret(message) else message
+        say(f"hubline: {shown} Try: {_command_path(error)} --help")
     return ExitCode.USAGE
 
 

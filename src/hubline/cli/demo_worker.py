@@ -1,0 +1,47 @@
+"""One processor of the demo, in a process of its own: ``demo_worker NAME HUB STORE GROUP JOURNAL``."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hubline import (
+    CheckpointPolicy,
+    EventBatch,
+    Greedy,
+    LeaseOptions,
+    PartitionContext,
+    Position,
+    Processor,
+    ProcessorOptions,
+)
+
+# Short enough that a kill and its recovery can be watched; in production a lease lasts 30 seconds.
+LEASE = LeaseOptions(lease_seconds=3.0, interval_seconds=1.0, settle_seconds=0.3)
+
+
+def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
+    processor = Processor(
+        hub,
+        store,
+        group=group,
+        start=Position.earliest(),
+        strategy=Greedy(),
+        owner_id=name,
+        options=ProcessorOptions(
+            batch_count_max=500, checkpoint=CheckpointPolicy.every(seconds=1.0), lease=LEASE, stop_seconds_max=10.0
+        ),
+    )
+    # Written by the kernel even if this process is killed the moment after: the journal is what really happened.
+    handled = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    @processor.on_batch
+    def handle(batch: EventBatch, partition: PartitionContext) -> None:
+        line = f"{name} {batch.partition} {partition.epoch} {batch.first_sequence} {batch.last_sequence}\n"
+        os.write(handled, line.encode())
+
+    processor.run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
