@@ -123,14 +123,17 @@ def _validated(what: str, name: str, pattern: re.Pattern[str], *, length_max: in
     return name
 
 
-# What a misplaced address or connection string looks like; such text is not repeated in a message.
-_SECRETIVE = re.compile(r"://|[=;@]|sharedaccess|password", re.IGNORECASE)
 _SHOWN_LENGTH_MAX: Final = 40
+
+
+def may_hold_secret(text: str) -> bool:
+    """Whether it looks like an address or connection string in the wrong place, which no message repeats."""
+    return re.search(r"://|[=;@]|sharedaccess|password", text, re.IGNORECASE) is not None
 
 
 def _shown(text: str) -> str:
     """Text from a person, safe for terminal and log: escaped, cut, and left out where it may hold a secret."""
-    if _SECRETIVE.search(text):
+    if may_hold_secret(text):
         return "(not shown, it may hold a secret)"
     if len(text) > _SHOWN_LENGTH_MAX:
         return ascii(text[:_SHOWN_LENGTH_MAX]) + "..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import typer
@@ -14,6 +14,7 @@ import hubline
 from hubline import errors
 from hubline.cli import app, tail
 from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, exit_code_of
+from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
 PLANTED = "hUnTeR2pLaNtEd"
@@ -161,3 +162,31 @@ sys.exit(code or ", ".join({{"pyarrow", "numpy", "psycopg", "sqlite3"}} & set(sy
 """
     done = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("hub", "show", "local:./a/b", f"Endpoint=sb://h;SharedAccessKey={PLANTED}"),
+        (f"postgresql://u:{PLANTED}@h/db",),
+        ("status", "local:./a/b", f"--stroe=postgresql://u:{PLANTED}@h/db"),
+        ("send", "local:./a/b", "--generate", f"sig={PLANTED}"),
+    ],
+)
+def test_address_in_the_wrong_place_is_not_repeated(cli: Cli, args: tuple[str, ...]) -> None:
+    result = cli(*args)
+    assert result.code == ExitCode.USAGE
+    assert PLANTED not in result.out + result.err
+
+
+def test_first_of_many_errors_is_told_alone(
+    cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    async def unavailable(_self: LocalHub, partition: str) -> NoReturn:
+        raise errors.HubUnavailable(f"partition {partition} is away")
+
+    cli("hub", "grow", hub, "--partitions", "40")
+    monkeypatch.setattr(LocalHub, "describe_partition", unavailable)
+    result = cli("hub", "show", hub)
+    assert (result.code, result.err) == (ExitCode.UNAVAILABLE, "hubline: partition 0 is away\n")
+    assert [str(warning.message) for warning in recwarn] == []

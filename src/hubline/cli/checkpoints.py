@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -154,7 +155,7 @@ async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
         group = _group_key(hub, choice.group)
         before = {each.key.partition: each for each in await _listed(store, group)}
         keys = [group.partition(each) for each in await chosen_partitions(hub, wanted)]
-        after = await together(decide(hub, key) for key in keys)
+        after = await together(functools.partial(decide, hub), keys)
     changes = [_Change(key, before.get(key.partition), new) for key, new in zip(keys, after, strict=True)]
     return [each for each in changes if each.before != each.after]
 

@@ -152,7 +152,7 @@ def _local(hub: str) -> LocalHubAddress:
 async def _describe(hub: str) -> tuple[HubProperties, list[PartitionProperties]]:
     async with using_hub(hub) as opened:
         properties = await opened.describe()
-        return properties, await together(opened.describe_partition(each) for each in properties.partition_ids)
+        return properties, await together(opened.describe_partition, properties.partition_ids)
 
 
 async def _describe_all(root: Path) -> list[dict[str, object]]:
@@ -169,7 +169,7 @@ async def _describe_all(root: Path) -> list[dict[str, object]]:
         finally:
             await hub.close()
 
-    return await together(data_of(name) for name in await list_hubs(root))
+    return await together(data_of, await list_hubs(root))
 
 
 def _hub_data(properties: HubProperties) -> dict[str, object]:

@@ -59,6 +59,7 @@ class GroupLag:
 
 async def measure(hub: Hub, store: CheckpointStore, group: GroupKey, *, now: datetime) -> GroupLag:
     """Asks store and hub once each; what changes in between shows in the later answer alone."""
+    partition_ids = (await hub.describe()).partition_ids
     state = await store.list_ownership(group)
     checkpoints = {each.key.partition: each for each in await store.list_checkpoints(group)}
     ownerships = {each.key.partition: each for each in state.ownerships}
@@ -70,8 +71,7 @@ async def measure(hub: Hub, store: CheckpointStore, group: GroupKey, *, now: dat
         problem = state.damaged.get(partition, problem)
         return PartitionLag(held, ownerships.get(partition), checkpoint, events, seconds, problem)
 
-    partitions = await together(measured(partition) for partition in (await hub.describe()).partition_ids)
-    return GroupLag(group, now, tuple(partitions), state.members)
+    return GroupLag(group, now, tuple(await together(measured, partition_ids)), state.members)
 
 
 async def peek(hub: Hub, partition: str, position: Position) -> Event | None:

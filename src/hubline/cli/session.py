@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,7 +13,8 @@ from hubline.errors import PartitionNotFound
 if TYPE_CHECKING:
     from hubline.ports import CheckpointStore, Hub
 
-T = TypeVar("T")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Looking must not disturb: a reader with an epoch shuts out others of its group, so looking has a group of its own.
 LOOKING_GROUP: Final = "hubline-cli"
@@ -59,17 +60,19 @@ def _listed(partitions: Sequence[str]) -> str:
     return ", ".join(partitions) if len(partitions) <= 8 else f"{', '.join(partitions[:3])}, ... {partitions[-1]}"
 
 
-async def together(coroutines: Iterable[Coroutine[object, object, T]]) -> list[T]:
-    """The results in order, a few at a time. The first error cancels the others and is raised as it is."""
+async def together(
+    function: Callable[[Item], Coroutine[object, object, Result]], items: Iterable[Item]
+) -> list[Result]:
+    """The function's results, in order, a few at a time. The first error cancels the others and is raised as it is."""
     limit = asyncio.Semaphore(CONCURRENT_MAX)
 
-    async def limited(coroutine: Coroutine[object, object, T]) -> T:
+    async def limited(item: Item) -> Result:
         async with limit:
-            return await coroutine
+            return await function(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(limited(coroutine)) for coroutine in coroutines]
+            tasks = [group.create_task(limited(item)) for item in items]
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
     return [task.result() for task in tasks]

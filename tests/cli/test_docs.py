@@ -1,0 +1,71 @@
+"""The reference pages say what is so: their commands run, their forms are read, their tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hubline.cli.exits import ExitCode
+from hubline.config import parse_duration, parse_hub, parse_position, parse_size, parse_store
+from tests.cli.test_main import COMMANDS, TYPERS_OWN
+
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
+CLI_PAGE = (REFERENCE / "cli.md").read_text()
+URLS_PAGE = (REFERENCE / "urls.md").read_text()
+
+
+def section(page: str, title: str) -> str:
+    return page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "parse"),
+    [
+        ("Hubs", parse_hub),
+        ("Stores", parse_store),
+        ("Positions", parse_position),
+        ("Durations", parse_duration),
+        ("Sizes", parse_size),
+    ],
+)
+def test_every_form_in_the_tables_is_read(title: str, parse: Callable[[str], object]) -> None:
+    forms = re.findall(r"^\| `([^`]+)` \|", section(URLS_PAGE, title), re.MULTILINE)
+    assert len(forms) >= 3
+    for form in forms:
+        parse(form)
+
+
+def test_commands_on_the_page_run(tmp_path: Path) -> None:
+    commands = re.findall(r"^\$ (.+)$", CLI_PAGE, re.MULTILINE)
+    assert len(commands) == 10
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = "set -e\n" + "\n".join(commands)
+    done = subprocess.run(
+        ["sh", "-c", script],
+        cwd=tmp_path,
+        env={"PATH": path, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_page_has_every_exit_code() -> None:
+    codes = re.findall(r"^\| (\d+) \|", CLI_PAGE, re.MULTILINE)
+    assert [int(code) for code in codes] == [code.value for code in ExitCode]
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_page_has_every_flag_of_the_verb(path: tuple[str, ...]) -> None:
+    text = section(CLI_PAGE, path[0])
+    assert " ".join(path) in text
+    for parameter in COMMANDS[path].params:
+        if parameter.name not in TYPERS_OWN:
+            assert max(parameter.opts, key=len).replace("hub", "HUB").replace("folder", "FOLDER") in text
