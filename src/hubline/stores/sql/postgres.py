@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import psycopg
@@ -56,7 +56,10 @@ _LOCKED_ROWS = """(
 _QUERIES = queries_for(
     Dialect(
         now="clock_timestamp()",  # now() is when the transaction began
-        age=lambda column: f"CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8)",
+        age=lambda column: (
+            f"CASE WHEN {column} IS NOT NULL "  # greatest() ignores a NULL
+            f"THEN CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8) END"
+        ),
         rows=_ROWS,
         locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
         skip_locked="FOR UPDATE SKIP LOCKED",
@@ -81,12 +84,16 @@ class PostgresStore(SqlStore):
 
 class _PostgresDatabase:
     def __init__(self, conninfo: Secret) -> None:
-        params = _parse(conninfo)
+        if (problem := _problem(conninfo)) is not None:
+            raise ConfigError(problem)
+        params = conninfo_to_dict(conninfo.reveal())
         self._conninfo = conninfo
-        self._password = Secret(params.get("password", ""))
+        self._password = Secret(str(params.get("password", "")))
         self._defaults = {name: value for name, value in _CONNECTION_DEFAULTS.items() if name not in params}
-        place = params.get("host", "localhost") + (f":{params['port']}" if "port" in params else "")
-        self.shown = f"the PostgreSQL store {params.get('dbname', '')!r} at {place}"
+        place = ":".join(str(params[name]) for name in ("host", "port") if name in params)
+        self.shown = self._without_secret(
+            f"the PostgreSQL store {params.get('dbname', '')!r} at {place or 'localhost'}"
+        )
 
     def connect(self) -> _PostgresConnection:
         driver = psycopg.connect(
@@ -106,14 +113,22 @@ class _PostgresDatabase:
     def explain(self, error: Exception) -> StoreError | None:
         if not isinstance(error, psycopg.Error):
             return None
-        text = self._without_secret(error.diag.message_primary or " ".join(str(error).split()))
-        for part, advice in _REFUSALS.items():
-            if part in text:
-                return StoreError(f"{self.shown} refused: {text}: {advice}")
-        state = error.sqlstate or ("08000" if isinstance(error, psycopg.OperationalError) else "")
-        if state.startswith(_TRY_AGAIN):
+        if error.sqlstate is None:
+            return self._explain_lost(error)
+        text = self._without_secret(str(error.diag.message_primary))
+        if error.sqlstate.startswith(_TRY_AGAIN):
             return StoreUnavailable(f"{self.shown} cannot be used now: {text}")
-        return StoreError(f"{self.shown} refused: {text}{_ADVICE.get(state, '')}")
+        return StoreError(f"{self.shown} refused: {text}{_ADVICE.get(error.sqlstate, '')}")
+
+    def _explain_lost(self, error: psycopg.Error) -> StoreError:
+        """Without a code: the connection could not be made, or broke."""
+        text = self._without_secret(" ".join(str(error).split()))
+        for words, advice in _REFUSALS.items():
+            if words in text:
+                return StoreError(f"{self.shown} refused the connection: {text}: {advice}")
+        if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return StoreUnavailable(f"{self.shown} cannot be reached: {text}")
+        return StoreError(f"{self.shown} refused: {text}")
 
     def _without_secret(self, text: str) -> str:
         return text.replace(self._password.reveal(), "***") if self._password else text
@@ -125,30 +140,30 @@ _REFUSALS = {
     "no password supplied": "put the password into the address, or into a password file (~/.pgpass)",
     "no pg_hba.conf entry": "allow this user, database and machine in the server's pg_hba.conf",
     "does not exist": "create it, or correct the address",
-    "permission denied": "grant the user CONNECT on the database, and CREATE and USAGE on its schema",
+    "permission denied for database": "grant the user CONNECT on it",
     "invalid sslmode": "correct sslmode in the address",
 }
 
-# By SQLSTATE or its class: connection lost; out of connections or memory; deadlock or serialization; lock timeout;
-# ended by an administrator, by statement_timeout or by a crash; a standby that has not taken over yet.
+# By SQLSTATE, whole or its beginning: connection lost; out of memory or connections; deadlock; lock not available;
+# ended by an administrator, a crash or statement_timeout; a standby that has not taken over; idle in a transaction.
 _TRY_AGAIN = ("08", "53000", "53200", "53300", "53400", "40", "55P03", "57", "25006", "25P03")
 
 _ADVICE = {
+    "42501": ": grant the user CREATE and USAGE on the schema, and all rights on the tables hubline_*",
+    "42P01": ": somebody removed some of hubline's tables; drop the rest (hubline_*) to have all of them made anew",
     "53100": ": free some space on the server's disk",
-    "42P01": ": somebody removed hubline's tables; delete what is left of them (hubline_*) to have all made anew",
 }
 
 
-def _parse(conninfo: Secret) -> Mapping[str, str]:
+def _problem(conninfo: Secret) -> str | None:
+    """What is wrong with an address. Returned, not raised: what the driver says, and local variables, quote it."""
     try:
-        params = {name: str(value) for name, value in conninfo_to_dict(conninfo.reveal()).items()}
+        host = str(conninfo_to_dict(conninfo.reveal()).get("host", ""))
     except psycopg.Error:
-        params = None  # what the driver says quotes the text it cannot read
-    if params is None:
-        raise ConfigError("the address of the PostgreSQL store does not read: write postgresql://USER:PASSWORD@HOST/DB")
-    if "@" in params.get("host", ""):
-        raise ConfigError("the host of the PostgreSQL store contains '@': in the password, write it as %40")
-    return params
+        return "the address of the PostgreSQL store does not read: write postgresql://USER:PASSWORD@HOST/DATABASE"
+    if "@" in host:
+        return "the host of the PostgreSQL store contains '@': write that of a password as %40"
+    return None
 
 
 class _PostgresConnection:

@@ -14,7 +14,7 @@ from hubline.errors import StoreIncompatible
 from hubline.stores.sql.database import SchemaConnection, Statement
 
 _READ_VERSION = Statement("SELECT max(version) FROM hubline_schema", {})
-_RECORD_VERSION = "INSERT INTO hubline_schema (version, name) VALUES ({version}, '{name}')"
+_RECORD_VERSION = "INSERT INTO hubline_schema (version, name) VALUES ({version}, '{name}');"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ def migrate(connection: SchemaConnection, migrations: tuple[Migration, ...], *, 
         with connection.exclusive():
             # Another process may have been faster.
             if _version(connection, table_exists) < migration.version:
-                record = _RECORD_VERSION.format(version=migration.version, name=migration.name)
-                connection.run_script(f"{migration.script};\n{record};")
+                connection.run_script(migration.script)
+                connection.run_script(_RECORD_VERSION.format(version=migration.version, name=migration.name))
     newest = _version(connection, table_exists) if version < len(migrations) else version
     if newest > len(migrations):
         raise StoreIncompatible(

@@ -137,10 +137,11 @@ class _SqliteConnection:
             raise
 
     def run_script(self, text: str) -> None:
+        # executescript() would end the transaction first.
         statement = ""
-        for line in text.splitlines(keepends=True):  # executescript() would end the transaction first
-            statement += line
-            if sqlite3.complete_statement(statement):
+        for piece in text.split(";"):
+            statement += f"{piece};"
+            if sqlite3.complete_statement(statement):  # not so in a comment, a string or a trigger
                 self._driver.execute(statement)
                 statement = ""
 

@@ -25,13 +25,15 @@ class SqlStore:
     used from any event loop, one at a time.
     """
 
+    _shown = "an address that does not read"  # while its constructor runs
+
     def __init__(self, database: Database, queries: Queries, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        self._database = database
+        self._shown = database.shown
         self._queries = queries
         self._pool = ConnectionPool(database, call_seconds_max=call_seconds_max)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._database.shown})"
+        return f"{type(self).__name__}({self._shown})"
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
         listing = Statement(self._queries.list_group, _of_group(group))
