@@ -161,6 +161,11 @@ class StartPositions:
             return start
         if isinstance(start, Position):
             return cls(start)
+        if not isinstance(start, Mapping):
+            raise ConfigError(
+                f"start is a Position, or a mapping of partition ids to positions, not {start!r}: "
+                "write for instance start=Position.earliest()"
+            )
         by_partition = dict(start)
         general = by_partition.pop("*", None)
         if general is None:

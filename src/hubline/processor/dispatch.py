@@ -38,6 +38,9 @@ RERUN_SECONDS_MIN = 0.015
 INTERVAL_JITTER = 0.2
 """Cycles start up to this part early, so that members do not march in step; never late, which would delay takeovers."""
 
+RENEWAL_RETRIES = 4
+"""A renewal that fails is tried again this much sooner: the lease goes on running."""
+
 RELEASE_ATTEMPTS_MAX = 3
 """A partition that cannot be given up in so many tries is left to expire: releasing early only saves time."""
 
@@ -102,6 +105,7 @@ class Dispatcher:
         # Renewing and releasing both move the version of a held record: one at a time.
         self._versions = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._is_stopping = False
 
     @property
     def held(self) -> dict[str, Ownership]:
@@ -109,7 +113,7 @@ class Dispatcher:
         return {partition: held.ownership for partition, held in self._held.items()}
 
     def is_current(self, partition: str, epoch: int) -> bool:
-        """Whether the lease under which the partition was opened still runs. Safe to call from any thread."""
+        """Whether the lease under which the partition was opened still runs. Any event loop may ask."""
         held = self._held.get(partition)
         return held is not None and held.ownership.epoch == epoch and _time() < held.expires_at
 
@@ -125,7 +129,10 @@ class Dispatcher:
     async def stop(self) -> None:
         """Drains and gives up every partition, then leaves the group. Renewals go on meanwhile."""
         *keeping, cycle = self._tasks
-        await cancel([cycle])
+        # Not cancelled: a claim on its way would take effect, and its partition be nobody's until the lease ran out.
+        self._is_stopping = True
+        self._wake.set()
+        await asyncio.wait([cycle])
         # Limited to nothing, this member is dealt nothing and the others plan for its share at once.
         self._member = replace(self._member, partitions_max=0)
         with suppress(StoreError):
@@ -155,12 +162,16 @@ class Dispatcher:
     # Renewing
 
     async def _renew_forever(self) -> None:
+        delay = self._lease.renew_seconds
         while True:
-            await asyncio.sleep(self._lease.renew_seconds)
+            await asyncio.sleep(delay)
+            started_at = _time()
             try:
                 await self._renew()
+                delay = self._lease.renew_seconds - (_time() - started_at)
             except StoreError as error:
                 self._holder.report_of(error, None)
+                delay = self._lease.renew_seconds / RENEWAL_RETRIES
 
     async def _renew(self) -> None:
         async with self._versions:
@@ -195,7 +206,7 @@ class Dispatcher:
                 held.ownership = record
                 held.expires_at = sent_at + self._lease.lease_seconds - record.age_seconds
             else:
-                self._lose(partition, f"owner={record.owner_id if record else ''!r} took it")
+                self._lose(partition, f"owner={record.owner_id!r} took it" if record else "its record is gone")
 
     def _lose_taken(self, state: GroupState) -> None:
         """Sees a takeover at the next listing already; a stale listing shows lower epochs only, and does no harm."""
@@ -224,12 +235,13 @@ class Dispatcher:
 
     async def _cycle_forever(self) -> None:
         delay = await self._cycle_guarded(is_joining=True)
-        while True:
+        while not self._is_stopping:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
             self._wake.clear()
-            delay = await self._cycle_guarded(is_joining=False)
+            if not self._is_stopping:
+                delay = await self._cycle_guarded(is_joining=False)
 
     async def _cycle_guarded(self, *, is_joining: bool) -> float:
         """One cycle; a failing store costs this cycle only. Returns the seconds until the next."""
@@ -324,10 +336,11 @@ class Dispatcher:
 
     async def _give_up(self, held: _Held) -> bool:
         async with self._versions:
+            sent_at = _time()
             given_up = await self._bounded(self._store.claim_ownership, [held.given_up()])
             if not given_up:
                 # Another version is stored: ours, if an answer was lost on the way; else someone took it.
-                self._reconcile(await self._list(), [held.ownership.key.partition], _time())
+                self._reconcile(await self._list(), [held.ownership.key.partition], sent_at)
             return bool(given_up)
 
     # Small things

@@ -5,8 +5,11 @@ from __future__ import annotations
 import enum
 import random
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from hubline.errors import ConfigError
+
+Choice = TypeVar("Choice", bound=enum.StrEnum)
 
 RENEWALS_PER_LEASE_MIN = 3
 """A lease must outlast two failed renewals: one lost packet or one slow answer must not move partitions."""
@@ -65,7 +68,7 @@ class CheckpointPolicy:
     def __post_init__(self) -> None:
         if self.events is not None and self.events < 1:
             raise ConfigError(f"checkpoints are written every 1 or more events, not {self.events}")
-        if self.seconds is not None and self.seconds <= 0:
+        if self.seconds is not None and not self.seconds > 0:
             raise ConfigError(f"checkpoints are written every so many seconds, more than 0, not {self.seconds}")
 
     @classmethod
@@ -131,9 +134,9 @@ class LeaseOptions:
     settle_seconds: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.lease_seconds <= 0 or self.interval_seconds <= 0:
+        if not (self.lease_seconds > 0 and self.interval_seconds > 0):
             raise ConfigError("the lease and the interval of the dispatch cycle are longer than 0 seconds")
-        if min(self.renew_seconds, self.grace_seconds, self.settle_seconds) < 0:
+        if not (self.renew_seconds >= 0 and self.grace_seconds >= 0 and self.settle_seconds >= 0):
             raise ConfigError("renew_seconds, grace_seconds and settle_seconds are not negative")
         if self.renew_seconds == 0:
             object.__setattr__(self, "renew_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
@@ -179,7 +182,7 @@ class ProcessorOptions:
         _at_least_one("batch_count_max", self.batch_count_max)
         _at_least_one("prefetch_bytes_max", self.prefetch_bytes_max)
         _at_least_one("dead_letters_in_row_max", self.dead_letters_in_row_max)
-        if self.batch_wait_seconds < 0:
+        if not self.batch_wait_seconds >= 0:
             raise ConfigError(f"batch_wait_seconds is not negative, and is {self.batch_wait_seconds:g}")
         if self.heartbeat and self.batch_wait_seconds == 0:
             raise ConfigError("heartbeat batches need a batch_wait_seconds above 0: that is their interval")
@@ -188,10 +191,20 @@ class ProcessorOptions:
             ("stop_seconds_max", self.stop_seconds_max),
             ("handler_seconds_max", self.handler_seconds_max),
         ):
-            if seconds is not None and seconds <= 0:
+            if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is above 0, and is {seconds:g}")
-        object.__setattr__(self, "on_failure", FailureChoice(self.on_failure))
-        object.__setattr__(self, "on_invalid_position", InvalidPositionChoice(self.on_invalid_position))
+        object.__setattr__(self, "on_failure", _choice("on_failure", FailureChoice, self.on_failure))
+        object.__setattr__(
+            self, "on_invalid_position", _choice("on_invalid_position", InvalidPositionChoice, self.on_invalid_position)
+        )
+
+
+def _choice(name: str, choices: type[Choice], value: str) -> Choice:
+    """The choice itself, or by its name."""
+    try:
+        return choices(value)
+    except ValueError:
+        raise ConfigError(f"{name} is {' or '.join(choices)}, and not {value!r}") from None
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid
-from hubline.model import EventBatch, Position
+from hubline.model import EventBatch, Position, PositionKind
 from hubline.ports import Hub, Receiver
 from hubline.processor.options import InvalidPositionChoice, RetryPolicy
 
@@ -194,6 +194,7 @@ class Prefetch:
 
 async def pinned(hub: Hub, partition: str, position: Position) -> Position:
     """The same place, by sequence number where it was "the end": opened again later, "the end" would skip events."""
-    if position != Position.latest():
+    if position.kind is not PositionKind.LATEST:
         return position
-    return Position.sequence((await hub.describe_partition(partition)).last_sequence)
+    properties = await hub.describe_partition(partition)
+    return Position.sequence(properties.last_sequence, inclusive=position.inclusive and not properties.is_empty)

@@ -67,13 +67,12 @@ class Processor:
         options: ProcessorOptions | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        validate_group_name(group)
-        self._group_name = group
+        self._group_name = validate_group_name(group)
         self._start_positions = StartPositions.of(start)
-        self._strategy = strategy or Greedy()
+        self._strategy = _checked(strategy) if strategy is not None else Greedy()
         self._options = options or ProcessorOptions()
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
-        self.owner_id = owner_id or _fresh_owner_id()
+        self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
         validate_owner_id(self.owner_id)
         self._hub = open_hub(hub)
         self._store = open_store(store)
@@ -114,7 +113,12 @@ class Processor:
     async def start(self) -> None:
         """Joins the group and begins to process. Returns once that is under way; raises if it cannot be."""
         async with self._starting_or_stopping:
-            await self._start()
+            self._check_startable()
+            try:
+                await self._start()
+            except BaseException:
+                await self._close_owned()
+                raise
 
     async def stop(self) -> None:
         """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
@@ -127,8 +131,7 @@ class Processor:
                     await self._runtime.stop()
                     log.info("stopped owner=%s", self.owner_id)
             finally:
-                for resource in self._owned_resources:
-                    await resource.close()
+                await self._close_owned()
 
     def run(self) -> None:
         """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once."""
@@ -178,9 +181,6 @@ class Processor:
         return self._runtime.contexts() if self._runtime else []
 
     async def _start(self) -> None:
-        if self._runtime is not None:
-            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
-        self._check_handlers()
         hub = await self._hub.describe()
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._runtime = Runtime(
@@ -211,11 +211,25 @@ class Processor:
             if getattr(type(self), name) is not getattr(Processor, name):
                 self._register(name, getattr(self, name))
 
-    def _check_handlers(self) -> None:
+    async def _close_owned(self) -> None:
+        for resource in self._owned_resources:
+            await resource.close()
+
+    def _check_startable(self) -> None:
+        if self._runtime is not None:
+            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
         if "on_batch" not in self._handlers:
             raise ConfigError("a processor needs a handler of batches: decorate one with @processor.on_batch")
         if self._options.on_failure is FailureChoice.DEAD_LETTER and "on_dead_letter" not in self._handlers:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
+        if self._options.handler_seconds_max is not None and not self._handlers["on_batch"].is_async:
+            raise ConfigError("handler_seconds_max needs an async on_batch: a plain one runs in a thread, to its end")
+
+
+def _checked(strategy: Strategy) -> Strategy:
+    if isinstance(strategy, type) or not hasattr(strategy, "plan"):
+        raise ConfigError(f"a strategy is an object such as Greedy(), Balanced() or Fixed(2), not {strategy!r}")
+    return strategy
 
 
 def _fresh_owner_id() -> str:

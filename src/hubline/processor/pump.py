@@ -271,11 +271,11 @@ class PartitionPump:
 
     async def _session(self) -> None:
         """From the fence to the release. Raises what ended it, unless it was asked to end."""
-        position, after_sequence = await self._open()
+        await self._assign()
         reason = ReleaseReason.FAILED
         try:
             async with AsyncExitStack() as stack:
-                self._prefetch = Prefetch(self._source(), position, after_sequence=after_sequence)
+                self._prefetch = Prefetch(self._source(), *await self._start_position())
                 stack.push_async_callback(self._prefetch.close)
                 stack.push_async_callback(self._stop_timer, self._start_timer())
                 await self._feed(self._prefetch)
@@ -294,35 +294,53 @@ class PartitionPump:
             self._prefetch = None
             await self._call_reported("on_released", self._context, reason)
 
-    async def _open(self) -> tuple[Position, int | None]:
-        """Takes the fence and settles where to start: on_assigned, else the checkpoint, else the start positions."""
-        wiring = self._wiring
-        checkpoint = await self._store_call(wiring.store.fence, self.key, self.epoch)
-        self._context = PartitionContext(self)
-        self._context._checkpoint = checkpoint  # noqa: SLF001 - made here, read-only for handlers
+    async def _assign(self) -> None:
+        """Takes the fence, and tells the handler, which may set the start."""
+        checkpoint = await self._store_call(self._wiring.store.fence, self.key, self.epoch)
+        self._context = PartitionContext(self, checkpoint)
         self.handled = None
         self._events_since_checkpoint = 0
         self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
         await self._call_guarded("on_assigned", self._context)
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
-        if (start := self._context._start) is not None:  # noqa: SLF001
-            return start, _sequence_before(start)
-        if checkpoint is not None:
-            return checkpoint.resume, checkpoint.sequence_number
-        if self._first_start is None:
-            asked = wiring.start.for_partition(self.key.partition)
-            self._first_start = await pinned(wiring.hub, self.key.partition, asked)
-            if asked.kind is PositionKind.LATEST and self._options.checkpoint.is_automatic:
-                await self._pin(self._first_start)
-        return self._first_start, _sequence_before(self._first_start)
 
-    async def _pin(self, position: Position) -> None:
-        """Writes where "the end" was at the first opening: after a restart before the first event it is further on."""
-        properties = await self._wiring.hub.describe_partition(self.key.partition)
-        if properties.last_sequence < 0:
-            await self._write(Checkpoint.before_first(self.key))
-        elif position.value == properties.last_sequence and properties.last_offset is not None:
-            await self._write(Checkpoint(self.key, properties.last_offset, properties.last_sequence))
+    async def _start_position(self) -> tuple[Position, int | None]:
+        """Where to start, and the last event before it if known: on_assigned's word, the checkpoint, the options."""
+        hub, checkpoint = self._wiring.hub, self._context.opened_from
+        if self._context.start is not None:
+            start = await pinned(hub, self.key.partition, self._context.start)
+        elif checkpoint is not None:
+            return checkpoint.resume, checkpoint.sequence_number
+        else:
+            start = self._first_start = self._first_start or await self._first_opening()
+        return start, _sequence_before(start)
+
+    async def _first_opening(self) -> Position:
+        """The start of a partition without a checkpoint.
+
+        "The end" is written down: after a restart before the first event it would be further on.
+        """
+        asked = self._wiring.start.for_partition(self.key.partition)
+        start = await pinned(self._wiring.hub, self.key.partition, asked)
+        if asked == Position.latest() and self._options.checkpoint.is_automatic:
+            await self._write(await self._checkpoint_at(start))
+        return start
+
+    async def _checkpoint_at(self, end: Position) -> Checkpoint:
+        assert isinstance(end.value, int)
+        if end.value < 0:
+            return Checkpoint.before_first(self.key)
+        # The newest event is the one at the end found before, or a later one: reading up to it tells its offset.
+        receiver = await self._wiring.hub.open_receiver(
+            self.key.partition, group=self.key.group, position=replace(end, inclusive=True), epoch=self.epoch
+        )
+        try:
+            batch = await receiver.receive(count_max=1, wait_seconds=self._options.stall_seconds)
+        finally:
+            await receiver.close()
+        if not len(batch):
+            raise HubUnavailable(f"event {end.value} of partition {self.key.partition} did not arrive")
+        return Checkpoint(self.key, batch.last_offset, batch.last_sequence)
 
     def _source(self) -> Source:
         return Source(
