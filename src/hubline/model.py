@@ -388,7 +388,11 @@ class HubProperties:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProperties:
-    """What a partition holds: an empty one has ``begin_sequence == last_sequence + 1``."""
+    """What a partition holds: an empty one has ``begin_sequence == last_sequence + 1``.
+
+    ``last_sequence`` and ``last_offset`` are of the newest event that there ever was, also if retention removed it:
+    -1 and None where there was none.
+    """
 
     partition: str
     begin_sequence: int

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -47,7 +46,7 @@ from hubline.model import (
 )
 from hubline.ports import CheckpointStore, Hub
 from hubline.processor.control import bounded
-from hubline.processor.handlers import Handler
+from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, pinned
 
@@ -92,9 +91,9 @@ class Control(Protocol):
 class PartitionContext:
     """One partition as a handler sees it: where it stands, and the means to checkpoint it."""
 
-    def __init__(self, pump: PartitionPump) -> None:
+    def __init__(self, pump: PartitionPump, opened_from: Checkpoint | None) -> None:
         self._pump = pump
-        self._checkpoint: Checkpoint | None = None
+        self._opened_from = opened_from
         self._start: Position | None = None
 
     @property
@@ -113,7 +112,7 @@ class PartitionContext:
     @property
     def opened_from(self) -> Checkpoint | None:
         """The checkpoint that was there when the partition was opened."""
-        return self._checkpoint
+        return self._opened_from
 
     @property
     def handled_sequence(self) -> int | None:
@@ -133,6 +132,11 @@ class PartitionContext:
     def is_lost(self) -> bool:
         """Whether the lease is gone: what a handler still does then may be done by another processor too."""
         return not self._pump.is_current()
+
+    @property
+    def start(self) -> Position | None:
+        """What ``start_at`` was called with."""
+        return self._start
 
     def start_at(self, position: Position) -> None:
         """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
@@ -175,9 +179,9 @@ class PartitionPump:
         self._is_checkpoint_owed = False
         self._in_progress: EventBatch | None = None
         self._dead_letters_in_row = 0
-        self._context = PartitionContext(self)
+        self._context = PartitionContext(self, None)
         # One thread, so that a plain handler sees its partition's batches one at a time.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"hubline-{self.key.partition}")
+        self._executor = HandlerThread(f"hubline-{self.key.partition}")
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -275,7 +279,8 @@ class PartitionPump:
         reason = ReleaseReason.FAILED
         try:
             async with AsyncExitStack() as stack:
-                self._prefetch = Prefetch(self._source(), *await self._start_position())
+                position, after_sequence = await self._start_position()
+                self._prefetch = Prefetch(self._source(), position, after_sequence=after_sequence)
                 stack.push_async_callback(self._prefetch.close)
                 stack.push_async_callback(self._stop_timer, self._start_timer())
                 await self._feed(self._prefetch)
@@ -318,29 +323,18 @@ class PartitionPump:
     async def _first_opening(self) -> Position:
         """The start of a partition without a checkpoint.
 
-        "The end" is written down: after a restart before the first event it would be further on.
+        "The end" is written down where checkpoints are automatic: after a restart it would be further on.
         """
-        asked = self._wiring.start.for_partition(self.key.partition)
-        start = await pinned(self._wiring.hub, self.key.partition, asked)
-        if asked == Position.latest() and self._options.checkpoint.is_automatic:
-            await self._write(await self._checkpoint_at(start))
-        return start
-
-    async def _checkpoint_at(self, end: Position) -> Checkpoint:
-        assert isinstance(end.value, int)
-        if end.value < 0:
-            return Checkpoint.before_first(self.key)
-        # The newest event is the one at the end found before, or a later one: reading up to it tells its offset.
-        receiver = await self._wiring.hub.open_receiver(
-            self.key.partition, group=self.key.group, position=replace(end, inclusive=True), epoch=self.epoch
-        )
-        try:
-            batch = await receiver.receive(count_max=1, wait_seconds=self._options.stall_seconds)
-        finally:
-            await receiver.close()
-        if not len(batch):
-            raise HubUnavailable(f"event {end.value} of partition {self.key.partition} did not arrive")
-        return Checkpoint(self.key, batch.last_offset, batch.last_sequence)
+        hub, partition = self._wiring.hub, self.key.partition
+        asked = self._wiring.start.for_partition(partition)
+        if asked != Position.latest() or not self._options.checkpoint.is_automatic:
+            return await pinned(hub, partition, asked)
+        end = await hub.describe_partition(partition)
+        if end.last_offset is None:
+            await self._write(Checkpoint.before_first(self.key))
+        else:
+            await self._write(Checkpoint(self.key, end.last_offset, end.last_sequence))
+        return Position.sequence(end.last_sequence)
 
     def _source(self) -> Source:
         return Source(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
@@ -14,7 +15,7 @@ from hubline.errors import HubError, HublineError, ProcessorError
 from hubline.model import GroupKey, Ownership
 from hubline.processor.control import ControlLoop, call_on
 from hubline.processor.dispatch import Dispatcher
-from hubline.processor.handlers import Handler
+from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.options import ReleaseReason
 from hubline.processor.pump import PartitionContext, PartitionPump, Wiring
 
@@ -41,6 +42,7 @@ class Runtime:
         self._paused: set[str] = set()
         self._are_all_paused = False
         self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
+        self._errors_thread = HandlerThread("hubline-errors")
         self.is_stopped = False
         self._control = ControlLoop(in_thread=self._options.control_thread)
         self._dispatcher = Dispatcher(
@@ -57,6 +59,8 @@ class Runtime:
     async def start(self) -> None:
         await self._control.call(self._dispatcher.start)
         self._spawn(self._watch_hub())
+        if self._options.control_thread:
+            self._spawn(self._control.call(self._watch_loop))
 
     async def stop(self) -> None:
         self.is_stopped = True
@@ -87,7 +91,20 @@ class Runtime:
             await asyncio.wait(reports, timeout=self._options.stop_seconds_max)
         for task in self._tasks:
             task.cancel()
+        self._errors_thread.shutdown()
         await self._control.close()
+
+    async def _watch_loop(self) -> None:
+        """On the control loop: says so when the caller's loop is blocked, which nobody on it could say."""
+        while True:
+            answer = threading.Event()
+            self._loop.call_soon_threadsafe(answer.set)
+            await asyncio.sleep(self._options.stall_seconds)
+            if not answer.is_set():
+                log.error(
+                    "event_loop_blocked seconds=%g: an async handler blocks it; make it a plain def, or await",
+                    self._options.stall_seconds,
+                )
 
     # What the pumps need of the control plane
 
@@ -147,7 +164,14 @@ class Runtime:
         log.warning("error partition=%s %s: %s", context.partition if context else None, type(error).__name__, error)
         handler = self._wiring.handlers.get("on_error")
         if handler is not None:
-            self._spawn(_call_on_error(handler, error, context), name="hubline-report")
+            self._spawn(self._call_on_error(handler, error, context), name="hubline-report")
+
+    async def _call_on_error(self, handler: Handler, error: HublineError, context: PartitionContext | None) -> None:
+        try:
+            await handler.call(error, context, executor=self._errors_thread)
+        except Exception:
+            # on_error is the last to be told: its own failure can only be logged.
+            log.exception("on_error_failed")
 
     async def _watch_hub(self) -> None:
         """Looks for partitions that were added to the hub, once a dispatch interval."""
@@ -183,11 +207,3 @@ class Runtime:
         task = asyncio.create_task(coroutine, name=name)
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
-
-
-async def _call_on_error(handler: Handler, error: HublineError, context: PartitionContext | None) -> None:
-    try:
-        await handler.call(error, context, executor=None)
-    except Exception:
-        # on_error is the last to be told: its own failure can only be logged.
-        log.exception("on_error_failed")
