@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from typing import BinaryIO, Final
 
 from hubline.errors import ConfigError
 
-# What is read at once; a pipe gives less.
+# What is read at once. A pipe is widened to it: what its writer adds during one send makes the next batch.
 CHUNK_BYTES: Final = 1024 * 1024
 # No hub takes events of this size: a file without line ends is refused before it fills the memory.
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -20,6 +22,8 @@ async def read_lines(file: BinaryIO, *, count_max: int) -> AsyncIterator[list[by
 
     What is there is handed on at once: a line is never held back to fill a batch.
     """
+    with suppress(OSError, AttributeError):  # not a pipe; not Linux
+        fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
     rest = b""
     while chunk := await _read_some(file.fileno()):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -64,13 +64,13 @@ def send(
     _require_one("what to send", {"--file": file, "--generate": generate})
     if keys is not None and generate is None:
         raise ConfigError("--keys is for made-up events: add --generate N, or give one --key")
-    target = _Target(partition if partition is None else validate_partition_id(partition), key, keys)
+    target = _Target(partition if partition is None else validate_partition_id(partition), key, keys, rate)
     batch_count_max = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
     if generate is not None:
         bodies = _made_up(generate, parse_size(size), batch_count_max)
     else:
         bodies = _lines(file or [], batch_count_max)
-    _report(_send_all(hub, bodies, target, rate=rate, total=generate), json=json)
+    _report(_send_all(hub, bodies, target, total=generate), json=json)
 
 
 def _require_one(what: str, flags: dict[str, object]) -> None:
@@ -81,11 +81,15 @@ def _require_one(what: str, flags: dict[str, object]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where events go: to one partition, by one key, by several keys in turn, or to the partitions in turn."""
+    """Where events go, and at most how many a second.
+
+    They go to one partition, by one key, by several keys in turn, or to the partitions in turn.
+    """
 
     partition: str | None
     key: str | None
     keys_count: int | None
+    rate: float | None
 
     def pieces(self, bodies: list[bytes], partition_count: int) -> Iterator[list[bytes]]:
         """What is sent at once: all, or to each of several partitions its part."""
@@ -106,11 +110,13 @@ class _Target:
 class _Sent:
     """What has been acknowledged so far."""
 
+    advance: Callable[[int], None]
     events: int = 0
     bytes_count: int = 0
     started_at: float = field(default_factory=time.monotonic)
 
     def add(self, bodies: list[bytes]) -> None:
+        self.advance(len(bodies))
         self.events += len(bodies)
         self.bytes_count += sum(map(len, bodies))
 
@@ -119,29 +125,19 @@ class _Sent:
         return time.monotonic() - self.started_at
 
 
-def _send_all(
-    hub: str, bodies: AsyncIterator[list[bytes]], target: _Target, *, rate: float | None, total: int | None
-) -> _Sent:
-    sent = _Sent()
-    try:
-        with _progress(total) as advance:
-            asyncio.run(_send(hub, bodies, target, rate=rate, sent=sent, advance=advance))
-    except BaseException:
-        if sent.events:
-            say(f"{counted(sent.events, 'event')} had been sent by then")
-        raise
+def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *, total: int | None) -> _Sent:
+    with _progress(total) as advance:
+        sent = _Sent(advance)
+        try:
+            asyncio.run(_send(hub, batches, target, sent=sent))
+        except BaseException:
+            if sent.events:
+                say(f"{counted(sent.events, 'event')} had been sent by then")
+            raise
     return sent
 
 
-async def _send(
-    address: str,
-    batches: AsyncIterator[list[bytes]],
-    target: _Target,
-    *,
-    rate: float | None,
-    sent: _Sent,
-    advance: Callable[[int], None],
-) -> None:
+async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Target, *, sent: _Sent) -> None:
     async with using_hub(address) as hub:
         # Asked before anything is read, so that a missing hub is told at once.
         partition_count = len((await hub.describe()).partition_ids)
@@ -152,9 +148,8 @@ async def _send(
                     events = target.outgoing(bodies, sent.events)
                     await sender.send(events, partition=target.partition, partition_key=target.key)
                     sent.add(bodies)
-                    advance(len(bodies))
-                if rate is not None:
-                    await asyncio.sleep(max(0.0, sent.events / rate - sent.seconds))
+                if target.rate is not None:
+                    await asyncio.sleep(max(0.0, sent.events / target.rate - sent.seconds))
         finally:
             await sender.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,38 +39,45 @@ def status(
       hubline status local:./data/orders --store sqlite:///state.db --group billing --watch
       hubline status local:./data/orders --store env:STATE_URL --json | jq .lagEvents
     """
-    group = validate_group_name(group)
     interval_seconds = parse_duration(interval).total_seconds() if watch else None
+    look = _Look(hub, store, validate_group_name(group), interval_seconds)
     if json:
-        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: print_json(_data(lag))))
+        asyncio.run(_report(look, lambda lag: print_json(_data(lag))))
     elif watch and sys.stdout.isatty():
-        _report_live(hub, store, group, interval_seconds)
+        _report_live(look)
     else:
         console = stdout_console()
-        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: console.print(_view(lag))))
+        asyncio.run(_report(look, lambda lag: console.print(_view(lag))))
 
 
-def _report_live(hub: str, store: str, group: str, interval_seconds: float | None) -> None:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What to look at: once, or every so many seconds."""
+
+    hub: str
+    store: str
+    group: str
+    interval_seconds: float | None
+
+
+def _report_live(look: _Look) -> None:
     from rich.live import Live
 
     with Live(console=stdout_console(), auto_refresh=False) as live:
-        asyncio.run(_report(hub, store, group, interval_seconds, lambda lag: live.update(_view(lag), refresh=True)))
+        asyncio.run(_report(look, lambda lag: live.update(_view(lag), refresh=True)))
 
 
-async def _report(
-    hub: str, store: str, group: str, interval_seconds: float | None, show: Callable[[GroupLag], None]
-) -> None:
-    """Measures and shows: once, or every so many seconds."""
+async def _report(look: _Look, show: Callable[[GroupLag], None]) -> None:
     from hubline.model import GroupKey
 
-    async with using_hub(hub) as opened_hub, using_store(store) as opened_store:
-        key = GroupKey(opened_hub.namespace, opened_hub.name, group)
+    async with using_hub(look.hub) as hub, using_store(look.store) as store:
+        group = GroupKey(hub.namespace, hub.name, look.group)
         while True:
-            show(await measure(opened_hub, opened_store, key, now=datetime.now(UTC)))
+            show(await measure(hub, store, group, now=datetime.now(UTC)))
             sys.stdout.flush()
-            if interval_seconds is None:
+            if look.interval_seconds is None:
                 return
-            await asyncio.sleep(interval_seconds)
+            await asyncio.sleep(look.interval_seconds)
 
 
 def _view(lag: GroupLag) -> RenderableType:

@@ -16,12 +16,12 @@ from hubline.config import parse_position, validate_group_name, validate_partiti
 
 if TYPE_CHECKING:
     from hubline.model import Event, EventBatch, Position
-    from hubline.ports import Hub
+    from hubline.ports import Hub, Receiver
 
 # One screen at a time is enough for people; larger reads keep a pipe busy.
 _BATCH_COUNT_MAX: Final = 1000
 _FOLLOW_WAIT_SECONDS: Final = 30.0
-# Without --follow, how long the events that are known to be there may take to arrive.
+# With --no-follow, how long the events that are known to be there may take to arrive.
 _READ_WAIT_SECONDS: Final = 1.0
 # How soon events of partitions that were added to the hub show.
 _LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
@@ -58,16 +58,16 @@ def tail(
     position = parse_position(from_ or ("earliest" if no_follow else "latest"))
     wanted = [validate_partition_id(each) for each in partition or ()]
     printer = _Printer(_json_line if json else _text_line(), count)
-    asyncio.run(_tail(hub, _Reading(validate_group_name(group), position, wanted, follow=not no_follow), printer))
+    asyncio.run(_tail(hub, _Choice(validate_group_name(group), position, wanted, follow=not no_follow), printer))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """What to read, and how."""
+class _Choice:
+    """What to show."""
 
     group: str
     position: Position
-    wanted: Sequence[str]
+    partitions: Sequence[str]
     follow: bool
 
 
@@ -93,53 +93,64 @@ class _Printer:
             raise _Enough
 
 
-async def _tail(address: str, reading: _Reading, printer: _Printer) -> None:
+async def _tail(address: str, choice: _Choice, printer: _Printer) -> None:
     async with using_hub(address) as hub:
         try:
             async with asyncio.TaskGroup() as tasks:
-                await _read_partitions(hub, reading, printer, tasks)
+                await _Tail(hub, choice, printer).start(tasks)
         except BaseExceptionGroup as ended:
             if not isinstance(ended.exceptions[0], _Enough):
                 raise ended.exceptions[0] from None
 
 
-async def _read_partitions(hub: Hub, reading: _Reading, printer: _Printer, tasks: asyncio.TaskGroup) -> None:
-    """Starts a reader a partition; while following, also for those that are added to the hub."""
-    from hubline.model import Position
+class _Tail:
+    """Reads partitions side by side."""
 
-    started = list(await chosen_partitions(hub, reading.wanted))
-    for partition in started:
-        tasks.create_task(_read(hub, partition, reading, reading.position, printer))
-    while reading.follow and not reading.wanted:
-        await asyncio.sleep(_LOOK_FOR_PARTITIONS_SECONDS)
-        added = [each for each in (await hub.describe()).partition_ids if each not in started]
-        for partition in added:
-            tasks.create_task(_read(hub, partition, reading, Position.earliest(), printer))
-        started += added
+    def __init__(self, hub: Hub, choice: _Choice, printer: _Printer) -> None:
+        self._hub = hub
+        self._choice = choice
+        self._printer = printer
 
+    async def start(self, tasks: asyncio.TaskGroup) -> None:
+        """Starts a task a partition; while following all, also for those that are added to the hub."""
+        from hubline.model import Position
 
-async def _read(hub: Hub, partition: str, reading: _Reading, position: Position, printer: _Printer) -> None:
-    last_sequence = None
-    if not reading.follow:
-        held = await hub.describe_partition(partition)
-        if held.is_empty:
+        started = list(await chosen_partitions(self._hub, self._choice.partitions))
+        for partition in started:
+            tasks.create_task(self._read(partition, self._choice.position))
+        while self._choice.follow and not self._choice.partitions:
+            await asyncio.sleep(_LOOK_FOR_PARTITIONS_SECONDS)
+            added = [each for each in (await self._hub.describe()).partition_ids if each not in started]
+            for partition in added:
+                tasks.create_task(self._read(partition, Position.earliest()))
+            started += added
+
+    async def _read(self, partition: str, position: Position) -> None:
+        held = await self._hub.describe_partition(partition)
+        if held.is_empty and not self._choice.follow:
             return
-        last_sequence = held.last_sequence
-    receiver = await hub.open_receiver(partition, group=reading.group, position=position)
-    try:
+        receiver = await self._hub.open_receiver(partition, group=self._choice.group, position=position)
+        try:
+            if self._choice.follow:
+                await self._follow(receiver)
+            else:
+                await self._read_until(receiver, held.last_sequence)
+        finally:
+            await receiver.close()
+
+    async def _follow(self, receiver: Receiver) -> None:
         while True:
-            wait_seconds = _FOLLOW_WAIT_SECONDS if reading.follow else _READ_WAIT_SECONDS
-            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
-            if last_sequence is None:
-                printer.print(batch)
-                continue
+            self._printer.print(await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=_FOLLOW_WAIT_SECONDS))
+
+    async def _read_until(self, receiver: Receiver, last_sequence: int) -> None:
+        """Ends with the event of that number, or where nothing comes: then the position is after it."""
+        while True:
+            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=_READ_WAIT_SECONDS)
             if not len(batch) or batch.first_sequence > last_sequence:
                 return
-            printer.print(batch.slice(0, last_sequence - batch.first_sequence + 1))
+            self._printer.print(batch.slice(0, last_sequence - batch.first_sequence + 1))
             if batch.last_sequence >= last_sequence:
                 return
-    finally:
-        await receiver.close()
 
 
 def _json_line(event: Event) -> None:
