@@ -18,9 +18,12 @@ from hubline.errors import HubDamaged, HubError, HubFull, HubUnavailable
 # log on a slow disk takes a second or two.
 BUSY_SECONDS: Final = 10.0
 
-# The write-ahead log is carried over to the database at this many pages of 4 KiB. The default, 1,000, would mean every
-# 20 batches of 200 kB; with 4,000 appending is a quarter faster. Twice as many would gain little more.
-LOG_PAGES_MAX: Final = 4_000
+# Twice SQLite's default: a batch of 200 kB takes a sixth less work, and a small one hardly more.
+PAGE_BYTES: Final = 8192
+
+# The write-ahead log is carried over to the database at this size. A quarter of it is the default, and would make
+# appending a quarter slower; twice as much gains little.
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 
 # Idle connections kept open. Each takes up to three file descriptors, and 1,024 of those is a usual limit.
 IDLE_CONNECTIONS_MAX: Final = 128
@@ -116,7 +119,7 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
     )
     # FULL: every commit is on the disk before it is acknowledged.
     connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES_MAX}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES_MAX // PAGE_BYTES}")
     return connection
 
 

@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,9 @@ FORMAT_VERSION: Final = 1
 # A change of hub.db shows in its modification time, which on some systems ticks only every few milliseconds: what was
 # read is believed for at most this long even if the time is the same.
 META_AGE_SECONDS_MAX: Final = 1.0
+
+# Creating the largest hub takes seconds: what has not changed for so long was left by a process that died.
+CREATION_SECONDS_MAX: Final = 3600
 
 _HUB_FILE: Final = "hub.db"
 _SIGNAL_FILE: Final = "signal"
@@ -83,13 +86,13 @@ class Meta:
     """What a hub is, as its ``hub.db`` says."""
 
     tag: int
-    partition_count: int
+    partition_ids: tuple[str, ...]
     created_at: datetime
     retention: Retention
 
     @property
-    def partition_ids(self) -> tuple[str, ...]:
-        return tuple(str(index) for index in range(self.partition_count))
+    def partition_count(self) -> int:
+        return len(self.partition_ids)
 
 
 class HubFolder:
@@ -124,10 +127,12 @@ class HubFolder:
 
     def meta(self) -> Meta:
         """What the hub is now. Raises HubNotFound. Costs one look at the file's date unless something changed."""
-        try:
-            status = (self.path / _HUB_FILE).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            raise self.not_found() from None
+        path = self.path / _HUB_FILE
+        with hub_errors(Where(self.address, path)):
+            try:
+                status = path.stat()
+            except (FileNotFoundError, NotADirectoryError):
+                raise self.not_found() from None
         signature = (status.st_ino, status.st_mtime_ns, status.st_size)
         now = time.monotonic()
         with self._lock:
@@ -176,8 +181,8 @@ class HubFolder:
                 "upgrade hubline to use it",
                 hub=self.address,
             )
-        created_at = datetime.fromtimestamp(created_us / 1e6, UTC)
-        return Meta(tag, partition_count, created_at, Retention(seconds, size))
+        partition_ids = tuple(str(index) for index in range(partition_count))
+        return Meta(tag, partition_ids, datetime.fromtimestamp(created_us / 1e6, UTC), Retention(seconds, size))
 
     def create(self, partition_count: int, retention: Retention) -> None:
         _require_partition_count(partition_count)
@@ -219,6 +224,7 @@ class HubFolder:
                 raise self.not_found() from None
             # The hub is gone. Dying from here on leaves files that the next creation or deletion sweeps up.
             _sync_folder(self.root)
+            signal.notify_all(tombstone / _SIGNAL_FILE, PARTITIONS_MAX)
             _sweep(self.root)
 
     def _build(self, folder: Path, partition_count: int, retention: Retention) -> None:
@@ -279,9 +285,12 @@ def _write_partitions(folder: Path, tag: int, indexes: range) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """Removes the files of deleted hubs. Another process may be doing the same."""
-    for tombstone in root.glob(f"{_DELETED}*"):
-        shutil.rmtree(tombstone, ignore_errors=True)
+    """Removes what deleted hubs and abandoned creations left. Another process may be doing the same."""
+    abandoned_before = time.time() - CREATION_SECONDS_MAX
+    for leftover in [*root.glob(f"{_DELETED}*"), *root.glob(f"{_CREATING}*")]:
+        with suppress(FileNotFoundError):
+            if leftover.name.startswith(_DELETED) or leftover.stat().st_mtime < abandoned_before:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sync_file(path: Path) -> None:

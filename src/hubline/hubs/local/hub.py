@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from hubline.config import validate_group_name
 from hubline.errors import ConfigError
@@ -17,6 +18,9 @@ from hubline.hubs.local.receiver import LocalReceiver
 from hubline.hubs.local.sender import LocalSender
 from hubline.hubs.local.session import Session
 from hubline.model import HubProperties, PartitionProperties, Position
+
+# Epochs are signed 64-bit numbers in the service's protocol, and in SQLite.
+EPOCH_MAX: Final = 2**63 - 1
 
 
 class LocalHub:
@@ -53,16 +57,14 @@ class LocalHub:
 
         Appending does the same now and then. A partition that gets no more events needs this to be emptied.
         """
-        run = self._session.threads.run
-        meta = await run(self._session.folder.meta)
-        return sum([await run(self._session.trim, meta, index) for index in range(meta.partition_count)])
+        return await self._session.threads.run(self._session.apply_retention)
 
     async def open_receiver(
         self, partition: str, *, group: str, position: Position, epoch: int | None = None
     ) -> LocalReceiver:
         group = validate_group_name(group)
-        if epoch is not None and epoch < 0:
-            raise ConfigError(f"an epoch is not negative: {epoch}")
+        if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
+            raise ConfigError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
         return await self._session.threads.run(self._open_receiver, partition, group, position, epoch)
 
     async def open_sender(self) -> LocalSender:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import starmap
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +26,7 @@ from hubline.hubs.local.columns import (
     offset_text,
 )
 from hubline.hubs.local.database import (
+    PAGE_BYTES,
     Connections,
     FileMissing,
     Where,
@@ -84,6 +86,7 @@ CREATE TABLE readers (
 def create_file(path: Path, tag: int) -> None:
     """An empty partition."""
     with closing(connect(path, create=True)) as connection:
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
         # Readers and one writer at a time do not wait for each other, and a commit is one sequential write.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_SCHEMA)
@@ -139,6 +142,13 @@ class _Row:
     enqueued_us: int
     checksum: int
     payload: bytes
+
+    def decoded(self, next_sequence: int) -> StoredBatch:
+        """The events from ``next_sequence`` on, which must be among them. Raises PayloadDamaged."""
+        if not self.first_sequence <= next_sequence < self.first_sequence + self.count:
+            raise PayloadDamaged("a batch is missing")
+        events = decode(self.payload, count=self.count, checksum=self.checksum)
+        return StoredBatch(self.first_sequence, self.enqueued_us, events).after(next_sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,9 +257,7 @@ class Partition:
             if not count_max or next_sequence == state.next_sequence:
                 return Read([], state.last_sequence)
             self._resolve(connection, state, Position.sequence(next_sequence, inclusive=True))
-            rows = self._rows(connection, next_sequence, count_max)
-        # Decoded after the transaction: a long one would keep the write-ahead log from being reused.
-        return Read(self._decoded(rows, next_sequence), state.last_sequence)
+            return Read(self._batches(connection, next_sequence, count_max), state.last_sequence)
 
     def trim(self, *, before_us: int | None, bytes_max: int | None) -> int:
         """Removes the oldest batches: those from before ``before_us``, and those in excess of ``bytes_max``.
@@ -312,14 +320,26 @@ class Partition:
         ).fetchone()
         return _Holder(*row) if row else None
 
-    def _rows(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> list[_Row]:
-        first_sequence, end_sequence = self._span(connection, next_sequence, count_max)
+    def _batches(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> list[StoredBatch]:
+        """The good batches up to the first that is damaged; an error if that is the one at ``next_sequence``."""
+        batches: list[StoredBatch] = []
+        expected_sequence = next_sequence
         rows = connection.execute(
             "SELECT first_sequence, count, enqueued_us, checksum, payload FROM batches "
             "WHERE first_sequence >= ? AND first_sequence < ? ORDER BY first_sequence",
-            (first_sequence, end_sequence),
+            self._span(connection, next_sequence, count_max),
         )
-        return [_Row(*row) for row in rows]
+        with closing(rows):
+            try:
+                for row in starmap(_Row, rows):
+                    batches.append(row.decoded(expected_sequence))
+                    expected_sequence = row.first_sequence + row.count
+            except PayloadDamaged as error:
+                if not batches:
+                    raise self._damaged_at(next_sequence, str(error)) from error
+        if not batches:
+            raise self._damaged_at(next_sequence, "a batch is missing")
+        return batches
 
     def _span(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> tuple[int, int]:
         """Which batches to read, by their small columns alone, so that no payload is read in vain."""
@@ -339,25 +359,6 @@ class Partition:
                     break
                 end_sequence = first_sequence + count
         return begin_sequence, end_sequence
-
-    def _decoded(self, rows: list[_Row], next_sequence: int) -> list[StoredBatch]:
-        """The good batches up to the first that is damaged; an error if that is the one at ``next_sequence``."""
-        batches: list[StoredBatch] = []
-        expected_sequence = next_sequence
-        for row in rows:
-            try:
-                if not row.first_sequence <= expected_sequence < row.first_sequence + row.count:
-                    raise PayloadDamaged("a batch is missing")
-                events = decode(row.payload, count=row.count, checksum=row.checksum)
-            except PayloadDamaged as error:
-                if batches:
-                    return batches
-                raise self._damaged_at(next_sequence, str(error)) from error
-            batches.append(StoredBatch(row.first_sequence, row.enqueued_us, events).after(expected_sequence))
-            expected_sequence = row.first_sequence + row.count
-        if not batches:
-            raise self._damaged_at(next_sequence, "a batch is missing")
-        return batches
 
     def _resolve(self, connection: sqlite3.Connection, state: _State, position: Position) -> int:
         """The sequence number that a reader starts with. Raises PositionInvalid."""

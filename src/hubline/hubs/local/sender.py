@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from hubline.errors import ConfigError, HubError
 from hubline.hubs.hashing import partition_index, partition_indexes
+from hubline.hubs.local.appends import Share
 from hubline.hubs.local.columns import encode, require_outgoing, require_sizes
 from hubline.hubs.local.folder import Meta
-from hubline.hubs.local.session import Session, Share
+from hubline.hubs.local.session import Session
 from hubline.model import OUTGOING_SCHEMA
 
 
@@ -33,14 +34,21 @@ class LocalSender:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._session.folder.address)
         async with self._lock:
-            shares = await self._session.threads.run(self._shares, events, partition, partition_key)
-            results = await asyncio.gather(*map(self._session.append, shares), return_exceptions=True)
-        for result in results:
-            if result is not None:
-                raise result
+            shares = await self._session.threads.run(self._append, events, partition, partition_key)
+            by_others = [asyncio.wrap_future(share.done) for share in shares if not share.done.done()]
+            if by_others:
+                await asyncio.wait(by_others)
+        for share in shares:
+            share.done.result()  # raises what went wrong
+            share.life.signal.wake(share.index)
 
     async def close(self) -> None:
         self._is_closed = True
+
+    def _append(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
+        shares = self._shares(events, partition, partition_key)
+        self._session.appends.append(shares)
+        return shares
 
     def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
         if partition is not None and partition_key is not None:
@@ -51,12 +59,12 @@ class LocalSender:
         require_sizes(events, hub=self._session.folder.address)
         if not len(events):
             return []
-        meta, _ = self._session.current()
+        meta, life = self._session.current()
         targets = self._targets(meta, events, partition, partition_key)
         if isinstance(targets, int):
-            return [Share(meta, targets, encode(events))]
+            return [Share(life, meta.retention, targets, encode(events))]
         return [
-            Share(meta, int(index), encode(events.take(pa.array(np.flatnonzero(targets == index)))))
+            Share(life, meta.retention, int(index), encode(events.take(pa.array(np.flatnonzero(targets == index)))))
             for index in np.unique(targets)
         ]
 

@@ -33,6 +33,14 @@ def create_file(path: Path, partition_count_max: int) -> None:
     os.close(_opened(path, _STAMP_KINDS * partition_count_max * _STAMP_BYTES))
 
 
+def notify_all(path: Path, partition_count_max: int) -> None:
+    """Says to every process that all partitions changed: the hub is being deleted."""
+    signal = Signal(path, partition_count_max)
+    for index in range(partition_count_max):
+        signal.notify_changed(index)
+    signal.close()
+
+
 def _opened(path: Path, size: int) -> int:
     """A descriptor of the file, which is created or lengthened as needed: it holds no data that could be lost."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

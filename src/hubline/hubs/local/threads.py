@@ -32,10 +32,16 @@ class Threads:
         self, call: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result:
         self.require_open()
+        return await asyncio.wrap_future(self.start(call, *args, **kwargs))
+
+    def start(
+        self, call: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Future[Result]:
+        """Starts a call that nobody has to wait for. Calls that run may start others, also while closing."""
         future = self._executor.submit(call, *args, **kwargs)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        return await asyncio.wrap_future(future)
+        return future
 
     def require_open(self) -> None:
         if self._is_closed:
