@@ -56,7 +56,7 @@ class PostgresServer:
         self._databases = (f"test{number}" for number in itertools.count())
         self._initialize()
         self.port = _free_port()
-        self._watcher = _end_with_this_process(self._data / "postmaster.pid")
+        self._watcher = _watch(home)
         self.start_again()
 
     def __enter__(self) -> Self:
@@ -104,7 +104,6 @@ class PostgresServer:
         if self._process.poll() is None:
             self.stop(immediate=True)
         self._watcher.communicate()
-        shutil.rmtree(self._home)
 
     def _initialize(self) -> None:
         password_file = self._home / "password"
@@ -186,14 +185,19 @@ def _reachable_programs(home: Path, account: _Account) -> Path:
     return home / installed.relative_to(package.parent)
 
 
-def _end_with_this_process(pid_file: Path) -> subprocess.Popen[bytes]:
-    """Ends the server should this process die without doing so: then the watcher's input ends."""
-    return subprocess.Popen(
-        ["sh", "-c", 'cat; test -e "$0" && kill -QUIT "$(head -n 1 "$0")"', pid_file],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C is for the tests, which then end the server themselves
-    )
+# Ends the server should the tests die without doing so, and removes its folder in any case.
+_WATCHER = """
+cat
+pid=$(head -n 1 "$0/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid"
+while [ -n "$pid" ] && kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+rm -rf "$0"
+"""
+
+
+def _watch(home: Path) -> subprocess.Popen[bytes]:
+    """A process that waits for the end of its input, which is when this one closes it or dies."""
+    # Not in this session: a Ctrl-C is for the tests, which then end the server themselves.
+    return subprocess.Popen(["sh", "-c", _WATCHER, home], stdin=subprocess.PIPE, start_new_session=True)
 
 
 def _free_port() -> int:
