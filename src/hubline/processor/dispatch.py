@@ -63,10 +63,11 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that this processor holds. ``expires_at`` is when its lease ends unless renewed."""
+    """A partition that this processor holds. ``expires_at`` is when its lease ends by ``clock`` unless renewed."""
 
     ownership: Ownership
     expires_at: float
+    clock: Callable[[], float]
     release: asyncio.Task[None] | None = None
     epoch_floor: int = 0
 
@@ -113,9 +114,9 @@ class Dispatcher:
         return {partition: held.ownership for partition, held in self._held.items()}
 
     def is_current(self, partition: str, epoch: int) -> bool:
-        """Whether the lease under which the partition was opened still runs. Any event loop may ask."""
+        """Whether the lease under which the partition was opened still runs. Any thread may ask."""
         held = self._held.get(partition)
-        return held is not None and held.ownership.epoch == epoch and _time() < held.expires_at
+        return held is not None and held.ownership.epoch == epoch and held.clock() < held.expires_at
 
     async def start(self) -> None:
         """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
@@ -294,7 +295,8 @@ class Dispatcher:
         sent_at = _time()
         # Dying after this call leaves the partitions to this owner id until the lease runs out, or to its restart.
         for ownership in await self._bounded(self._store.claim_ownership, claims):
-            self._held[ownership.key.partition] = _Held(ownership, sent_at + self._lease.lease_seconds)
+            expires_at = sent_at + self._lease.lease_seconds
+            self._held[ownership.key.partition] = _Held(ownership, expires_at, asyncio.get_running_loop().time)
             log.info("claimed partition=%s epoch=%d", ownership.key.partition, ownership.epoch)
             self._holder.open(ownership)
 

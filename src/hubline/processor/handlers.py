@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from hubline.errors import ConfigError
 
@@ -39,31 +39,36 @@ class Handler:
         offered = HANDLER_ARGUMENTS[name]
         if not callable(function):
             raise ConfigError(f"{name} takes a function, not {type(function).__name__}")
-        try:
-            count = _positional_count(inspect.signature(function), most=len(offered))
-        except (TypeError, ValueError):
-            count = len(offered)  # a builtin without a signature: it gets everything
+        shown = getattr(function, "__qualname__", repr(function))
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigError(f"{name} calls its handler, and {shown} is a generator: write it without yield")
+        count = _positional_count(name, function, most=len(offered))
         if not 1 <= count <= len(offered):
             raise ConfigError(
                 f"{name} calls its handler with ({', '.join(offered)}), or the first of these; "
-                f"{getattr(function, '__qualname__', function)} takes {count} arguments"
+                f"{shown} takes {count or 'no'} argument{'' if count == 1 else 's'}"
             )
         call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
         return cls(function, count, inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call))
 
     async def call(self, *arguments: object, executor: Executor | None) -> None:
-        """Calls the handler: an async one here, a plain one in the executor, which it may block."""
+        """Calls the handler: an async one here, a plain one in the executor, which it may block.
+
+        Raises what the handler raised; CancelledError only if the caller was cancelled.
+        """
         taken = arguments[: self.arguments_count]
         if self.is_async:
-            await cast("Awaitable[None]", self.function(*taken))
+            await _awaited(self.function(*taken))
             return
-        running = asyncio.get_running_loop().run_in_executor(executor, self.function, *taken)
+        running = asyncio.get_running_loop().run_in_executor(executor, _called, self.function, taken)
         try:
-            await asyncio.shield(running)
+            result = await asyncio.shield(running)
         except asyncio.CancelledError:
             # A thread cannot be cancelled: the partition is at rest only when it has returned.
             await asyncio.wait([running])
             raise
+        if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
+            await _awaited(result)
 
 
 class HandlerThread(Executor):
@@ -99,13 +104,38 @@ class HandlerThread(Executor):
                 future.set_exception(error)
 
 
-def _positional_count(signature: inspect.Signature, *, most: int) -> int:
-    parameters = signature.parameters.values()
+def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> object:
+    try:
+        return function(*arguments)
+    except (StopIteration, GeneratorExit, asyncio.CancelledError) as error:
+        # These steer coroutines: out of a future they would stop the partition, or never arrive.
+        raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
+
+
+async def _awaited(running: Awaitable[Any]) -> None:
+    """Awaits a handler in a task of its own: if that is cancelled, by whomever, it takes no partition with it."""
+    task = asyncio.ensure_future(running)
+    try:
+        await asyncio.wait([task])
+    except asyncio.CancelledError:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
+    if task.cancelled():
+        raise RuntimeError("the handler cancelled itself")
+    task.result()
+
+
+def _positional_count(name: str, function: Callable[..., Any], *, most: int) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return most  # a builtin without a signature: it gets everything
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return most
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = sum(p.default is p.empty for p in positional)
     keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if keyword_only:
-        raise ConfigError(f"a handler is called with positional arguments; {keyword_only[0]!r} is keyword-only")
+        raise ConfigError(f"{name} gives its handler no {keyword_only[0]!r}: a keyword-only argument needs a default")
     return required if required > most else min(len(positional), most)

@@ -77,9 +77,9 @@ class Processor:
         self._hub = open_hub(hub)
         self._store = open_store(store)
         self._owned_resources = [made for given, made in ((hub, self._hub), (store, self._store)) if given is not made]
+        self._runtime: Runtime | None = None
         self._handlers: dict[str, Handler] = {}
         self._register_overrides()
-        self._runtime: Runtime | None = None
         self._starting_or_stopping = asyncio.Lock()
 
     # Handlers. As methods that take anything, they can be overridden in a subclass with the handler's own arguments.
@@ -202,9 +202,15 @@ class Processor:
             raise ProcessorError("the processor is not started", partition="")
         return self._runtime
 
-    def _register(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        self._handlers[name] = Handler.of(name, function)
-        return function
+    def _register(self, name: str, *functions: Callable[..., Any]) -> Callable[..., Any]:
+        if len(functions) != 1:
+            raise ConfigError(f"{name} takes one function: decorate it with @processor.{name}, without parentheses")
+        if name in self._handlers:
+            raise ConfigError(f"{name} has a handler already: call both from one function")
+        if self._runtime is not None:
+            raise ConfigError(f"register {name} before the processor starts")
+        self._handlers[name] = Handler.of(name, functions[0])
+        return functions[0]
 
     def _register_overrides(self) -> None:
         for name in HANDLER_ARGUMENTS:

@@ -409,10 +409,6 @@ class PartitionPump:
         try:
             async with asyncio.timeout(self._options.handler_seconds_max) as limit:
                 await self._call("on_batch", batch, self._context)
-        except asyncio.CancelledError as error:
-            if (task := asyncio.current_task()) is None or task.cancelling():
-                raise
-            return self._handler_failed("on_batch", batch, attempt, error)  # the handler cancelled itself
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
             too_long = TimeoutError(f"it ran longer than handler_seconds_max={self._options.handler_seconds_max}")
             return self._handler_failed("on_batch", batch, attempt, too_long if limit.expired() else error)

@@ -1,0 +1,413 @@
+"""Handlers: every way to write one works, and one that cannot be called is refused when it is registered."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from hubline.errors import ConfigError, HublineError
+from hubline.model import DeadLetter, EventBatch, Position
+from hubline.processor import PartitionContext, Processor, ProcessorOptions, ReleaseReason
+from hubline.stores.memory import MemoryStore
+from hubline.testing.hub import MemoryHub
+from tests.support.scene import GROUP, LEASE, Scene, until, virtual
+
+
+def made(hub: MemoryHub | None = None, cls: type[Processor] = Processor, **options: Any) -> Processor:
+    return cls(
+        hub or MemoryHub(1),
+        MemoryStore(),
+        group=GROUP,
+        start=Position.earliest(),
+        options=ProcessorOptions(lease=LEASE, **options),
+    )
+
+
+async def run_until(processor: Processor, condition: Callable[[], object]) -> None:
+    async with processor:
+        await until(condition, seconds_max=30)
+
+
+class TestSubclass:
+    """Its handlers have types of their own, which mypy accepts."""
+
+    class Counting(Processor):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self.happened: list[str] = []
+            super().__init__(*args, **kwargs)
+
+        async def on_batch(self, batch: EventBatch, partition: PartitionContext) -> None:
+            self.happened.append(f"batch of {len(batch)} from {partition.partition}")
+
+        async def on_assigned(self, partition: PartitionContext) -> None:
+            self.happened.append(f"assigned {partition.partition}")
+
+        def on_renewed(self, partition: PartitionContext) -> None:
+            self.happened.append(f"renewed {partition.partition}")
+
+        async def on_released(self, partition: PartitionContext, reason: ReleaseReason) -> None:
+            self.happened.append(f"released {partition.partition} {reason}")
+
+        def on_error(self, error: HublineError) -> None:
+            self.happened.append(f"error {error}")
+
+        async def on_dead_letter(self, letter: DeadLetter) -> None:
+            self.happened.append(f"letter {letter.event.sequence_number}")
+
+    @virtual
+    async def test_overridden_handlers_are_called(self) -> None:
+        hub = MemoryHub(1)
+        hub.append("0", [b"a", b"b"])
+        processor = self.Counting(
+            hub,
+            MemoryStore(now=asyncio.get_running_loop().time),
+            group=GROUP,
+            start=Position.earliest(),
+            options=ProcessorOptions(lease=LEASE, control_thread=False),
+        )
+
+        async with processor:
+            await until(lambda: any("renewed" in what for what in processor.happened))
+
+        # Renewed as often as it takes: stopping renews once more.
+        once = list(dict.fromkeys(processor.happened))
+        assert once == ["assigned 0", "batch of 2 from 0", "renewed 0", "released 0 stopped"]
+
+    @virtual
+    async def test_a_subclass_may_override_some_and_decorate_others(self) -> None:
+        class Handling(Processor):
+            async def on_batch(self, batch: EventBatch) -> None:
+                handled.append(len(batch))
+
+        handled: list[int] = []
+        released: list[ReleaseReason] = []
+        hub = MemoryHub(1)
+        hub.append("0", [b"a"])
+        processor = made(hub, Handling, control_thread=False)
+
+        @processor.on_released
+        def let_go(partition: PartitionContext, reason: ReleaseReason) -> None:
+            released.append(reason)
+
+        await run_until(processor, lambda: handled)
+
+        assert (handled, released) == ([1], [ReleaseReason.STOPPED])
+
+    def test_an_override_that_cannot_be_called_is_refused(self) -> None:
+        class Wrong(Processor):
+            async def on_batch(self, batch: EventBatch, partition: PartitionContext, more: int) -> None: ...
+
+        with pytest.raises(ConfigError, match="on_batch"):
+            made(cls=Wrong)
+
+
+class Callee:
+    """Handlers of every kind, which note that they were called."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[object, ...]] = []
+
+    def plain(self, batch: EventBatch, partition: PartitionContext) -> None:
+        self.seen.append((batch, partition))
+
+    async def coroutine(self, batch: EventBatch, partition: PartitionContext) -> None:
+        self.seen.append((batch, partition))
+
+    async def one(self, batch: EventBatch) -> None:
+        self.seen.append((batch,))
+
+    async def anything(self, *arguments: object) -> None:
+        self.seen.append(arguments)
+
+    async def optional(self, batch: EventBatch, partition: PartitionContext | None = None, more: int = 0) -> None:
+        self.seen.append((batch, partition))
+
+    async def bound_first(self, name: str, batch: EventBatch) -> None:
+        self.seen.append((batch,))
+
+    def __call__(self, batch: EventBatch) -> None:
+        self.seen.append((batch,))
+
+
+class AsyncCallee(Callee):
+    async def __call__(self, batch: EventBatch) -> None:  # type: ignore[override]
+        self.seen.append((batch,))
+
+
+def returns_a_coroutine(function: Callable[..., Any]) -> Callable[..., Any]:
+    """As decorators of other libraries do: plain to look at, async to call."""
+
+    @functools.wraps(function)
+    def wrapper(*args: object) -> Any:
+        return function(*args)
+
+    return wrapper
+
+
+class TestKinds:
+    @pytest.mark.parametrize(
+        ("handler", "arguments_count"),
+        [
+            (lambda callee: callee.plain, 2),
+            (lambda callee: callee.coroutine, 2),
+            (lambda callee: callee.one, 1),
+            (lambda callee: callee.anything, 2),
+            (lambda callee: callee.optional, 2),
+            (lambda callee: callee, 1),
+            (lambda callee: functools.partial(callee.bound_first, "name"), 1),
+            (lambda callee: functools.partial(callee.plain), 2),
+            (lambda callee: lambda batch: callee.seen.append((batch,)), 1),
+            (lambda callee: lambda batch: callee.bound_first("name", batch), 1),
+            (lambda callee: returns_a_coroutine(callee.coroutine), 2),
+        ],
+        ids=[
+            "plain method",
+            "async method",
+            "one argument",
+            "any arguments",
+            "optional arguments",
+            "callable object",
+            "partial of async",
+            "partial of plain",
+            "lambda",
+            "lambda that returns a coroutine",
+            "wrapper that returns a coroutine",
+        ],
+    )
+    def test_a_handler_of_this_kind_is_called(
+        self, handler: Callable[[Callee], Callable[..., Any]], arguments_count: int
+    ) -> None:
+        self.check(Callee(), handler, arguments_count)
+
+    @pytest.mark.parametrize("handler", [lambda callee: callee, functools.partial])
+    def test_an_object_with_an_async_call_is_awaited(self, handler: Callable[[Callee], Callable[..., Any]]) -> None:
+        self.check(AsyncCallee(), handler, 1)
+
+    @staticmethod
+    @virtual
+    async def check(callee: Callee, handler: Callable[[Callee], Callable[..., Any]], arguments_count: int) -> None:
+        hub = MemoryHub(1)
+        hub.append("0", [b"a", b"b"])
+        processor = made(hub, control_thread=False)
+        processor.on_batch(handler(callee))
+
+        await run_until(processor, lambda: callee.seen)
+
+        batch, *rest = callee.seen[0]
+        assert isinstance(batch, EventBatch)
+        assert batch.bodies == [b"a", b"b"]
+        assert [type(argument) for argument in rest] == [PartitionContext] * (arguments_count - 1)
+
+    def test_a_decorator_gives_the_function_back(self) -> None:
+        processor = made()
+
+        @processor.on_batch
+        def handle(batch: EventBatch) -> int:
+            return len(batch)
+
+        assert handle(EventBatch.empty("0")) == 0
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        ("name", "handler", "message"),
+        [
+            ("on_batch", lambda: None, r"\(batch, partition\).*takes no arguments"),
+            ("on_batch", lambda a, b, c: None, r"\(batch, partition\).*takes 3 arguments"),
+            ("on_assigned", lambda a, b: None, r"\(partition\).*takes 2 arguments"),
+            ("on_released", lambda a, b, c: None, r"\(partition, reason\)"),
+            ("on_batch", "handle", "takes a function, not str"),
+            ("on_batch", None, "takes a function, not NoneType"),
+        ],
+    )
+    def test_a_handler_that_cannot_be_called_is_refused(self, name: str, handler: Any, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            getattr(made(), name)(handler)
+
+    def test_a_keyword_only_argument_is_refused(self) -> None:
+        def handle(batch: EventBatch, *, sink: str) -> None: ...
+
+        with pytest.raises(ConfigError, match=r"'sink'.*keyword"):
+            made().on_batch(handle)
+
+    def test_a_keyword_only_argument_with_a_default_is_fine(self) -> None:
+        def handle(batch: EventBatch, *, sink: str = "db") -> None: ...
+
+        made().on_batch(handle)
+
+    def test_a_generator_is_refused_since_its_body_would_never_run(self) -> None:
+        def plain(batch: EventBatch) -> Any:
+            yield batch
+
+        async def coroutine(batch: EventBatch) -> Any:
+            yield batch
+
+        for handle in (plain, coroutine):
+            with pytest.raises(ConfigError, match=r"generator.*yield"):
+                made().on_batch(handle)
+
+    def test_a_decorator_with_parentheses_is_explained(self) -> None:
+        with pytest.raises(ConfigError, match=r"@processor\.on_batch, without parentheses"):
+            made().on_batch()
+
+    def test_a_second_handler_does_not_silently_replace_the_first(self) -> None:
+        processor = made()
+        processor.on_batch(lambda batch: None)
+
+        with pytest.raises(ConfigError, match="on_batch has a handler already"):
+            processor.on_batch(lambda batch: None)
+
+    @virtual
+    async def test_a_handler_that_comes_after_the_start_is_refused(self) -> None:
+        async with Scene().processor().processor as processor:
+            with pytest.raises(ConfigError, match="before the processor starts"):
+                processor.on_renewed(lambda partition: None)
+
+
+class TestPlainHandlers:
+    """In real time: threads have no virtual one."""
+
+    def test_a_partition_has_a_thread_and_gets_one_batch_at_a_time(self) -> None:
+        running: dict[str, int] = {}
+        overlaps: list[str] = []
+        threads: dict[str, set[int]] = {"0": set(), "1": set()}
+        counts = {"0": 0, "1": 0}
+        both = threading.Barrier(2, timeout=20)
+
+        def handle(batch: EventBatch) -> None:
+            partition = batch.partition
+            running[partition] = running.get(partition, 0) + 1
+            if running[partition] > 1:
+                overlaps.append(partition)
+            threads[partition].add(threading.get_ident())
+            if not counts[partition]:
+                both.wait()  # passed only if the two partitions are handled at the same time
+            counts[partition] += len(batch)
+            running[partition] -= 1
+
+        async def main() -> None:
+            hub = MemoryHub(2)
+            for partition in counts:
+                hub.append(partition, [b"x"] * 20)
+            processor = made(hub, batch_count_max=1)
+            processor.on_batch(handle)
+            await run_until(processor, lambda: counts == {"0": 20, "1": 20})
+
+        asyncio.run(main())
+
+        assert overlaps == []
+        assert [len(idents) for idents in threads.values()] == [1, 1]
+        assert threads["0"] != threads["1"]
+
+    def test_a_plain_handler_may_ask_whether_its_partition_is_lost(self) -> None:
+        answers: list[bool] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub)
+
+            @processor.on_batch
+            def handle(batch: EventBatch, partition: PartitionContext) -> None:
+                answers.append(partition.is_lost)
+
+            await run_until(processor, lambda: answers)
+
+        asyncio.run(main())
+
+        assert answers == [False]
+
+    @pytest.mark.parametrize("error", [StopIteration("no next"), asyncio.CancelledError(), GeneratorExit()])
+    def test_whatever_a_plain_handler_raises_is_its_failure(self, error: BaseException) -> None:
+        calls: list[int] = []
+        errors: list[HublineError] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub)
+            processor.on_error(errors.append)
+
+            @processor.on_batch
+            def handle(batch: EventBatch) -> None:
+                calls.append(len(batch))
+                if len(calls) == 1:
+                    raise error
+
+            await run_until(processor, lambda: len(calls) > 1)
+
+        asyncio.run(main())
+
+        assert len(calls) == 2
+
+    def test_a_plain_handler_does_not_block_the_event_loop(self) -> None:
+        entered, leave = threading.Event(), threading.Event()
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub)
+
+            @processor.on_batch
+            def handle(batch: EventBatch) -> None:
+                entered.set()
+                assert leave.wait(20)
+
+            async with processor:
+                await until(entered.is_set, seconds_max=20)
+                await asyncio.sleep(0)  # the loop still turns
+                leave.set()
+
+        asyncio.run(main())
+
+    def test_nothing_is_left_running(self) -> None:
+        before = set(threading.enumerate())
+
+        async def main() -> None:
+            hub = MemoryHub(4)
+            for partition in range(4):
+                hub.append(str(partition), [b"x"])
+            processor = made(hub)
+            seen: list[str] = []
+            processor.on_batch(lambda batch: seen.append(batch.partition))
+            processor.on_error(lambda error: None)
+            await run_until(processor, lambda: len(seen) == 4)
+
+        asyncio.run(main())
+
+        deadline = time.monotonic() + 20
+        while left := set(threading.enumerate()) - before:
+            assert time.monotonic() < deadline, f"threads are left running: {left}"
+            next(iter(left)).join(1)
+
+
+class TestErrorHandler:
+    @virtual
+    async def test_its_own_failure_is_logged_and_changes_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+        scene = Scene()
+        scene.append(1)
+        processor = made(scene.hub, control_thread=False)
+        attempts: list[int] = []
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            attempts.append(len(batch))
+            if len(attempts) <= 3:
+                raise ValueError("not yet")
+
+        @processor.on_error
+        async def fail(error: HublineError) -> None:
+            raise RuntimeError("the pager is down")
+
+        with caplog.at_level(logging.ERROR, "hubline"):
+            await run_until(processor, lambda: len(attempts) == 4)
+
+        assert "on_error_failed" in caplog.text
+        assert "the pager is down" in caplog.text
