@@ -22,7 +22,8 @@ class ControlLoop:
     def __init__(self, *, in_thread: bool) -> None:
         self._thread: threading.Thread | None = None
         if in_thread:
-            self.loop = asyncio.new_event_loop()
+            self._runner = asyncio.Runner()
+            self.loop = self._runner.get_loop()
             # A daemon, so that a handler stuck for good does not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="hubline-control", daemon=True)
             self._thread.start()
@@ -34,16 +35,14 @@ class ControlLoop:
         return await call_on(self.loop, function, *args, **kwargs)
 
     async def close(self) -> None:
+        """Ends the thread; what still runs on its loop is cancelled."""
         if self._thread is not None:
             self.loop.call_soon_threadsafe(self.loop.stop)
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
+        with self._runner:
             self.loop.run_forever()
-        finally:
-            self.loop.close()
 
 
 async def call_on(

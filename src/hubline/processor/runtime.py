@@ -60,7 +60,7 @@ class Runtime:
         await self._control.call(self._dispatcher.start)
         self._spawn(self._watch_hub())
         if self._options.control_thread:
-            self._spawn(self._control.call(self._watch_loop))
+            asyncio.run_coroutine_threadsafe(self._watch_loop(), self._control.loop)
 
     async def stop(self) -> None:
         self.is_stopped = True
