@@ -113,7 +113,7 @@ def decode(data: bytes, *, count: int, checksum: int) -> pa.RecordBatch:
         raise PayloadDamaged(f"its {len(data):,} bytes do not match their checksum")
     try:
         events = pa.ipc.read_record_batch(_in_arrow_memory(data), OUTGOING_SCHEMA)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         raise PayloadDamaged(str(error)) from error
     if len(events) != count:
         raise PayloadDamaged(f"it holds {len(events)} events instead of {count}")

@@ -112,7 +112,6 @@ class Opened:
 
     hold: Hold
     next_sequence: int
-    last_sequence: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +231,7 @@ class Partition:
                     "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
                     (group, hold.holder_id, epoch, liveness_id),
                 )
-        return Opened(hold, next_sequence, state.last_sequence)
+        return Opened(hold, next_sequence)
 
     def release_reader(self, hold: Hold) -> None:
         """Lets the partition go, unless another reader has taken it since."""
