@@ -54,6 +54,12 @@ def test_constructing_a_store_touches_nothing(tmp_path: Path) -> None:
     asyncio.run(store.close())
 
 
+def test_sqlite_costs_no_postgres_driver() -> None:
+    script = "import sys; from hubline.stores.sql import SqliteStore; print('psycopg' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
+
+
 def test_a_relative_path_stays_what_it_was_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = SqliteStore("store.db")

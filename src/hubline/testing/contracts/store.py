@@ -357,13 +357,15 @@ class HandoverContract(StoreFactory):
         assert (await store.list_ownership(GROUP)).ownerships == ()
 
     @scenario
-    async def test_relinquishing_keeps_the_request(self, store: CheckpointStore) -> None:
+    async def test_relinquishing_keeps_the_request_in_any_epoch(self, store: CheckpointStore) -> None:
         held = await claim(store, "a", epoch=1)
         await store.request_handover([KEY], owner_id="b")
 
         (given_up,) = await store.claim_ownership([replace(held, owner_id="")])
+        (raised,) = await store.claim_ownership([replace(given_up, epoch=7)])
 
         assert (given_up.owner_id, given_up.requested_by) == ("", "b")
+        assert (raised.epoch, raised.requested_by) == (7, "b")
         assert (await listed_ownership(store)).requested_by == "b"
 
     @scenario
