@@ -63,7 +63,9 @@ class Prefetch:
         self._task = asyncio.create_task(self._run(), name=f"hubline-prefetch-{source.partition}")
 
     async def next_batch(self, *, count_max: int, wait_seconds: float, heartbeat: bool) -> EventBatch | None:
-        """The next batch: full, or what has come within the wait. None once ``stop`` was called.
+        """The next batch: full, or as large as the byte bound allows, or what has come within the wait.
+
+        None once ``stop`` was called.
 
         Where nothing has come at all, waits on; or returns an empty batch if ``heartbeat``. Raises what ended the
         reading at once: what is buffered then is read again by the next run.
@@ -74,7 +76,8 @@ class Prefetch:
             if self._failed is not None:
                 raise self._failed
             is_late = loop.time() >= deadline
-            if self._count >= count_max or (self._count and is_late):
+            is_full = self._count >= count_max or not self._room.is_set()
+            if is_full or (self._count and is_late):
                 return self._take(count_max)
             if is_late and heartbeat:
                 return EventBatch.empty(self._source.partition)
@@ -99,13 +102,16 @@ class Prefetch:
         wanted = min(count_max, self._count)
         while wanted:
             part = self._buffer.popleft()
+            self._bytes -= part.nbytes
             if len(part) > wanted:
-                self._buffer.appendleft(part.slice(wanted))
+                # The bytes of the rest are counted anew: those of two slices do not add up to those of the whole.
+                rest = part.slice(wanted)
+                self._buffer.appendleft(rest)
+                self._bytes += rest.nbytes
                 part = part.slice(0, wanted)
             parts.append(part)
             wanted -= len(part)
             self._count -= len(part)
-            self._bytes -= part.nbytes
         if self._bytes < self._source.bytes_max:
             self._room.set()
         return EventBatch.concat(parts)

@@ -440,10 +440,11 @@ class PartitionPump:
         log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
         await self._mark_handled(batch)
 
-    def _handler_failed(self, name: str, batch: EventBatch, attempts: int, cause: BaseException) -> HandlerFailed:
-        first, last = (batch.first_sequence, batch.last_sequence) if len(batch) else (-1, -1)
+    def _handler_failed(self, name: str, batch: EventBatch | None, attempts: int, cause: Exception) -> HandlerFailed:
+        first, last = (batch.first_sequence, batch.last_sequence) if batch else (-1, -1)
+        events = "" if batch is None else f", events {first} to {last}" if batch else ", a heartbeat"
         failed = HandlerFailed(
-            f"{name} failed for partition {self.key.partition}, events {first} to {last}, in attempt {attempts}: "
+            f"{name} failed for partition {self.key.partition}{events}, in attempt {attempts}: "
             f"{type(cause).__name__}: {cause}",
             partition=self.key.partition,
             first_sequence=first,
@@ -543,7 +544,7 @@ class PartitionPump:
         try:
             await self._call(name, *arguments)
         except Exception as error:
-            raise self._handler_failed(name, EventBatch.empty(self.key.partition), 1, error) from error
+            raise self._handler_failed(name, None, 1, error) from error
 
     async def _call_reported(self, name: str, *arguments: object) -> None:
         """Calls a handler whose failure is reported, and changes nothing."""
