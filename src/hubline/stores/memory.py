@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey
 from hubline.stores.fencing import NOBODY, fenced
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _atomic(
+    method: Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]]:
+    """Makes a method that awaits nothing one step, for all threads."""
+
+    @functools.wraps(method)
+    async def locked(store: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._lock:  # noqa: SLF001 - this module's own
+            return await method(store, *args, **kwargs)
+
+    return locked
 
 
 class MemoryStore:
     """A :class:`~hubline.ports.CheckpointStore` that lasts as long as its process.
 
-    No method awaits anything, so each is atomic within its event loop. ``now`` is the store's own clock, in seconds.
+    No method awaits anything, and each holds a lock: processors of one process call from threads of their own.
+    ``now`` is the store's own clock, in seconds.
     Everything is listed in the order in which it first appeared: the same calls give the same answers.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._lock = threading.RLock()
         self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
 
+    @_atomic
     async def list_ownership(self, group: GroupKey) -> GroupState:
         state = self._groups[group]
         return GroupState(
@@ -32,22 +54,27 @@ class MemoryStore:
             ),
         )
 
+    @_atomic
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         return [self._write_claim(claim) for claim in claims if self._is_current(claim)]
 
+    @_atomic
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
         self._groups[group].members[member.owner_id] = _Seen(member.partitions_max, self._now())
         return [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
 
+    @_atomic
     async def leave(self, group: GroupKey, owner_id: str) -> None:
         self._groups[group].members.pop(owner_id, None)
 
+    @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         for key in keys:
             record = self._groups[key.group_key].records.get(key.partition)
             if record is not None:
                 record.requested_by, record.requested_at = owner_id, self._now()
 
+    @_atomic
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
         fence = self._groups[key.group_key].fences.setdefault(key.partition, _Fence(epoch))
         if fence.epoch > epoch:
@@ -55,10 +82,12 @@ class MemoryStore:
         fence.epoch = epoch
         return fence.checkpoint
 
+    @_atomic
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
         fences = self._groups[group].fences.values()
         return [fence.checkpoint for fence in fences if fence.checkpoint is not None]
 
+    @_atomic
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         key = checkpoint.key
         fence = self._groups[key.group_key].fences.get(key.partition)
@@ -67,6 +96,7 @@ class MemoryStore:
         if fence.checkpoint is None or fence.checkpoint.sequence_number < checkpoint.sequence_number:
             fence.checkpoint = checkpoint
 
+    @_atomic
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
         group = self._groups[key.group_key]
         fence = group.fences.setdefault(key.partition, _Fence(NOBODY))
