@@ -29,6 +29,8 @@ EVENT_COUNT: Final = 400_000
 # As many partitions as a small hub has, each with its own sender or receiver.
 PARTITION_COUNT: Final = 4
 ROUNDS: Final = 3
+# Not the system's choice, which may be memory: the point is what reaches a disk.
+FOLDER: Final = "/var/tmp"
 
 
 @benchmark("local-append")
@@ -62,8 +64,7 @@ def best(measure: Callable[[Path], float]) -> float:
 
 
 def _in_folder(measure: Callable[[Path], float]) -> float:
-    # Not the system's choice, which may be memory: the point is what reaches a disk.
-    with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir="/var/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir=FOLDER) as folder:
         return measure(Path(folder))
 
 

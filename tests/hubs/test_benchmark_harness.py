@@ -1,0 +1,87 @@
+"""Benchmarks can be named, listed, and read by people and by programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness, local_hub
+from benchmarks.harness import Result, benchmark, main
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One benchmark that costs nothing, and no others."""
+    monkeypatch.setattr(harness, "_benchmarks", {})
+
+    @benchmark("tiny")
+    def measure() -> Iterator[Result]:
+        yield Result("tiny", 1234.5, "things/s", 0.25, "the limit")
+        yield Result("tiny-single", 0.5, "s", 2.0, "a peer")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tiny", "--json"]) == 0
+
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first == {"name": "tiny", "value": 1234.5, "unit": "things/s", "ratio": 0.25, "against": "the limit"}
+    assert second["name"] == "tiny-single"
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_person_gets_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("tiny", "1,234", "things/s", "0.25", "the limit", "tiny-single", "0.50"))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_an_unknown_name_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tiny", "tyni"]) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "tyni" in captured.err
+    assert "tiny" in captured.err
+
+
+@pytest.mark.usefixtures("tiny")
+def test_names_are_taken_once() -> None:
+    with pytest.raises(ValueError, match="two benchmarks named tiny"):
+        benchmark("tiny")(list)
+
+
+def test_the_program_lists_its_benchmarks() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--list"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert {"local-append", "local-read"} <= set(listed.stdout.split())
+
+
+def test_the_embedded_hub_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_hub, "FOLDER", tmp_path)
+    monkeypatch.setattr(local_hub, "EVENT_COUNT", 8_000)
+    monkeypatch.setattr(local_hub, "ROUNDS", 1)
+
+    results = [*local_hub.local_append(), *local_hub.local_read()]
+
+    assert [result.name for result in results] == [
+        "local-append",
+        "local-append-single",
+        "local-read",
+        "local-read-single",
+    ]
+    assert all(result.value > 0 and result.ratio > 0 for result in results)
+    assert list(tmp_path.iterdir()) == []
