@@ -30,7 +30,7 @@ EVENT_COUNT: Final = 400_000
 PARTITION_COUNT: Final = 4
 ROUNDS: Final = 3
 # Not the system's choice, which may be memory: the point is what reaches a disk.
-FOLDER: Final = "/var/tmp"
+FOLDER: Final = "/var/tmp"  # noqa: S108
 
 
 @benchmark("local-append")
@@ -81,17 +81,27 @@ def _batch(seed: int) -> pa.RecordBatch:
 
 
 def append(partition_count: int, folder: Path) -> float:
-    """Seconds to append all events, with one sender a partition."""
+    """Seconds to append all events."""
 
     async def measured() -> float:
-        async with _hub(folder, partition_count) as hub:
-            return await _timed(_fill(hub, partition_count))
+        async with new_hub(folder, partition_count) as hub:
+            return await _timed(fill(hub, partition_count))
+
+    return asyncio.run(measured())
+
+
+def read(partition_count: int, folder: Path) -> float:
+    """Seconds to read all events."""
+
+    async def measured() -> float:
+        async with filled_hub(folder, partition_count) as hub:
+            return await _timed(drained(hub, partition_count))
 
     return asyncio.run(measured())
 
 
 @asynccontextmanager
-async def _hub(folder: Path, partition_count: int) -> AsyncIterator[LocalHub]:
+async def new_hub(folder: Path, partition_count: int) -> AsyncIterator[LocalHub]:
     await create_hub(folder, "bench", partitions=partition_count)
     hub = LocalHub(folder, "bench")
     try:
@@ -100,36 +110,36 @@ async def _hub(folder: Path, partition_count: int) -> AsyncIterator[LocalHub]:
         await hub.close()
 
 
-async def _fill(hub: LocalHub, partition_count: int) -> None:
-    async def fill(partition: str) -> None:
+@asynccontextmanager
+async def filled_hub(folder: Path, partition_count: int) -> AsyncIterator[LocalHub]:
+    """A new hub with all events, spread evenly."""
+    async with new_hub(folder, partition_count) as hub:
+        await fill(hub, partition_count)
+        yield hub
+
+
+async def fill(hub: LocalHub, partition_count: int) -> None:
+    """Appends all events, with one sender a partition."""
+
+    async def fill_one(partition: str) -> None:
         sender = await hub.open_sender()
         for number in range(EVENT_COUNT // BATCH_COUNT // partition_count):
             await sender.send(supply[number % len(supply)], partition=partition)
 
     supply = batches()
-    await asyncio.gather(*(fill(str(index)) for index in range(partition_count)))
+    await asyncio.gather(*(fill_one(str(index)) for index in range(partition_count)))
 
 
-def read(partition_count: int, folder: Path) -> float:
-    """Seconds to read all events, with one receiver a partition, in batches as large as they were sent."""
+async def drained(hub: LocalHub, partition_count: int) -> None:
+    """Reads all events, with one receiver a partition, in batches as large as they were sent."""
 
-    async def measured() -> float:
-        async with _hub(folder, partition_count) as hub:
-            await _fill(hub, partition_count)
-            return await _timed(_drain(hub, partition_count))
-
-    return asyncio.run(measured())
-
-
-async def _drain(hub: LocalHub, partition_count: int) -> None:
-    async def drain(partition: str) -> None:
+    async def drain_one(partition: str) -> None:
         receiver = await hub.open_receiver(partition, group="$Default", position=Position.earliest(), epoch=1)
         left_count = EVENT_COUNT // partition_count
         while left_count:
-            batch = await receiver.receive(count_max=BATCH_COUNT, wait_seconds=1)
-            left_count -= len(batch)
+            left_count -= len(await receiver.receive(count_max=BATCH_COUNT, wait_seconds=1))
 
-    await asyncio.gather(*(drain(str(index)) for index in range(partition_count)))
+    await asyncio.gather(*(drain_one(str(index)) for index in range(partition_count)))
 
 
 async def _timed(call: Awaitable[None]) -> float:
