@@ -136,6 +136,7 @@ class Recorder:
     def __init__(self, processor: Processor, behaviour: Behaviour | None = None) -> None:
         self.processor = processor
         self.behaviour = behaviour
+        self.assigning: Callable[[PartitionContext], None] = lambda partition: None
         self.handled: defaultdict[str, list[int]] = defaultdict(list)
         self.batches: list[EventBatch] = []
         self.delivered_at: list[float] = []
@@ -179,6 +180,7 @@ class Recorder:
         self.handled[batch.partition] += batch.arrow.column("sequenceNumber").to_pylist()
 
     async def _on_assigned(self, partition: PartitionContext) -> None:
+        self.assigning(partition)
         self.happened.append(f"assigned {partition.partition}")
         self.contexts[partition.partition] = partition
 

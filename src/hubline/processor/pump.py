@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from hubline.errors import (
+    ConfigError,
     DeadLetterLimit,
     Fenced,
     HandlerFailed,
@@ -91,9 +92,12 @@ class Control(Protocol):
 class PartitionContext:
     """One partition as a handler sees it: where it stands, and the means to checkpoint it."""
 
-    def __init__(self, pump: PartitionPump, opened_from: Checkpoint | None) -> None:
+    def __init__(
+        self, pump: PartitionPump, opened_from: Checkpoint | None, *, in_progress: EventBatch | None = None
+    ) -> None:
         self._pump = pump
         self._opened_from = opened_from
+        self._in_progress = in_progress
         self._start: Position | None = None
 
     @property
@@ -140,15 +144,31 @@ class PartitionContext:
 
     def start_at(self, position: Position) -> None:
         """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
+        if not self._pump.is_assigning:
+            raise ProcessorError("start_at is for on_assigned: reading has begun already", partition=self.partition)
         self._start = position
 
     async def checkpoint(self, event: Event | None = None) -> None:
-        """Marks everything up to the event (by default: up to the end of the batch in progress) as done."""
-        await self._pump.checkpoint_by_hand(event)
+        """Marks everything up to the event as done.
+
+        By default that is up to the end of the batch that the calling handler was given; elsewhere, up to what is
+        handled. Raises StoreUnavailable if it could not be written, and Fenced if the partition is another's by now.
+        """
+        await self._pump.checkpoint_by_hand(event, in_progress=self._in_progress)
 
     def checkpoint_from_thread(self, event: Event | None = None) -> None:
         """The same for plain handlers, which run in a thread."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ProcessorError(
+                "checkpoint_from_thread would block the event loop: in an async handler, await partition.checkpoint()",
+                partition=self.partition,
+            )
         asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._pump.loop).result()
+
+    def for_batch(self, batch: EventBatch) -> PartitionContext:
+        """The same partition, for the handler that is given this batch."""
+        return PartitionContext(self._pump, self._opened_from, in_progress=batch)
 
     def __repr__(self) -> str:
         return f"PartitionContext({self.key}, epoch={self.epoch})"
@@ -162,6 +182,7 @@ class PartitionPump:
         self.epoch = ownership.epoch
         self.loop = asyncio.get_running_loop()
         self.handled: tuple[str, int] | None = None
+        self.is_assigning = False
         self._wiring = wiring
         self._control = control
         self._options = wiring.options
@@ -306,7 +327,11 @@ class PartitionPump:
         self.handled = None
         self._events_since_checkpoint = 0
         self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
-        await self._call_guarded("on_assigned", self._context)
+        self.is_assigning = True
+        try:
+            await self._call_guarded("on_assigned", self._context)
+        finally:
+            self.is_assigning = False
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
 
     async def _start_position(self) -> tuple[Position, int | None]:
@@ -366,16 +391,14 @@ class PartitionPump:
     # Handling
 
     async def _handle(self, batch: EventBatch) -> None:
-        self._in_progress = batch
         try:
             await self._try(batch)
-            await self._mark_handled(batch)
         except HandlerFailed as error:
             if self._options.on_failure is FailureChoice.STOP or not len(batch):
                 raise
             await self._find_failing(batch, error)
-        finally:
-            self._in_progress = None
+        else:
+            await self._mark_handled(batch)
 
     async def _mark_handled(self, batch: EventBatch) -> None:
         if not len(batch):
@@ -407,9 +430,12 @@ class PartitionPump:
             await asyncio.sleep(LEASE_POLL_SECONDS)
         stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
         try:
-            async with asyncio.timeout(self._options.handler_seconds_max) as limit:
-                await self._call("on_batch", batch, self._context)
-        except Exception as error:  # noqa: BLE001 - whatever a handler raises is its failure
+            with self._progress(batch) as context:
+                async with asyncio.timeout(self._options.handler_seconds_max) as limit:
+                    await self._call("on_batch", batch, context)
+        except Exception as error:
+            if isinstance(error, Fenced) and error.partition == self.key.partition:
+                raise  # from its checkpoint: the partition is no longer this session's, and trying again is futile
             too_long = TimeoutError(f"it ran longer than handler_seconds_max={self._options.handler_seconds_max}")
             return self._handler_failed("on_batch", batch, attempt, too_long if limit.expired() else error)
         finally:
@@ -418,6 +444,8 @@ class PartitionPump:
 
     async def _find_failing(self, batch: EventBatch, failed: HandlerFailed) -> None:
         """Halves a failing batch until its failing events are found, in order; each goes to on_dead_letter."""
+        if isinstance(failed.__cause__, StoreError):
+            raise failed  # from its checkpoint: no event is to blame
         if len(batch) > 1:
             middle = len(batch) // 2
             for half in (batch.slice(0, middle), batch.slice(middle)):
@@ -436,9 +464,19 @@ class PartitionPump:
             )
             raise DeadLetterLimit(message, partition=self.key.partition) from failed.__cause__
         letter = DeadLetter(self.key, batch[0], failed.__cause__ or failed, failed.attempts)
-        await self._call_guarded("on_dead_letter", letter, self._context)
+        with self._progress(batch) as context:
+            await self._call_guarded("on_dead_letter", letter, context)
         log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
         await self._mark_handled(batch)
+
+    @contextmanager
+    def _progress(self, batch: EventBatch) -> Iterator[PartitionContext]:
+        """While a handler is at a batch: the context for it, whose checkpoints cover that batch."""
+        self._in_progress = batch
+        try:
+            yield self._context.for_batch(batch)
+        finally:
+            self._in_progress = None
 
     def _handler_failed(self, name: str, batch: EventBatch | None, attempts: int, cause: Exception) -> HandlerFailed:
         first, last = (batch.first_sequence, batch.last_sequence) if batch else (-1, -1)
@@ -461,14 +499,17 @@ class PartitionPump:
 
     # Checkpoints
 
-    async def checkpoint_by_hand(self, event: Event | None) -> None:
+    async def checkpoint_by_hand(self, event: Event | None, *, in_progress: EventBatch | None) -> None:
+        """``in_progress`` is the batch of the calling handler: another one's may still fail."""
+        done = self.handled
         if event is not None:
-            await self._write(Checkpoint(self.key, event.offset, event.sequence_number))
-        elif self._in_progress is not None and len(self._in_progress):
-            batch = self._in_progress
-            await self._write(Checkpoint(self.key, batch.last_offset, batch.last_sequence))
-        elif self.handled is not None:
-            await self._write(Checkpoint(self.key, *self.handled))
+            if event.partition != self.key.partition:
+                raise ConfigError(f"an event of partition {event.partition} is no place in {self.key.partition}")
+            done = (event.offset, event.sequence_number)
+        elif in_progress and in_progress is self._in_progress:
+            done = (in_progress.last_offset, in_progress.last_sequence)
+        if done is not None:
+            await self._write(Checkpoint(self.key, *done))
 
     async def _checkpoint_handled(self) -> None:
         """Writes what is handled. A store that is down costs repeats, should this processor die, but no progress."""
@@ -483,12 +524,19 @@ class PartitionPump:
     async def _checkpoint_finally(self) -> None:
         if not self._options.checkpoint.is_automatic or self.handled is None:
             return
+        why = ""
         for attempt in range(1, FINAL_CHECKPOINT_ATTEMPTS_MAX + 1):
-            with suppress(StoreUnavailable):
+            try:
                 await self._write(Checkpoint(self.key, *self.handled))
+            except Fenced:
+                raise
+            except StoreError as error:
+                why = str(error)
+                await asyncio.sleep(self._options.retry.delay(attempt, self._wiring.rng))
+            else:
                 return
-            await asyncio.sleep(self._options.retry.delay(attempt, self._wiring.rng))
-        self._report(StoreUnavailable(f"the last checkpoint of partition {self.key.partition} could not be written"))
+        message = f"the last checkpoint of partition {self.key.partition} could not be written: {why}"
+        self._report(StoreError(message))
 
     async def _write(self, checkpoint: Checkpoint) -> None:
         async with self._checkpoint_lock:
