@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -154,5 +155,24 @@ def test_many_batches_are_removed_while_others_are_appended(tmp_path: Path) -> N
 
             assert await bounds(hub) == (600, 619)
             assert await texts(await opened(hub), 20) == ["new"] * 20
+
+    run(test())
+
+
+def test_a_clock_that_goes_back_takes_no_event_back_in_time(tmp_path: Path) -> None:
+    async def test() -> None:
+        clock = ManualClock()
+        async with new_hub(tmp_path, clock=clock) as hub:
+            await send(hub, "a")
+            clock.now -= HOUR
+            await send(hub, "b")
+            clock.now += 2 * HOUR
+            await send(hub, "c")
+
+            batch = await (await opened(hub)).receive(count_max=3, wait_seconds=0)
+            a, b, c = (event.enqueued_time for event in batch)
+            assert (b - a, c - a) == (timedelta(0), timedelta(hours=1))
+            assert await texts(await opened(hub, Position.enqueued(a)), 3) == ["a", "b", "c"]
+            assert await texts(await opened(hub, Position.enqueued(a, inclusive=False)), 1) == ["c"]
 
     run(test())

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -119,15 +118,14 @@ class Appends:
             life.partition(index).append(payloads, now_us=self._now_us())
         except HubFull as error:
             if len(group) == 1:
-                group[0].done.set_exception(error)
-            for share in group if len(group) > 1 else []:
-                self._write([share])  # the smaller ones may fit
+                _fail(group, error)
+            else:
+                for share in group:  # the smaller ones may fit
+                    self._write([share])
         except HubError as error:
-            for share in group:
-                share.done.set_exception(error)
+            _fail(group, error)
         except BaseException as error:
-            for share in group:
-                share.done.set_exception(error)
+            _fail(group, error)
             raise
         else:
             # Dying between the commit and this line tells nobody; who waits finds the events at its next look.
@@ -144,8 +142,13 @@ class Appends:
             if is_due:
                 self._trimmed[share.key] = now
         if is_due:
-            with suppress(HubError):  # the events are safe, and a later append tries again
-                self._threads.start(self.trim, share.life, share.index, share.retention)
+            # Nobody waits for it: the events are safe, and where it fails a later append tries again.
+            self._threads.start(self.trim, share.life, share.index, share.retention)
 
     def _now_us(self) -> int:
         return int(self._clock() * _MICROSECONDS)
+
+
+def _fail(group: Sequence[Share], error: BaseException) -> None:
+    for share in group:
+        share.done.set_exception(error)

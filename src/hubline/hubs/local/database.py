@@ -117,9 +117,13 @@ def connect(path: Path, *, create: bool = False) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
-    # FULL: every commit is on the disk before it is acknowledged.
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES_MAX // PAGE_BYTES}")
+    try:
+        # FULL: every commit is on the disk before it is acknowledged.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_BYTES_MAX // PAGE_BYTES}")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 

@@ -388,11 +388,12 @@ class Partition:
         self, connection: sqlite3.Connection, state: _State, time: datetime, *, inclusive: bool
     ) -> int:
         microseconds = (time - _EPOCH) // _MICROSECOND
-        (sequence,) = connection.execute(
-            "SELECT min(first_sequence) FROM batches WHERE enqueued_us >= ?",
+        row = connection.execute(
+            # Times never go back, so the first by time is also the first by sequence number.
+            "SELECT first_sequence FROM batches WHERE enqueued_us >= ? ORDER BY enqueued_us, first_sequence LIMIT 1",
             (microseconds if inclusive else microseconds + 1,),
         ).fetchone()
-        return state.next_sequence if sequence is None else int(sequence)
+        return int(row[0]) if row else state.next_sequence
 
     def _invalid(self, state: _State, reason: str, position: Position) -> PositionInvalid:
         return PositionInvalid(

@@ -52,7 +52,7 @@ class Session:
 
     async def close(self) -> None:
         self.threads.refuse_more()
-        for life in self._lives.values():
+        for life in list(self._lives.values()):
             life.signal.wake_all()
         await self.threads.close(self._let_go)
         for life in self._lives.values():
