@@ -255,3 +255,17 @@ def test_a_closed_store_says_so() -> None:
                 await pooled.connection()
 
     asyncio.run(scenario())
+
+
+def test_calls_that_wait_for_a_thread_when_the_store_closes_are_told_so() -> None:
+    async def scenario() -> None:
+        async with Pooled() as pooled:
+            calls = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(3 * CONNECTION_COUNT_MAX)]
+            await asyncio.sleep(0)
+            await pooled.pool.close()
+
+            # Not a cancellation: nobody cancelled them.
+            failures = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(failure, StoreError) for failure in failures)
+
+    asyncio.run(scenario())

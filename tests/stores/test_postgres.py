@@ -88,6 +88,13 @@ def test_a_wrong_password_is_told_apart_from_a_server_that_is_away(postgres_data
     assert "check the user and the password" in str(error)
 
 
+def test_a_server_without_ssl_is_told_apart_too(postgres_database: Secret) -> None:
+    error = failure(Secret(postgres_database.reveal() + "?sslmode=require"))
+
+    assert not isinstance(error, StoreUnavailable)
+    assert "switch SSL on at the server" in str(error)
+
+
 def test_a_missing_database_is_named(postgres_server: PostgresServer) -> None:
     error = failure(postgres_server.conninfo("nowhere"))
 

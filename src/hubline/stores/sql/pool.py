@@ -40,8 +40,7 @@ class ConnectionPool:
 
     async def run(self, work: Callable[[Connection], Result]) -> Result:
         """What ``work`` returns. Raises StoreUnavailable or another StoreError where the database fails."""
-        if self._is_closed:
-            raise StoreError(f"{self._database.shown} was closed: open a new store")
+        self._check_open()
         self._cut_calls(until=time.monotonic())
         call = self._threads.submit(self._call, work, time.monotonic() + self._call_seconds_max)
         try:
@@ -59,7 +58,7 @@ class ConnectionPool:
 
     def _shut_down(self) -> None:
         self._cut_calls(until=float("inf"))
-        self._threads.shutdown(cancel_futures=True)
+        self._threads.shutdown()  # calls that still wait for a thread find the pool closed
         while self._idle:
             self._idle.pop().close()
 
@@ -69,7 +68,12 @@ class ConnectionPool:
                 if deadline <= until:
                     connection.cut()
 
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreError(f"{self._database.shown} was closed: open a new store")
+
     def _call(self, work: Callable[[Connection], Result], deadline: float) -> Result:
+        self._check_open()
         try:
             with self._connection(deadline) as connection:
                 return work(connection)
@@ -85,6 +89,8 @@ class ConnectionPool:
         connection = self._idle_connection() or self._database.connect()
         with self._lock:
             self._deadlines[connection] = deadline
+            if self._is_closed:
+                connection.cut()
         try:
             yield connection
         except HublineError:

@@ -115,7 +115,7 @@ class _PostgresDatabase:
             return None
         if error.sqlstate is None:
             return self._explain_lost(error)
-        text = self._without_secret(str(error.diag.message_primary))
+        text = self._without_secret(error.diag.message_primary or str(error))
         if error.sqlstate.startswith(_TRY_AGAIN):
             return StoreUnavailable(f"{self.shown} cannot be used now: {text}")
         return StoreError(f"{self.shown} refused: {text}{_ADVICE.get(error.sqlstate, '')}")
@@ -142,6 +142,7 @@ _REFUSALS = {
     "does not exist": "create it, or correct the address",
     "permission denied for database": "grant the user CONNECT on it",
     "invalid sslmode": "correct sslmode in the address",
+    "does not support SSL": "switch SSL on at the server, or ask for none with sslmode=disable",
 }
 
 # By SQLSTATE, whole or its beginning: connection lost; out of memory or connections; deadlock; lock not available;
