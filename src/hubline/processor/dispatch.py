@@ -63,11 +63,10 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Held:
-    """A partition that this processor holds. ``expires_at`` is when its lease ends by ``clock`` unless renewed."""
+    """A partition that this processor holds. ``expires_at`` is when its lease ends unless renewed."""
 
     ownership: Ownership
     expires_at: float
-    clock: Callable[[], float]
     release: asyncio.Task[None] | None = None
     epoch_floor: int = 0
 
@@ -107,6 +106,7 @@ class Dispatcher:
         self._versions = asyncio.Lock()
         self._wake = asyncio.Event()
         self._is_stopping = False
+        self._clock: Callable[[], float] = _time
 
     @property
     def held(self) -> dict[str, Ownership]:
@@ -116,10 +116,11 @@ class Dispatcher:
     def is_current(self, partition: str, epoch: int) -> bool:
         """Whether the lease under which the partition was opened still runs. Any thread may ask."""
         held = self._held.get(partition)
-        return held is not None and held.ownership.epoch == epoch and held.clock() < held.expires_at
+        return held is not None and held.ownership.epoch == epoch and self._clock() < held.expires_at
 
     async def start(self) -> None:
         """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
+        self._clock = asyncio.get_running_loop().time
         await self._bounded(self._store.renew_ownership, self._group, self._member, ())
         self._tasks = [
             asyncio.create_task(self._renew_forever(), name="hubline-renew"),
@@ -295,8 +296,7 @@ class Dispatcher:
         sent_at = _time()
         # Dying after this call leaves the partitions to this owner id until the lease runs out, or to its restart.
         for ownership in await self._bounded(self._store.claim_ownership, claims):
-            expires_at = sent_at + self._lease.lease_seconds
-            self._held[ownership.key.partition] = _Held(ownership, expires_at, asyncio.get_running_loop().time)
+            self._held[ownership.key.partition] = _Held(ownership, sent_at + self._lease.lease_seconds)
             log.info("claimed partition=%s epoch=%d", ownership.key.partition, ownership.epoch)
             self._holder.open(ownership)
 
