@@ -101,6 +101,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.name = name
         self.is_dead = False
         self.paused_until = 0.0
+        self._steps_to_live: int | None = None
         self._rate = rate
         self._clock_start = clock_start
         # Kept, so that no coroutine of a killed process is closed, and its ``finally`` run, by the garbage collector.
@@ -114,9 +115,15 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.tasks.append(task)
         return task
 
-    def kill(self) -> None:
-        """SIGKILL: nothing of this process runs from now on."""
-        self.is_dead = True
+    def kill(self, *, after_steps: int = 0) -> None:
+        """SIGKILL: nothing of this process runs from now on, or after so many more callbacks: at any await."""
+        self._steps_to_live = after_steps
+        self.is_dead = after_steps == 0
+
+    @property
+    def is_doomed(self) -> bool:
+        """Whether it is dead, or will be in a few steps."""
+        return self.is_dead or self._steps_to_live is not None
 
     def pause(self, seconds: float) -> None:
         """SIGSTOP for a while: callbacks wait, the clock goes on."""
@@ -124,7 +131,7 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     def revive(self) -> None:
         """At the end of the world, to let tasks end in good order: what was missed runs late."""
-        self.is_dead, self.paused_until = False, 0.0
+        self.is_dead, self.paused_until, self._steps_to_live = False, 0.0, None
         for handle in self.never_run:
             self.world._push(self.world.now, handle, self)  # noqa: SLF001
         self.never_run.clear()
@@ -132,6 +139,9 @@ class SimProcess(asyncio.AbstractEventLoop):
     def run_handle(self, handle: asyncio.Handle) -> None:
         if handle.cancelled():
             return
+        if self._steps_to_live is not None:
+            self._steps_to_live -= 1
+            self.is_dead = self._steps_to_live <= 0
         asyncio._set_running_loop(self)  # noqa: SLF001 - what an event loop does
         try:
             handle._run()  # noqa: SLF001

@@ -108,7 +108,7 @@ class _Host:
 
     @property
     def is_up(self) -> bool:
-        return not self.process.is_dead and self.stopping is None
+        return not self.process.is_doomed and self.stopping is None
 
 
 class Simulation:
@@ -239,9 +239,7 @@ class Simulation:
         elif len(up) > 1 and kind == "stop":
             self._stop(rng.choice(up))
         elif up and kind in ("crash", "crash_restart"):
-            # After a few more steps, so that the crash falls on any await of whatever is going on.
-            host, steps = rng.choice(up), rng.randint(0, 40)
-            self._crash_after(host, steps, is_restarted=kind == "crash_restart" or len(up) == 1)
+            self._crash(rng.choice(up), is_restarted=kind == "crash_restart" or len(up) == 1)
 
     def _reset(self, partition: str) -> None:
         """Moves a checkpoint back, or removes it, while the partition is being processed."""
@@ -256,17 +254,18 @@ class Simulation:
     def _stop(self, host: _Host) -> None:
         host.stopping = host.process.spawn(host.processor.stop())
 
-    def _crash_after(self, host: _Host, steps: int, *, is_restarted: bool) -> None:
-        if steps > 0:
-            self.world.call_later(0.0005, lambda: self._crash_after(host, steps - 1, is_restarted=is_restarted))
-            return
-        if host.process.is_dead:
-            return
-        host.process.kill()
-        self.ledger.note(f"{host.process.name} is killed")
+    def _crash(self, host: _Host, *, is_restarted: bool) -> None:
+        # A few callbacks later, so that it falls on any await of whatever is going on.
+        steps = self.world.rng.randint(0, 200)
+        self.ledger.note(f"{host.process.name} is killed in {steps} steps")
+        host.process.kill(after_steps=steps)
         if is_restarted:
-            delay = self.world.rng.uniform(0, self.scenario.options.lease.lease_seconds)
-            self.world.call_later(delay, lambda: self.join(host.processor.owner_id))
+            delay = self.world.rng.uniform(1, self.scenario.options.lease.lease_seconds)
+            self.world.call_later(delay, lambda: self._restart(host))
+
+    def _restart(self, host: _Host) -> None:
+        host.process.kill()
+        self.join(host.processor.owner_id)
 
     # Events
 
@@ -294,6 +293,8 @@ class Simulation:
         # What was queued as a late fault must not strike after the weather has cleared.
         for host in self.hosts:
             host.process.paused_until = min(host.process.paused_until, self.world.now)
+            if host.process.is_doomed:
+                host.process.kill()
         if not any(host.is_up for host in self.hosts):
             self.join()
 
