@@ -95,6 +95,9 @@ class Registry:
             raise AmqpDecodeError(f"{composite.NAME} is a list, not {type(value.value).__name__}")
         return composite.from_fields(value.value)
 
+    def has(self, composite: Composite) -> bool:
+        return composite.CODE in self._by_descriptor
+
     def find(self, descriptor: object) -> type[Composite] | None:
         # Exact types: True and 1.0 would be found under 1 as well.
         return self._by_descriptor.get(descriptor) if type(descriptor) in (ULong, Symbol) else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from hubline.amqp.errors import AmqpDecodeError
@@ -43,6 +43,8 @@ DEPTH_MAX: Final = 32
 ZERO_WIDTH_ITEMS_MAX: Final = 65_536
 
 DESCRIBED: Final = 0x00
+NULL: Final = 0x40
+EMPTY_LIST: Final = 0x45
 
 
 def decode(data: Bytes) -> object:
@@ -52,6 +54,15 @@ def decode(data: Bytes) -> object:
     if not reader.is_at_end:
         raise AmqpDecodeError(f"{reader.end - reader.position} bytes are left after the value")
     return value
+
+
+class Span(NamedTuple):
+    """Where a value is: its code, then its size if it has one, then its content from ``start`` to ``end``."""
+
+    code: int
+    position: int
+    start: int
+    end: int
 
 
 class Reader:
@@ -91,7 +102,7 @@ class Reader:
     def pairs(self) -> list[tuple[object, object]]:
         """The next value, a map, as its pairs, in order; none if it is null."""
         code = self._take_code()
-        if code == _NULL:
+        if code == NULL:
             return []
         if code not in _MAP_SIZES:
             raise AmqpDecodeError(f"a map is expected at byte {self.position - 1}")
@@ -106,24 +117,46 @@ class Reader:
     def skip(self) -> None:
         """Passes over the next value. What is inside a list, map or array is not looked at."""
         described_count = 0
-        while (code := self._take_code()) == DESCRIBED:
+        while self.position < self.end and self.data[self.position] == DESCRIBED:
             described_count += 1
             if described_count > DEPTH_MAX:
                 raise _too_deep(self.position)
-            self.value()
-        if code not in _PAYLOADS:
+            self.descriptor()
+        self.span()
+
+    def span(self) -> Span:
+        """Passes over the next value, which has no descriptor, and tells where it is."""
+        position = self.position
+        code = self._take_code()
+        if code == DESCRIBED or code not in _PAYLOADS:
             raise _unknown_code(code, self.position)
         width = code >> 4
         if width in _VARIABLE_WIDTHS:
             try:
                 size = _size(self, _VARIABLE_WIDTHS[width])
-            except (IndexError, struct.error):
+            except struct.error:
                 raise _truncated(self.end) from None
         else:
             size = _FIXED_WIDTHS[width]
+        start = self.position
         self.position += size
         if self.position > self.end:
             raise _truncated(self.end)
+        return Span(code, position, start, self.position)
+
+    def enter(self) -> tuple[Span, int]:
+        """Where the next value, a list or map, is, and how many values it holds; the first of them follows."""
+        span = self.span()
+        if span.code == EMPTY_LIST:
+            return span, 0
+        if span.code not in _COMPOUND_SIZES:
+            raise AmqpDecodeError(f"a list or map is expected at byte {span.position}")
+        self.position = span.start
+        try:
+            count = _size(self, _COMPOUND_SIZES[span.code])
+        except struct.error:
+            raise _truncated(self.end) from None
+        return span, count
 
     def _take_code(self) -> int:
         if self.position >= self.end:
@@ -163,13 +196,13 @@ def _too_deep(position: int) -> AmqpDecodeError:
 # A payload reader takes what follows a constructor: of a single value, and of each element of an array.
 _Payload: TypeAlias = Callable[[Reader, int], object]
 
-_NULL: Final = 0x40
 _SIZE_8: Final = struct.Struct(">B")
 _SIZE_32: Final = struct.Struct(">I")
 
 # By the first digit of the type code: how many bytes follow, or how their number is given.
 _FIXED_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _VARIABLE_WIDTHS: Final = {0xA: _SIZE_8, 0xB: _SIZE_32, 0xC: _SIZE_8, 0xD: _SIZE_32, 0xE: _SIZE_8, 0xF: _SIZE_32}
+_COMPOUND_SIZES: Final = {0xC0: _SIZE_8, 0xD0: _SIZE_32, 0xC1: _SIZE_8, 0xD1: _SIZE_32}
 _MAP_SIZES: Final = {0xC1: _SIZE_8, 0xD1: _SIZE_32}
 
 
@@ -356,7 +389,7 @@ def _hashable(value: object) -> object:
 
 _PAYLOADS: Final[dict[int, _Payload]] = {
     DESCRIBED: _described,
-    _NULL: _constant(None),
+    NULL: _constant(None),
     0x41: _constant(True),
     0x42: _constant(False),
     0x56: _number(">B", _boolean),
@@ -388,7 +421,7 @@ _PAYLOADS: Final[dict[int, _Payload]] = {
     0xB1: _variable(_SIZE_32, text),
     0xA3: _variable(_SIZE_8, _symbol),
     0xB3: _variable(_SIZE_32, _symbol),
-    0x45: lambda _reader, _depth: [],
+    EMPTY_LIST: lambda _reader, _depth: [],
     0xC0: _list(_SIZE_8),
     0xD0: _list(_SIZE_32),
     0xC1: _map(_SIZE_8),

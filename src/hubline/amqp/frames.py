@@ -1,0 +1,202 @@
+"""Frames: what AMQP sends over a connection, one after the other.
+
+    reader = FrameReader(frame_bytes_max=65536)
+    count = socket.recv_into(reader.writable())
+    reader.filled(count)
+    header = reader.take_header()       # None: not there yet
+    frame = reader.take_frame()         # one at a time, while the connection is being set up
+    for item in reader.take_frames():   # then all that are there
+        ...                             # a Frame; or Deliveries, thousands at once
+
+A frame whose size or header cannot be raises AmqpFrameError: nothing that follows can be told any more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from hubline.amqp.composites import Composite
+from hubline.amqp.decoding import Bytes, Reader
+from hubline.amqp.errors import AmqpEncodeError, AmqpFrameError
+from hubline.amqp.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
+from hubline.amqp.rows import Octets, Positions
+from hubline.amqp.transfers import Deliveries, TransferHeads
+
+AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
+HEADER_BYTES: Final = 8
+_HEADER_PREFIX: Final = b"AMQP"
+
+# The header of a frame: its size, where its body starts (in words of four bytes), its type and its channel.
+_FRAME_HEADER: Final = struct.Struct(">IBBH")
+_SIZE: Final = struct.Struct(">I")
+_AMQP_TYPE: Final = 0
+_SASL_TYPE: Final = 1
+_DATA_OFFSET_MIN: Final = 2
+
+# Every peer has to take frames of this size, whatever it announces.
+FRAME_BYTES_MIN_MAX: Final = 512
+
+# As much as a fast peer sends while a batch is processed. A quiet connection stays at the first size.
+BUFFER_BYTES_FIRST: Final = 64 * 1024
+BUFFER_BYTES_MAX: Final = 4 * 1024 * 1024
+
+# A frame without performative: the peer is alive.
+HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQP_TYPE, 0)
+
+# From so many frames on, looking at them together is cheaper than one after the other.
+_BULK_COUNT_MIN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a peer says on a channel. A heartbeat has no performative. Only a transfer has a payload."""
+
+    channel: int
+    performative: Composite | None
+    payload: bytes = b""
+
+
+class FrameReader:
+    """Collects what a connection receives, and cuts it into frames. Never holds more than one buffer.
+
+    The bytes that ``Deliveries`` point to stay as they are until the next call of ``writable``.
+    """
+
+    def __init__(self, *, frame_bytes_max: int, buffer_bytes_max: int = BUFFER_BYTES_MAX) -> None:
+        self._frame_bytes_max = max(frame_bytes_max, FRAME_BYTES_MIN_MAX)
+        self._buffer_bytes_max = max(buffer_bytes_max, self._frame_bytes_max)
+        self._buffer = bytearray(min(BUFFER_BYTES_FIRST, self._buffer_bytes_max))
+        self._start = 0
+        self._end = 0
+        self._heads = TransferHeads()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that arrived was taken."""
+        return self._start == self._end
+
+    def writable(self) -> memoryview:
+        """Where to receive into; never empty, if what was complete was taken."""
+        if self._start:
+            left = self._end - self._start
+            self._buffer[:left] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, left
+        if self._end == len(self._buffer):
+            self._grow()
+        return memoryview(self._buffer)[self._end :]
+
+    def filled(self, count: int) -> None:
+        """So many bytes were received into what ``writable`` gave."""
+        self._end += count
+        if self._end == len(self._buffer):  # there was more than fitted: make room for the next time
+            self._grow()
+
+    def take_header(self) -> bytes | None:
+        """The protocol header that a peer starts with; None while it is incomplete."""
+        data = bytes(self._buffer[self._start : min(self._start + HEADER_BYTES, self._end)])
+        if not _HEADER_PREFIX.startswith(data[: len(_HEADER_PREFIX)]):
+            raise AmqpFrameError("the peer does not speak AMQP: its first bytes are no protocol header")
+        if len(data) < HEADER_BYTES:
+            return None
+        self._start += HEADER_BYTES
+        return data
+
+    def take_frame(self) -> Frame | None:
+        """The next frame; None while it is incomplete."""
+        bounds = self._take_bounds(count_max=1)
+        return decode_frame(self._buffer, *bounds) if len(bounds) > 1 else None
+
+    def take_frames(self) -> Iterator[Frame | Deliveries]:
+        """All frames that are complete, in order per link."""
+        bounds = self._take_bounds(count_max=self._end)
+        if len(bounds) <= _BULK_COUNT_MIN:
+            yield from (decode_frame(self._buffer, start, end) for start, end in pairwise(bounds))
+        else:
+            yield from self._in_bulk(np.frombuffer(self._buffer, np.uint8), np.array(bounds, np.int64))
+
+    def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
+        """Runs of simple transfers together, and what stands between them by itself."""
+        found = self._heads.find(data, bounds[:-1], bounds[1:])
+        others = np.flatnonzero(~found.is_found)
+        first = 0
+        for other in (*others.tolist(), len(bounds) - 1):
+            if first < other:
+                yield from found.deliveries(first, other)
+            if other < len(bounds) - 1:
+                yield decode_frame(self._buffer, int(bounds[other]), int(bounds[other + 1]))
+            first = other + 1
+
+    def _take_bounds(self, *, count_max: int) -> list[int]:
+        """Where complete frames start, and where the last of them ends; they count as taken."""
+        position, last = self._start, self._end - _SIZE.size
+        bounds = [position]
+        while position <= last and len(bounds) <= count_max:
+            size = _SIZE.unpack_from(self._buffer, position)[0]
+            if not _FRAME_HEADER.size <= size <= self._frame_bytes_max:
+                raise self._impossible(size)
+            position += size
+            if position > self._end:
+                break
+            bounds.append(position)
+        self._start = bounds[-1]
+        return bounds
+
+    def _impossible(self, size: int) -> AmqpFrameError:
+        return AmqpFrameError(
+            f"a frame of {size:,} bytes cannot be: at least {_FRAME_HEADER.size} and "
+            f"at most {self._frame_bytes_max:,} were agreed"
+        )
+
+    def _grow(self) -> None:
+        size = min(2 * len(self._buffer), self._buffer_bytes_max)
+        if size > len(self._buffer):
+            # A new buffer: deliveries that were taken may still point into the old one.
+            grown = bytearray(size)
+            grown[: self._end] = self._buffer[: self._end]
+            self._buffer = grown
+
+
+def decode_frame(data: Bytes, start: int, end: int) -> Frame:
+    """The frame that a part of ``data`` is. Raises AmqpDecodeError."""
+    _, data_offset, frame_type, channel = _FRAME_HEADER.unpack_from(data, start)
+    body = start + 4 * data_offset
+    if data_offset < _DATA_OFFSET_MIN or body > end:
+        raise AmqpFrameError(f"a frame of {end - start} bytes whose body starts at byte {4 * data_offset} cannot be")
+    if frame_type not in (_AMQP_TYPE, _SASL_TYPE):
+        raise AmqpFrameError(f"frames of type {frame_type} are not known")
+    registry = PERFORMATIVES if frame_type == _AMQP_TYPE else SASL_PERFORMATIVES
+    if body == end:
+        return Frame(channel, None)
+    reader = Reader(data, body, end)
+    performative = registry.from_value(reader.value())
+    return Frame(channel, performative, bytes(data[reader.position : end]))
+
+
+def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") -> bytes:
+    """A frame of AMQP, or of SASL if the performative is one of its."""
+    body = performative.encode()
+    size = _FRAME_HEADER.size + len(body) + len(payload)
+    frame_type = _AMQP_TYPE if PERFORMATIVES.has(performative) else _SASL_TYPE
+    return b"".join((_FRAME_HEADER.pack(size, _DATA_OFFSET_MIN, frame_type, channel), body, payload))
+
+
+def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:
+    """A delivery as the frames it takes: one, or several that all but the last say that there is more."""
+    first_part = replace(transfer, more=True)
+    room = frame_bytes_max - _FRAME_HEADER.size - len(first_part.encode())
+    if room <= 0:
+        raise AmqpEncodeError(
+            f"a transfer does not fit into frames of {frame_bytes_max} bytes: its delivery tag is too long"
+        )
+    view = memoryview(message)
+    while len(view) > room:
+        yield encode_frame(channel, first_part, view[:room])
+        view = view[room:]
+    yield encode_frame(channel, transfer, view)
