@@ -297,12 +297,14 @@ def test_a_hub_of_a_newer_hubline_is_refused(tmp_path: Path) -> None:
     run(test())
 
 
-def test_a_hub_file_without_its_row_is_damaged(tmp_path: Path) -> None:
+def test_a_hub_file_without_its_row_is_damaged_and_can_be_deleted(tmp_path: Path) -> None:
     async def test() -> None:
         async with new_hub(tmp_path) as hub:
             _change_hub(tmp_path, "DELETE FROM hub")
             with pytest.raises(HubDamaged, match=r"hub\.db"):
                 await hub.describe()
+            await delete_hub(tmp_path, "orders")
+            assert names_in(tmp_path) == []
 
     run(test())
 

@@ -19,6 +19,12 @@ from hubline.model import EventBatch, Position, outgoing
 from .support import ARRIVAL_SECONDS, new_hub, opened, opened_hub, run, send, texts, until
 
 
+@pytest.fixture(autouse=True)
+def _only_signals_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look of a waiting receiver's own hides that a signal did not come."""
+    monkeypatch.setattr(receiver_module, "LOOK_SECONDS", 10 * ARRIVAL_SECONDS)
+
+
 def waiting(receiver: LocalReceiver) -> asyncio.Task[EventBatch]:
     return asyncio.create_task(receiver.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS))
 

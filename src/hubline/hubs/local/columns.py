@@ -142,7 +142,7 @@ def received(partition: str, tag: int, batches: Sequence[StoredBatch], *, count_
 
 
 def offset_text(tag: int, sequence: int) -> str:
-    """An event's offset: the tag of the hub's incarnation, then the sequence number."""
+    """An event's offset: the tag of the hub's life, then the sequence number."""
     return f"{tag}{sequence:0{SEQUENCE_DIGITS}d}"
 
 

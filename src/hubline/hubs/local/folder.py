@@ -1,8 +1,8 @@
 """A hub as a folder: what is in it, and how it is created, grown, listed and deleted.
 
     PATH/NAME/hub.db             what the hub is: one row
-    PATH/NAME/0.48213.db         partition 0 of the incarnation with the tag 48213, and so on
-    PATH/NAME/signal             a stamp a partition, mapped by every process that waits (see signal.py)
+    PATH/NAME/0.48213.db         partition 0, and so on; 48213 is the tag of this life of the hub
+    PATH/NAME/signal             stamps that tell of changes, mapped by every process that waits (see signal.py)
     PATH/NAME/readers/ID.lock    held while the hub object of an epoch reader lives (see liveness.py)
     PATH/.creating-...           a hub that is being created: it is renamed once it is complete
     PATH/.deleted-...            a hub that was deleted: its files go afterwards
@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Final
 
 from hubline.config import validate_hub_name
-from hubline.errors import ConfigError, HubDamaged, HubError, HubExists, HubNotFound
+from hubline.errors import ConfigError, HubError, HubExists, HubNotFound
 from hubline.hubs.local import partition, signal
 from hubline.hubs.local.columns import TAG_MAX, TAG_MIN
-from hubline.hubs.local.database import Where, connect, hub_errors, transaction
+from hubline.hubs.local.database import Where, connect, damaged, hub_errors, transaction
 
 # As many as the service's largest offer has. The signal file has room for this many from the start.
 PARTITIONS_MAX: Final = 1024
@@ -173,7 +173,7 @@ class HubFolder:
             "SELECT format_version, tag, partition_count, created_us, retention_seconds, retention_bytes FROM hub"
         ).fetchone()
         if row is None or not all(isinstance(value, int) for value in row[:4]):
-            raise HubDamaged(f"{self.path / _HUB_FILE} does not say what the hub is", hub=self.address)
+            raise damaged(Where(self.address, self.path / _HUB_FILE), "it does not say what the hub is")
         version, tag, partition_count, created_us, seconds, size = row
         if version > FORMAT_VERSION:
             raise HubError(
@@ -215,12 +215,14 @@ class HubFolder:
             connection.execute("UPDATE hub SET partition_count = ?", (partition_count,))
 
     def delete(self) -> None:
+        """Also deletes a damaged hub; but nothing that is none."""
         tombstone = self.root / f"{_DELETED}{secrets.token_hex(8)}"
-        self.meta()  # to delete only what is a hub
         with hub_errors(Where(self.address, self.path)):
+            if not is_hub(self.path):
+                raise self.not_found()
             try:
                 self.path.rename(tombstone)
-            except FileNotFoundError:
+            except FileNotFoundError:  # another process was faster
                 raise self.not_found() from None
             # The hub is gone. Dying from here on leaves files that the next creation or deletion sweeps up.
             _sync_folder(self.root)

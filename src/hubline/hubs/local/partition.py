@@ -41,8 +41,9 @@ from hubline.model import PartitionProperties, Position, PositionKind
 READ_BYTES_MAX: Final = 16 * 1024 * 1024
 
 # A read that asks for less than this gets the next batches as well: going to a thread and to the database costs as much
-# as some hundred events. More would gain little, and cost memory for every reader.
+# as some hundred events. More would gain little, cost memory for every reader, and delay the first event.
 READ_AHEAD_BYTES: Final = 1024 * 1024
+READ_AHEAD_BATCHES: Final = 16
 
 # Batches that retention removes in one transaction: a few milliseconds, so that appenders need not wait for long.
 TRIM_BATCHES_MAX: Final = 256
@@ -348,13 +349,12 @@ class Partition:
             (next_sequence,),
         )
         with closing(sizes):
-            begin_sequence, count, size = sizes.fetchone() or (next_sequence, 0, 0)
+            begin_sequence, count, total_bytes = sizes.fetchone() or (next_sequence, 0, 0)
             end_sequence = begin_sequence + count
-            total_bytes = size
-            for first_sequence, count, size in sizes:
+            for batch_count, (first_sequence, count, size) in enumerate(sizes, start=2):
                 total_bytes += size
                 fits = first_sequence + count - next_sequence <= count_max and total_bytes <= READ_BYTES_MAX
-                if not fits and total_bytes > READ_AHEAD_BYTES:
+                if not fits and (total_bytes > READ_AHEAD_BYTES or batch_count > READ_AHEAD_BATCHES):
                     break
                 end_sequence = first_sequence + count
         return begin_sequence, end_sequence
@@ -416,9 +416,9 @@ class Partition:
             held_epoch=holder.epoch,
         )
 
-    def _stolen(self, hold: Hold, holder: _Holder | None) -> ReaderStolen:
+    def _stolen(self, hold: Hold, holder: _Holder | None) -> HubError:
         if holder is None:
-            raise damaged(self._where, "it has lost track of its readers")
+            return damaged(self._where, "it has lost track of its readers")
         return ReaderStolen(
             f"another reader took {self._where} with epoch {holder.epoch}",
             hub=self._where.hub,
