@@ -14,7 +14,7 @@ import pytest
 
 from hubline.errors import ConfigError, HublineError
 from hubline.model import DeadLetter, EventBatch, Position
-from hubline.processor import PartitionContext, Processor, ProcessorOptions, ReleaseReason
+from hubline.processor import PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
@@ -389,6 +389,32 @@ class TestPlainHandlers:
 
 
 class TestErrorHandler:
+    def test_one_that_hangs_does_not_hang_the_stop(self) -> None:
+        leave = threading.Event()
+        told = threading.Event()
+
+        def hang(error: HublineError) -> None:
+            told.set()
+            leave.wait(60)
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub, stop_seconds_max=0.2, retry=RetryPolicy(attempts_max=1))
+            processor.on_error(hang)
+
+            @processor.on_batch
+            async def fail(batch: EventBatch) -> None:
+                raise ValueError("always")
+
+            async with asyncio.timeout(30):
+                await run_until(processor, told.is_set)
+
+        try:
+            asyncio.run(main())
+        finally:
+            leave.set()
+
     @virtual
     async def test_its_own_failure_is_logged_and_changes_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
         scene = Scene()

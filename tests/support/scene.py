@@ -137,6 +137,7 @@ class Recorder:
         self.processor = processor
         self.behaviour = behaviour
         self.assigning: Callable[[PartitionContext], None] = lambda partition: None
+        self.lettering: Callable[[DeadLetter], Awaitable[None]] | None = None
         self.handled: defaultdict[str, list[int]] = defaultdict(list)
         self.batches: list[EventBatch] = []
         self.delivered_at: list[float] = []
@@ -192,6 +193,8 @@ class Recorder:
         self.errors.append(error)
 
     async def _on_dead_letter(self, letter: DeadLetter, partition: PartitionContext) -> None:
+        if self.lettering is not None:
+            await self.lettering(letter)
         self.letters.append(letter)
 
 
@@ -212,18 +215,28 @@ class Scene:
         behaviour: Behaviour | None = None,
         *,
         owner_id: str = "a",
+        **arguments: Any,
+    ) -> Recorder:
+        """A processor whose handlers are recorded; the arguments are those of ``bare``."""
+        return Recorder(self.bare(owner_id=owner_id, **arguments), behaviour)
+
+    def bare(
+        self,
+        *,
+        owner_id: str = "a",
         start: Position | Mapping[str, Position] | None = None,
         strategy: Strategy | None = None,
         hub: Hub | None = None,
         **options: Any,
-    ) -> Recorder:
+    ) -> Processor:
+        """A processor without handlers."""
         options = {
             "lease": LEASE,
             "retry": RetryPolicy(attempts_max=3, backoff_seconds=0.1),
             "control_thread": False,
             **options,
         }
-        processor = Processor(
+        return Processor(
             hub or self.hub,
             self.store,
             group=GROUP,
@@ -233,7 +246,6 @@ class Scene:
             options=ProcessorOptions(**options),
             rng=random.Random(owner_id),
         )
-        return Recorder(processor, behaviour)
 
     async def checkpoint(self, partition: str = "0") -> int | None:
         """The stored sequence number; None where there is no checkpoint."""

@@ -7,6 +7,7 @@ import functools
 import inspect
 import queue
 import threading
+import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
@@ -104,6 +105,15 @@ class HandlerThread(Executor):
                 future.set_exception(error)
 
 
+_callers: weakref.WeakKeyDictionary[asyncio.Future[Any], asyncio.Task[Any] | None] = weakref.WeakKeyDictionary()
+
+
+def caller() -> asyncio.Task[Any] | None:
+    """In the task of a handler, the one that waits for it: what waits for that one in turn would never end."""
+    task = asyncio.current_task()
+    return None if task is None else _callers.get(task)
+
+
 def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> object:
     try:
         return function(*arguments)
@@ -115,6 +125,7 @@ def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> obje
 async def _awaited(running: Awaitable[Any]) -> None:
     """Awaits a handler in a task of its own: if that is cancelled, by whomever, it takes no partition with it."""
     task = asyncio.ensure_future(running)
+    _callers[task] = asyncio.current_task()
     try:
         await asyncio.wait([task])
     except asyncio.CancelledError:

@@ -19,7 +19,7 @@ from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, ProcessorError
 from hubline.model import GroupKey, Position, StartPositions
 from hubline.ports import CheckpointStore, Hub
-from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler
+from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
 from hubline.processor.pump import PartitionContext, Wiring
 from hubline.processor.runtime import Runtime
@@ -125,6 +125,12 @@ class Processor:
 
         After ``stop_seconds_max`` what still runs is left behind, and its partitions to the end of their leases.
         """
+        if self._runtime is not None and (waiting := caller()) is not None and self._runtime.waits_for(waiting):
+            raise ProcessorError(
+                "a handler cannot wait for the stop, which waits for the handler: "
+                "start it with asyncio.create_task(processor.stop()) and return",
+                partition="",
+            )
         async with self._starting_or_stopping:
             try:
                 if self._runtime is not None and not self._runtime.is_stopped:

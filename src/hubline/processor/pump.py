@@ -59,6 +59,9 @@ T = TypeVar("T")
 LEASE_POLL_SECONDS = 0.1
 """How often a pump whose lease ran out looks whether it was renewed after all, until it is told that it is lost."""
 
+ABANDON_SECONDS_MAX = 1.0
+"""An async handler that is cancelled ends within a moment; one that does not, or a thread, may never end."""
+
 FINAL_CHECKPOINT_ATTEMPTS_MAX = 3
 """Tries to write the last checkpoint of a drained partition; after them its last events are repeated elsewhere."""
 
@@ -183,6 +186,7 @@ class PartitionPump:
         self.loop = asyncio.get_running_loop()
         self.handled: tuple[str, int] | None = None
         self.is_assigning = False
+        self._is_assigned = False
         self._wiring = wiring
         self._control = control
         self._options = wiring.options
@@ -194,6 +198,7 @@ class PartitionPump:
         self._closing: ReleaseReason | None = None
         self._asked_to_close = asyncio.Event()
         self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
+        self._is_telling_renewal = False
         self._checkpoint_lock = asyncio.Lock()
         self._checkpointed_sequence: int | None = None
         self._events_since_checkpoint = 0
@@ -246,13 +251,20 @@ class PartitionPump:
         if self._task:
             await asyncio.wait([self._task])
 
-    def abandon(self) -> None:
-        """Leaves the pump to itself: nobody waits for it any more."""
+    async def abandon(self) -> None:
+        """Leaves the pump to itself: it is cancelled, and waited for a moment only."""
         if self._task:
             self._task.cancel()
+            await asyncio.wait([self._task], timeout=ABANDON_SECONDS_MAX)
+
+    def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether the pump does not come to rest before the task ends."""
+        return task is self._task or task in self._background
 
     def renewed(self) -> None:
         """The lease was renewed: checkpoints if that is the policy or one failed before, and tells the handler."""
+        if not self._is_assigned:
+            return
         task = asyncio.create_task(self._on_renewed())
         self._background[task] = None
         task.add_done_callback(self._background.pop)
@@ -290,9 +302,14 @@ class PartitionPump:
             failures = failures + 1 if self.handled == handled_before else 1
             delay = self._options.reopen.delay(failures, self._wiring.rng)
             log.warning("partition_failed partition=%s reopens_in_seconds=%.1f", self.key.partition, delay)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._asked_to_close.wait()
+            await self._is_closed_within(delay)
+
+    async def _is_closed_within(self, seconds: float) -> bool:
+        """Waits, unless the pump is asked to close."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._asked_to_close.wait()
+        return self._closing is not None
 
     async def _session(self) -> None:
         """From the fence to the release. Raises what ended it, unless it was asked to end."""
@@ -314,10 +331,12 @@ class PartitionPump:
             reason = ReleaseReason.LOST
             raise
         except Exception:
+            reason = self._closing or reason
             await self._checkpoint_finally()
             raise
         finally:
             self._prefetch = None
+            self._is_assigned = False
             await self._call_reported("on_released", self._context, reason)
 
     async def _assign(self) -> None:
@@ -332,6 +351,7 @@ class PartitionPump:
             await self._call_guarded("on_assigned", self._context)
         finally:
             self.is_assigning = False
+        self._is_assigned = True
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
 
     async def _start_position(self) -> tuple[Position, int | None]:
@@ -394,7 +414,7 @@ class PartitionPump:
         try:
             await self._try(batch)
         except HandlerFailed as error:
-            if self._options.on_failure is FailureChoice.STOP or not len(batch):
+            if self._options.on_failure is FailureChoice.STOP or not len(batch) or self._closing is not None:
                 raise
             await self._find_failing(batch, error)
         else:
@@ -420,7 +440,8 @@ class PartitionPump:
             if attempt == retry.attempts_max:
                 raise failed
             log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
-            await asyncio.sleep(retry.delay(attempt, self._wiring.rng))
+            if await self._is_closed_within(retry.delay(attempt, self._wiring.rng)):
+                raise failed  # the next owner tries again
 
     async def _attempt(self, batch: EventBatch, attempt: int) -> HandlerFailed | None:
         """Calls the handler once; its failure is a result."""
@@ -465,7 +486,7 @@ class PartitionPump:
             raise DeadLetterLimit(message, partition=self.key.partition) from failed.__cause__
         letter = DeadLetter(self.key, batch[0], failed.__cause__ or failed, failed.attempts)
         with self._progress(batch) as context:
-            await self._call_guarded("on_dead_letter", letter, context)
+            await self._call_guarded("on_dead_letter", letter, context, batch=batch)
         log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
         await self._mark_handled(batch)
 
@@ -569,7 +590,13 @@ class PartitionPump:
     async def _on_renewed(self) -> None:
         if self._options.checkpoint.at_renewal or self._is_checkpoint_owed:
             await self._checkpoint_in_background()
-        await self._call_reported("on_renewed", self._context)
+        if self._is_telling_renewal:
+            return  # a handler that takes longer than a renewal is not called again meanwhile
+        self._is_telling_renewal = True
+        try:
+            await self._call_reported("on_renewed", self._context)
+        finally:
+            self._is_telling_renewal = False
 
     async def _checkpoint_in_background(self) -> None:
         """A checkpoint beside the handler. If it is fenced, the next one of the session itself will be, too."""
@@ -587,12 +614,12 @@ class PartitionPump:
         if handler is not None:
             await handler.call(*arguments, executor=self._executor)
 
-    async def _call_guarded(self, name: str, *arguments: object) -> None:
-        """Calls a handler whose failure ends the session."""
+    async def _call_guarded(self, name: str, *arguments: object, batch: EventBatch | None = None) -> None:
+        """Calls a handler, of a batch or none, whose failure ends the session."""
         try:
             await self._call(name, *arguments)
         except Exception as error:
-            raise self._handler_failed(name, None, 1, error) from error
+            raise self._handler_failed(name, batch, 1, error) from error
 
     async def _call_reported(self, name: str, *arguments: object) -> None:
         """Calls a handler whose failure is reported, and changes nothing."""

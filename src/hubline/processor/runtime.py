@@ -15,9 +15,9 @@ from hubline.errors import HubError, HublineError, ProcessorError
 from hubline.model import GroupKey, Ownership
 from hubline.processor.control import ControlLoop, call_on
 from hubline.processor.dispatch import Dispatcher
-from hubline.processor.handlers import Handler, HandlerThread
+from hubline.processor.handlers import Handler, HandlerThread, caller
 from hubline.processor.options import ReleaseReason
-from hubline.processor.pump import PartitionContext, PartitionPump, Wiring
+from hubline.processor.pump import ABANDON_SECONDS_MAX, PartitionContext, PartitionPump, Wiring
 
 log = logging.getLogger("hubline.processor")
 
@@ -84,13 +84,16 @@ class Runtime:
     async def close(self) -> None:
         self.is_stopped = True
         await self._control.call(self._dispatcher.abort)
-        for pump in self._pumps.values():
-            pump.abandon()
-        reports = [task for task in self._tasks if task.get_name() == "hubline-report"]
+        await asyncio.gather(*(pump.abandon() for pump in self._pumps.values()))
+        # An on_error that stops the processor is not waited for: it waits for this.
+        others = [task for task in self._tasks if task is not caller()]
+        reports = [task for task in others if task.get_name() == "hubline-report"]
         if reports:
             await asyncio.wait(reports, timeout=self._options.stop_seconds_max)
-        for task in self._tasks:
+        for task in others:
             task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=ABANDON_SECONDS_MAX)
         self._errors_thread.shutdown()
         await self._control.close()
 
@@ -105,6 +108,10 @@ class Runtime:
                     "event_loop_blocked seconds=%g: an async handler blocks it; make it a plain def, or await",
                     self._options.stall_seconds,
                 )
+
+    def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a stop would wait for the task."""
+        return any(pump.waits_for(task) for pump in self._pumps.values())
 
     # What the pumps need of the control plane
 

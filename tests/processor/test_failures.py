@@ -1,0 +1,642 @@
+"""A handler that fails: retried, then stopped or dead-lettered; never skipped silently, and never alone for good."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from hubline.errors import DeadLetterLimit, HandlerFailed, HandlerStalled, HublineError, ProcessorError
+from hubline.model import DeadLetter, EventBatch
+from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, ReleaseReason, RetryPolicy
+from tests.support.scene import Behaviour, Scene, until, virtual
+
+
+def failing(*sequences: int, times: int = 10**9) -> Behaviour:
+    """Fails on any batch that holds one of the events, so often."""
+    left = [times]
+
+    async def fail(batch: EventBatch, partition: PartitionContext) -> None:
+        if set(sequences) & set(batch.arrow.column("sequenceNumber").to_pylist()) and left[0]:
+            left[0] -= 1
+            raise ValueError(f"cannot take {sequences}")
+
+    return fail
+
+
+class TestRetry:
+    @virtual
+    async def test_a_handler_that_recovers_is_retried_and_nobody_is_told(self) -> None:
+        scene = Scene()
+        scene.append(3)
+        recorder = scene.processor(failing(1, times=2))
+
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        assert [batch.first_sequence for batch in recorder.batches] == [0, 0, 0]
+        assert (recorder.sequences, recorder.errors) == ([0, 1, 2], [])
+
+    @virtual
+    async def test_retries_wait_longer_each_time(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        retry = RetryPolicy(attempts_max=6, backoff_seconds=1.0, backoff_seconds_max=8.0)
+        recorder = scene.processor(failing(0, times=5), retry=retry)
+
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        waits = [later - earlier for earlier, later in itertools.pairwise(recorder.delivered_at)]
+        assert all(most / 2 <= wait <= most for wait, most in zip(waits, [1, 2, 4, 8, 8], strict=True))
+
+    @virtual
+    async def test_one_attempt_is_no_retry(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(failing(0), retry=RetryPolicy(attempts_max=1))
+
+        async with recorder.processor:
+            await until(lambda: recorder.errors)
+            assert len(recorder.batches) == 1
+
+
+class TestStop:
+    @virtual
+    async def test_the_partition_stops_and_the_error_tells_all(self) -> None:
+        scene = Scene()
+        scene.append(5)
+        recorder = scene.processor(failing(3), batch_count_max=2)
+
+        async with recorder.processor:
+            await until(lambda: recorder.released)
+
+        (error, *_) = recorder.errors
+        assert isinstance(error, HandlerFailed)
+        assert (error.partition, error.first_sequence, error.last_sequence, error.attempts) == ("0", 2, 3, 3)
+        assert isinstance(error.__cause__, ValueError)
+        assert "cannot take" in str(error)
+        assert recorder.released[0] == "released 0 failed"
+
+    @virtual
+    async def test_it_reopens_from_its_checkpoint_and_skips_nothing(self) -> None:
+        scene = Scene()
+        scene.append(6)
+        recorder = scene.processor(failing(3, times=7), batch_count_max=2)
+
+        async with recorder.processor:
+            await until(lambda: 5 in recorder.sequences)
+
+        assert recorder.sequences == [0, 1, 2, 3, 4, 5]  # 0 and 1 once: they were checkpointed before it stopped
+        assert await scene.checkpoint() == 5
+
+    @virtual
+    async def test_without_a_checkpoint_it_starts_over(self) -> None:
+        scene = Scene()
+        scene.append(4)
+        recorder = scene.processor(failing(3, times=3), batch_count_max=2, checkpoint=CheckpointPolicy.by_hand())
+
+        async with recorder.processor:
+            await until(lambda: 3 in recorder.sequences)
+
+        assert recorder.sequences == [0, 1, 0, 1, 2, 3]
+
+    @virtual
+    async def test_it_waits_longer_each_time_and_soon_again_after_progress(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        reopen = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=16.0)
+        once = RetryPolicy(attempts_max=1)
+        recorder = scene.processor(failing(0, 1, times=6), retry=once, reopen=reopen)
+
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+            first = list(recorder.delivered_at)
+            recorder.clear()
+            recorder.behaviour = failing(1, times=1)
+            scene.append(1)
+            await until(lambda: recorder.sequences)
+
+        waits = [later - earlier for earlier, later in itertools.pairwise(first)]
+        assert all(most / 2 <= wait <= most + 0.1 for wait, most in zip(waits, [1, 2, 4, 8, 16, 16], strict=True))
+        assert recorder.delivered_at[1] - recorder.delivered_at[0] <= 1.1
+
+    @virtual
+    async def test_other_partitions_go_on(self) -> None:
+        async def fail(batch: EventBatch, partition: PartitionContext) -> None:
+            if partition.partition == "0":
+                raise ValueError("always")
+
+        scene = Scene(2)
+        recorder = scene.processor(fail)
+        async with recorder.processor:
+            for _ in range(20):
+                scene.append(1, partition="0")
+                scene.append(1, partition="1")
+                await asyncio.sleep(1)
+
+        assert recorder.handled["1"] == list(range(20))
+        assert recorder.handled["0"] == []
+
+    @virtual
+    async def test_a_stop_does_not_wait_for_a_long_backoff(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        reopen = RetryPolicy(backoff_seconds=1e5, backoff_seconds_max=1e5)
+        recorder = scene.processor(failing(0), reopen=reopen)
+        await recorder.processor.start()
+        await until(lambda: recorder.released)
+        started_at = asyncio.get_running_loop().time()
+
+        await recorder.processor.stop()
+
+        assert asyncio.get_running_loop().time() - started_at < 5
+        assert await scene.owners() == {"0": ""}
+
+    @virtual
+    async def test_a_stop_does_not_wait_for_long_retries(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        retry = RetryPolicy(attempts_max=100, backoff_seconds=1e5, backoff_seconds_max=1e5)
+        recorder = scene.processor(failing(0), retry=retry)
+        await recorder.processor.start()
+        await until(lambda: recorder.batches)
+        started_at = asyncio.get_running_loop().time()
+
+        await recorder.processor.stop()
+
+        assert asyncio.get_running_loop().time() - started_at < 5
+        assert await scene.owners() == {"0": ""}
+        assert await scene.checkpoint() is None
+
+
+class TestDeadLetters:
+    @virtual
+    async def test_the_failing_events_are_found_in_order_and_the_others_handled(self) -> None:
+        scene = Scene()
+        scene.append(40)
+        recorder = scene.processor(failing(5, 6, 23), on_failure=FailureChoice.DEAD_LETTER)
+
+        async with recorder.processor:
+            await until(lambda: 39 in recorder.sequences)
+
+        assert [letter.event.sequence_number for letter in recorder.letters] == [5, 6, 23]
+        assert recorder.sequences == [n for n in range(40) if n not in (5, 6, 23)]
+        assert recorder.released == ["released 0 stopped"]
+        assert await scene.checkpoint() == 39
+
+    @virtual
+    async def test_a_letter_tells_the_event_the_error_and_the_attempts(self) -> None:
+        scene = Scene()
+        scene.append(1, body=b"bad")
+        recorder = scene.processor(failing(0), on_failure=FailureChoice.DEAD_LETTER)
+
+        async with recorder.processor:
+            await until(lambda: recorder.letters)
+
+        (letter,) = recorder.letters
+        assert isinstance(letter, DeadLetter)
+        assert (letter.event.body, letter.event.sequence_number, letter.attempts) == (b"bad", 0, 3)
+        assert isinstance(letter.error, ValueError)
+        assert letter.key == scene.group.partition("0")
+
+    @virtual
+    async def test_every_event_comes_exactly_once_to_one_of_the_two(self) -> None:
+        poison = {0, 1, 7, 8, 9, 31}
+        scene = Scene()
+        scene.append(32)
+        recorder = scene.processor(failing(*poison), on_failure=FailureChoice.DEAD_LETTER, batch_count_max=10)
+
+        async with recorder.processor:
+            await until(lambda: len(recorder.sequences) + len(recorder.letters) == 32)
+
+        assert sorted(recorder.sequences + [letter.event.sequence_number for letter in recorder.letters]) == [
+            *range(32)
+        ]
+
+    @virtual
+    async def test_too_many_in_a_row_stop_the_partition_with_a_clear_reason(self) -> None:
+        scene = Scene()
+        scene.append(20)
+        recorder = scene.processor(failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, dead_letters_in_row_max=4)
+
+        async with recorder.processor:
+            await until(lambda: len(recorder.errors_of(DeadLetterLimit)) == 3)
+
+        assert [letter.event.sequence_number for letter in recorder.letters] == [0, 1, 2, 3]
+        error = recorder.errors_of(DeadLetterLimit)[0]
+        assert "more than 4 events in a row" in str(error)
+        assert isinstance(error.__cause__, ValueError)
+        assert recorder.released[0] == "released 0 failed"
+        assert await scene.checkpoint() == 3  # those that were handed over are done
+
+    @virtual
+    async def test_a_success_in_between_starts_the_count_anew(self) -> None:
+        scene = Scene()
+        scene.append(20)
+        recorder = scene.processor(
+            failing(*[n for n in range(20) if n % 3]),
+            on_failure=FailureChoice.DEAD_LETTER,
+            dead_letters_in_row_max=2,
+        )
+
+        async with recorder.processor:
+            await until(lambda: len(recorder.letters) == 13)
+
+        assert recorder.errors == []
+
+    @virtual
+    async def test_the_partition_recovers_from_the_limit_once_the_handler_does(self) -> None:
+        scene = Scene()
+        scene.append(20)
+        recorder = scene.processor(failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, dead_letters_in_row_max=4)
+
+        async with recorder.processor:
+            await until(lambda: recorder.errors_of(DeadLetterLimit))
+            recorder.behaviour = None
+            await until(lambda: 19 in recorder.sequences)
+
+        assert recorder.sequences == list(range(4, 20))
+
+    @virtual
+    async def test_a_letter_that_is_not_taken_stops_the_partition_and_comes_again(self) -> None:
+        refused: list[int] = []
+
+        async def refuse_twice(letter: DeadLetter) -> None:
+            if len(refused) < 2:
+                refused.append(letter.event.sequence_number)
+                raise OSError("the dead letters' disk is full")
+
+        scene = Scene()
+        scene.append(6)
+        recorder = scene.processor(failing(3), on_failure=FailureChoice.DEAD_LETTER)
+        recorder.lettering = refuse_twice
+
+        async with recorder.processor:
+            await until(lambda: recorder.letters)
+
+        assert refused == [3, 3]
+        assert [letter.event.sequence_number for letter in recorder.letters] == [3]
+        error = recorder.errors[0]
+        assert isinstance(error, HandlerFailed)
+        assert "on_dead_letter failed for partition 0, events 3 to 3" in str(error)
+        assert "the dead letters' disk is full" in str(error)
+        assert (error.first_sequence, error.last_sequence) == (3, 3)
+        assert sorted(recorder.sequences) == [0, 1, 2, 4, 5]  # none again: what came before was checkpointed
+
+    @virtual
+    async def test_a_checkpoint_after_a_letter_covers_it_and_no_more(self) -> None:
+        async def save(letter: DeadLetter, partition: PartitionContext) -> None:
+            await partition.checkpoint()
+            seen.append(await scene.checkpoint())
+
+        seen: list[int | None] = []
+        scene = Scene()
+        scene.append(6)
+        processor = scene.bare(on_failure=FailureChoice.DEAD_LETTER, checkpoint=CheckpointPolicy.by_hand())
+        behaviour = failing(3)
+        processor.on_batch(behaviour)
+        processor.on_dead_letter(save)
+        async with processor:
+            await until(lambda: seen)
+
+        assert seen == [3]
+
+
+class TestOtherHandlers:
+    @virtual
+    async def test_on_assigned_that_fails_is_retried_before_any_event_comes(self) -> None:
+        attempts: list[int] = []
+
+        def fail_twice(partition: PartitionContext) -> None:
+            attempts.append(partition.epoch)
+            if len(attempts) < 3:
+                raise OSError("the table is locked")
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor()
+        recorder.assigning = fail_twice
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        assert len(attempts) == 3
+        assert [str(error) for error in recorder.errors] == [
+            "on_assigned failed for partition 0, in attempt 1: OSError: the table is locked"
+        ] * 2
+        assert recorder.sequences == [0, 1]
+        assert recorder.released == ["released 0 stopped"]  # not for those that were never assigned
+
+    @pytest.mark.parametrize("name", ["on_released", "on_renewed"])
+    @virtual
+    async def test_others_that_fail_are_reported_and_change_nothing(self, name: str) -> None:
+        scene = Scene()
+        processor = scene.bare()
+        errors: list[HublineError] = []
+        handled: list[int] = []
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            handled.append(len(batch))
+
+        @processor.on_error
+        async def note(error: HublineError) -> None:
+            errors.append(error)
+
+        async def fail(partition: PartitionContext) -> None:
+            raise OSError("nobody home")
+
+        getattr(processor, name)(fail)
+        async with processor:
+            for _ in range(10):
+                scene.append(1)
+                await asyncio.sleep(1)
+
+        assert sum(handled) == 10
+        assert all(isinstance(error, HandlerFailed) and name in str(error) for error in errors)
+        assert errors
+        assert await scene.checkpoint() == 9
+        assert await scene.owners() == {"0": ""}
+
+    @virtual
+    async def test_on_renewed_comes_only_while_the_partition_is_assigned(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(failing(0), reopen=RetryPolicy(backoff_seconds=20.0, backoff_seconds_max=20.0))
+        recorder.processor.on_renewed(lambda partition: recorder.happened.append("renewed 0"))
+        async with recorder.processor:
+            await asyncio.sleep(60)
+
+        is_assigned = False
+        for what in recorder.happened:
+            if what == "renewed 0":
+                assert is_assigned, recorder.happened
+            else:
+                is_assigned = what.startswith("assigned")
+
+    @virtual
+    async def test_a_slow_on_renewed_does_not_pile_up(self) -> None:
+        running = [0, 0]
+
+        async def slow(partition: PartitionContext) -> None:
+            running[0] += 1
+            running[1] = max(running)
+            await asyncio.sleep(50)
+            running[0] -= 1
+
+        recorder = Scene().processor()
+        recorder.processor.on_renewed(slow)
+        async with recorder.processor:
+            await asyncio.sleep(200)
+
+        assert running[1] == 1
+
+    @virtual
+    async def test_every_assignment_is_followed_by_a_release(self) -> None:
+        scene = Scene(3)
+        for partition in range(3):
+            scene.append(5, partition=str(partition))
+        recorder = scene.processor(failing(4, times=20))
+        async with recorder.processor:
+            await asyncio.sleep(30)
+
+        for partition in range(3):
+            mine = [what.split()[0] for what in recorder.happened if what.split()[1] == str(partition)]
+            assert mine == ["assigned", "released"] * (len(mine) // 2)
+
+
+class TestCancellation:
+    @pytest.mark.parametrize("way", ["raise", "cancel own task", "cancel own task and wait"])
+    @virtual
+    async def test_a_handler_that_cancels_itself_fails_and_its_partition_goes_on(self, way: str) -> None:
+        async def cancel_once(batch: EventBatch, partition: PartitionContext) -> None:
+            if len(recorder.batches) > 1:
+                return
+            if way == "raise":
+                raise asyncio.CancelledError
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            if way == "cancel own task and wait":
+                await asyncio.sleep(1)
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(cancel_once)
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+            scene.append(1)
+            await until(lambda: 2 in recorder.sequences)
+
+        assert len(recorder.batches) == 3
+        assert recorder.errors == []
+
+    @virtual
+    async def test_a_handler_that_takes_too_long_is_cancelled_and_fails(self) -> None:
+        ended: list[str] = []
+
+        async def hang(batch: EventBatch, partition: PartitionContext) -> None:
+            if len(recorder.batches) == 1:
+                try:
+                    await asyncio.sleep(1e6)
+                finally:
+                    ended.append("cancelled")
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(hang, handler_seconds_max=10.0, retry=RetryPolicy(attempts_max=1))
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        assert ended == ["cancelled"]
+        assert "handler_seconds_max=10" in str(recorder.errors[0])
+        assert recorder.sequences == [0, 1]
+
+    @virtual
+    async def test_a_handlers_own_timeout_is_its_own_error(self) -> None:
+        async def time_out(batch: EventBatch, partition: PartitionContext) -> None:
+            async with asyncio.timeout(1):
+                await asyncio.sleep(100)
+
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(time_out, handler_seconds_max=50.0)
+        async with recorder.processor:
+            await until(lambda: recorder.errors)
+
+        assert isinstance(recorder.errors[0].__cause__, TimeoutError)
+        assert "handler_seconds_max" not in str(recorder.errors[0])
+
+    @virtual
+    async def test_a_handler_that_runs_very_long_is_reported_and_goes_on(self) -> None:
+        async def take_long(batch: EventBatch, partition: PartitionContext) -> None:
+            await asyncio.sleep(100)
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(take_long, stall_seconds=30.0)
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        (error,) = recorder.errors
+        assert isinstance(error, HandlerStalled)
+        assert error.partition == "0"
+        assert error.seconds == pytest.approx(30)
+        assert "sequences 0..1" in str(error)
+        assert recorder.sequences == [0, 1]
+
+
+class TestStopping:
+    @virtual
+    async def test_a_batch_in_progress_is_finished_and_checkpointed(self) -> None:
+        async def take_long(batch: EventBatch, partition: PartitionContext) -> None:
+            await asyncio.sleep(10)
+
+        scene = Scene()
+        scene.append(4)
+        recorder = scene.processor(take_long, batch_count_max=2)
+        await recorder.processor.start()
+        await until(lambda: recorder.batches)
+
+        await recorder.processor.stop()
+
+        assert (recorder.sequences, await scene.checkpoint()) == ([0, 1], 1)
+        assert recorder.released == ["released 0 stopped"]
+        assert await scene.owners() == {"0": ""}
+
+    @virtual
+    async def test_a_handler_that_hangs_does_not_hang_the_stop(self) -> None:
+        async def hang(batch: EventBatch, partition: PartitionContext) -> None:
+            await asyncio.sleep(1e6)
+
+        scene = Scene(2)
+        scene.append(1, partition="1")
+        recorder = scene.processor(hang, stop_seconds_max=20.0)
+        await recorder.processor.start()
+        await until(lambda: recorder.batches)
+        started_at = asyncio.get_running_loop().time()
+
+        await recorder.processor.stop()
+
+        assert asyncio.get_running_loop().time() - started_at == pytest.approx(20, abs=0.5)
+        (error,) = recorder.errors_of(ProcessorError)
+        assert "longer than 20 s" in str(error)
+        assert "partitions 1 are left" in str(error)
+        assert await scene.checkpoint("1") is None
+
+    @virtual
+    async def test_a_stop_that_is_cut_short_leaves_nothing_running(self) -> None:
+        async def hang(batch: EventBatch, partition: PartitionContext) -> None:
+            await asyncio.sleep(1e6)
+
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(hang)
+        await recorder.processor.start()
+        await until(lambda: recorder.batches)
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(recorder.processor.stop(), 1)
+
+        await recorder.processor.stop()
+        assert recorder.sequences == []
+
+    @virtual
+    async def test_stopping_twice_at_once_waits_for_both(self) -> None:
+        async def take_long(batch: EventBatch, partition: PartitionContext) -> None:
+            await asyncio.sleep(10)
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(take_long)
+        await recorder.processor.start()
+        await until(lambda: recorder.batches)
+
+        await asyncio.gather(recorder.processor.stop(), recorder.processor.stop())
+        await recorder.processor.stop()
+
+        assert recorder.sequences == [0, 1]
+        assert recorder.released == ["released 0 stopped"]
+
+    @virtual
+    async def test_a_handler_that_stops_its_own_processor_is_told_how(self) -> None:
+        async def stop(batch: EventBatch, partition: PartitionContext) -> None:
+            await recorder.processor.stop()
+
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(stop)
+        async with recorder.processor:
+            await until(lambda: recorder.errors, seconds_max=10)
+
+        assert isinstance(recorder.errors[0].__cause__, ProcessorError)
+        assert "create_task" in str(recorder.errors[0].__cause__)
+
+    @virtual
+    async def test_a_handler_may_have_its_processor_stopped_by_a_task(self) -> None:
+        async def stop(batch: EventBatch, partition: PartitionContext) -> None:
+            stopping.append(asyncio.create_task(recorder.processor.stop()))
+
+        stopping: list[asyncio.Task[None]] = []
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(stop)
+        await recorder.processor.start()
+        await until(lambda: stopping)
+        await stopping[0]
+
+        assert (recorder.sequences, await scene.checkpoint()) == ([0, 1], 1)
+
+    @virtual
+    async def test_on_error_may_stop_the_processor(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        processor = scene.bare()
+        stopped: list[float] = []
+        loop = asyncio.get_running_loop()
+
+        @processor.on_batch
+        async def fail(batch: EventBatch) -> None:
+            raise ValueError("always")
+
+        @processor.on_error
+        async def give_up(error: HublineError) -> None:
+            if not stopped:
+                stopped.append(loop.time())
+                await processor.stop()
+                stopped.append(loop.time())
+
+        await processor.start()
+        await until(lambda: len(stopped) == 2)
+
+        assert stopped[1] - stopped[0] < 5
+        assert await scene.owners() == {"0": ""}
+
+    @virtual
+    async def test_a_processor_that_is_stopped_at_once_after_its_start_ends_well(self) -> None:
+        for delay in (0.0, 0.4, 0.5, 0.500001, 0.6):
+            scene = Scene(2)
+            scene.append(3)
+            recorder = scene.processor()
+            await recorder.processor.start()
+            await asyncio.sleep(delay)
+            await recorder.processor.stop()
+            assert set((await scene.owners()).values()) <= {""}
+
+    @virtual
+    async def test_what_happens_to_a_partition_when_it_is_released_is_told(self) -> None:
+        scene = Scene()
+        reasons: list[ReleaseReason] = []
+        processor = scene.bare()
+        processor.on_batch(failing())
+
+        @processor.on_released
+        async def note(partition: PartitionContext, reason: ReleaseReason) -> None:
+            reasons.append(reason)
+
+        async with processor:
+            await until(lambda: processor.partitions)
+            await asyncio.sleep(1)
+
+        assert reasons == [ReleaseReason.STOPPED]
