@@ -209,7 +209,7 @@ def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-@mutation("liveness", first_seed=70)
+@mutation("liveness", first_seed=185)
 def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryStore.request_handover
 
