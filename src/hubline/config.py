@@ -11,11 +11,12 @@ password and all, and a chained exception would print that.
 from __future__ import annotations
 
 import difflib
+import enum
 import hmac
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -154,12 +155,33 @@ class LocalHubAddress:
         return f"local:{self.root}/{self.name}"
 
 
+class Transport(enum.StrEnum):
+    """How the service is spoken to."""
+
+    AMQP = "amqp"
+    """AMQP over TLS, port 5671."""
+
+    WEBSOCKET = "websocket"
+    """The same inside of HTTPS, port 443: for networks that let nothing else out."""
+
+    SDK = "sdk"
+    """The official azure-eventhub package: slower, to compare with or to fall back on."""
+
+
+def parse_transport(text: str, *, what: str = "transport") -> Transport:
+    """One of the ways to speak to the service, by its name."""
+    known = [transport.value for transport in Transport]
+    if text not in known:
+        raise ConfigError(f"{what}: {_shown(text)} is unknown{_nearest(text, known)}: write {', '.join(known)}")
+    return Transport(text)
+
+
 @dataclass(frozen=True, slots=True)
 class EventHubsAddress:
     """A hub of the Event Hubs service, or of what speaks its protocol.
 
     There is a key name with a key, or a signature, or neither: then Entra credentials are used.
-    ``emulator`` means plain TCP instead of TLS.
+    ``emulator`` means plain TCP instead of TLS. Without a ``transport``, whoever opens the hub chooses.
     """
 
     namespace: str
@@ -169,6 +191,7 @@ class EventHubsAddress:
     key: Secret | None = None
     signature: Secret | None = None
     emulator: bool = False
+    transport: Transport | None = None
 
     def __str__(self) -> str:
         return f"eventhubs://{self.namespace}/{self.name}"
@@ -221,13 +244,20 @@ def _local_path(what: str, text: str) -> str:
 
 
 def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
-    match = re.fullmatch(r"eventhubs://([^/]*)/([^/]*)", text, re.IGNORECASE)
+    match = re.fullmatch(r"eventhubs://([^/]*)/([^/]*?)(?:\?transport=([^/]*))?", text, re.IGNORECASE)
     if not match:
-        raise ConfigError(f"{what}: write eventhubs://NAMESPACE/NAME, with one hub and nothing after it")
+        raise ConfigError(
+            f"{what}: write eventhubs://NAMESPACE/NAME, with one hub and nothing after it but ?transport=..."
+        )
     host, port = _host_and_port(what, match[1])
     if "." not in host and host != "localhost":
         host = f"{host}.{SERVICE_DOMAIN}"
-    return EventHubsAddress(host, port or AMQPS_PORT, _plain_name(f"hub name in the {what}", match[2]))
+    name = _plain_name(f"hub name in the {what}", match[2])
+    return EventHubsAddress(host, port or AMQPS_PORT, name, transport=_optional_transport(what, match[3]))
+
+
+def _optional_transport(what: str, text: str | None) -> Transport | None:
+    return None if text is None else parse_transport(text, what=f"{what}: transport")
 
 
 _PART_NAMES: Final = (
@@ -237,6 +267,7 @@ _PART_NAMES: Final = (
     "SharedAccessSignature",
     "EntityPath",
     "UseDevelopmentEmulator",
+    "Transport",
 )
 
 
@@ -246,14 +277,16 @@ def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
     entity_path = _required(what, parts, "EntityPath", "=HUB, the hub's name")
     name = _plain_name(f"EntityPath of the {what}", entity_path)
     emulator = _parse_emulator_flag(what, parts.get("UseDevelopmentEmulator"))
-    default_port = AMQP_PORT if emulator else AMQPS_PORT
+    transport = _optional_transport(what, parts.get("Transport"))
+    unsigned = EventHubsAddress(
+        host, port or (AMQP_PORT if emulator else AMQPS_PORT), name, emulator=emulator, transport=transport
+    )
     if "SharedAccessSignature" in parts:
         _refuse_key_beside_signature(what, parts)
-        signature = Secret(parts["SharedAccessSignature"])
-        return EventHubsAddress(host, port or default_port, name, signature=signature, emulator=emulator)
+        return replace(unsigned, signature=Secret(parts["SharedAccessSignature"]))
     key_name = _required(what, parts, "SharedAccessKeyName", "=POLICY (with its SharedAccessKey=...)")
     key = Secret(_required(what, parts, "SharedAccessKey", "=KEY (the policy's primary or secondary key)"))
-    return EventHubsAddress(host, port or default_port, name, key_name, key, emulator=emulator)
+    return replace(unsigned, key_name=key_name, key=key)
 
 
 def _connection_string_parts(what: str, text: str) -> dict[str, str]:

@@ -5,6 +5,7 @@
     ├── HubError               a hub cannot do what was asked
     │   ├── HubNotFound
     │   ├── HubExists
+    │   ├── AccessDenied       the key, signature or identity is wrong, expired, or may not do this
     │   ├── PartitionNotFound
     │   ├── HubUnavailable     try again later: unreachable, locked, throttled
     │   ├── HubFull            the hub cannot take more: disk or quota
@@ -54,6 +55,10 @@ class HubNotFound(HubError):
 
 class HubExists(HubError):
     """A hub of that name is there already."""
+
+
+class AccessDenied(HubError):
+    """The hub does not let this key, signature or identity in, or not do this. Trying again does not help."""
 
 
 class PartitionNotFound(HubError):
