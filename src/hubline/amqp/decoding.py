@@ -6,13 +6,13 @@ hangs, nor recurses deeper than ``DEPTH_MAX``, nor takes memory out of proportio
 
 Keys of a map have to be hashable: a list that is a key becomes a tuple, and a map that is one becomes a tuple of
 pairs. Keys that Python holds for equal (``True``, ``1``, ``1.0``) fall together, and the last one stays; use
-:meth:`Reader.pairs` where that matters.
+:meth:`Reader.map_keys` where that matters.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -99,20 +99,17 @@ class Reader:
             raise AmqpDecodeError(f"a described value is expected at byte {self.position - 1}")
         return self.value()
 
-    def pairs(self) -> list[tuple[object, object]]:
-        """The next value, a map, as its pairs, in order; none if it is null."""
-        code = self._take_code()
-        if code == NULL:
-            return []
-        if code not in _MAP_SIZES:
-            raise AmqpDecodeError(f"a map is expected at byte {self.position - 1}")
-        try:
-            pairs = _read_pairs(self, DEPTH_MAX - 1, _MAP_SIZES[code])
-        except (IndexError, struct.error):
-            raise _truncated(self.end) from None
-        if self.position > self.end:
-            raise _truncated(self.end)
-        return pairs
+    def map_keys(self) -> Iterator[object]:
+        """The keys of the next value, a map; none if it is null. The caller takes the value after each key."""
+        if self.position < self.end and self.data[self.position] == NULL:
+            self.position += 1
+            return
+        span, count = self.enter()
+        if span.code not in _MAPS or count % 2:
+            raise AmqpDecodeError(f"a map is expected at byte {span.position}: a value for each key")
+        for _ in range(count // 2):
+            yield self.value()
+        _require_end(self, span.end)
 
     def skip(self) -> None:
         """Passes over the next value. What is inside a list, map or array is not looked at."""
@@ -203,7 +200,7 @@ _SIZE_32: Final = struct.Struct(">I")
 _FIXED_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
 _VARIABLE_WIDTHS: Final = {0xA: _SIZE_8, 0xB: _SIZE_32, 0xC: _SIZE_8, 0xD: _SIZE_32, 0xE: _SIZE_8, 0xF: _SIZE_32}
 _COMPOUND_SIZES: Final = {0xC0: _SIZE_8, 0xD0: _SIZE_32, 0xC1: _SIZE_8, 0xD1: _SIZE_32}
-_MAP_SIZES: Final = {0xC1: _SIZE_8, 0xD1: _SIZE_32}
+_MAPS: Final = (0xC1, 0xD1)
 
 
 def _size(reader: Reader, size: struct.Struct) -> int:
@@ -292,19 +289,15 @@ def _list(size: struct.Struct) -> _Payload:
 
 def _map(size: struct.Struct) -> _Payload:
     def read(reader: Reader, depth: int) -> dict[object, object]:
-        return {_hashable(key): value for key, value in _read_pairs(reader, depth, size)}
+        end, count = _compound(reader, depth, size)
+        if count % 2:
+            raise AmqpDecodeError(f"a map has a key without a value: {count} keys and values at byte {reader.position}")
+        value = reader._value  # noqa: SLF001
+        pairs = [(_hashable(value(depth - 1)), value(depth - 1)) for _ in range(count // 2)]
+        _require_end(reader, end)
+        return dict(pairs)
 
     return read
-
-
-def _read_pairs(reader: Reader, depth: int, size: struct.Struct) -> list[tuple[object, object]]:
-    end, count = _compound(reader, depth, size)
-    if count % 2:
-        raise AmqpDecodeError(f"a map has a key without a value: {count} keys and values at byte {reader.position}")
-    value = reader._value  # noqa: SLF001
-    pairs = [(value(depth - 1), value(depth - 1)) for _ in range(count // 2)]
-    _require_end(reader, end)
-    return pairs
 
 
 def _array(size: struct.Struct) -> _Payload:
