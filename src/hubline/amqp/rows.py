@@ -65,6 +65,16 @@ class Pattern:
         return found
 
 
+def column(values: npt.NDArray[np.int32] | npt.NDArray[np.int64], column_type: pa.DataType) -> pa.Array:
+    """A column of numbers, which shares their memory."""
+    return pa.Array.from_buffers(column_type, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def validity(valid: Mask) -> pa.Buffer:
+    """Which values are not null, as Arrow has it: one bit each."""
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
 def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: Mask | None = None) -> pa.BinaryArray:
     """A binary column of pieces of ``data``, null where not ``valid``. Pieces do not overlap, in whatever order.
 
@@ -80,7 +90,8 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     pieces = pa.BinaryArray.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), data])
     places = np.arange(0, 2 * count, 2, dtype=np.int32)
     if order is not None:
-        slots = np.empty(count, np.int32)
-        slots[order] = places
-        places = slots
-    return pieces.take(pa.array(places, mask=None if valid is None else ~valid))
+        places[order] = np.arange(0, 2 * count, 2, dtype=np.int32)
+    taken = pieces.take(column(places, pa.int32()))
+    if valid is None:
+        return taken
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [validity(valid), *taken.buffers()[1:]])

@@ -1,0 +1,338 @@
+"""Messages to Arrow columns, thousands at a time.
+
+    decoder = EventDecoder("3")
+    batch = decoder.decode(deliveries.data, deliveries.starts, deliveries.ends)     # EVENT_SCHEMA
+
+Messages that are laid out as others before them go through numpy and Arrow together; the rest one by one through
+:func:`hubline.amqp.message.read_event`. The columns are the same either way, and so is what is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hubline.amqp.decoding import Bytes, decode
+from hubline.amqp.errors import AmqpDecodeError
+from hubline.amqp.layouts import Gap, Layouts, Match
+from hubline.amqp.message import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER, EventFields, read_event
+from hubline.amqp.rows import Mask, Octets, Positions, column, take_slices, validity
+from hubline.amqp.text import to_text
+from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
+
+# Python's calendar, which whoever looks at an event needs: a time beyond it becomes its first or last millisecond.
+TIME_MS_MIN: Final = -62_135_596_800_000
+TIME_MS_MAX: Final = 253_402_300_799_999
+
+# Fewer messages are decoded sooner one by one.
+BULK_COUNT_MIN: Final = 16
+
+_TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
+_MAP_TYPE: Final = EVENT_SCHEMA.field("properties").type
+_ENTRY_FIELDS: Final = (_MAP_TYPE.key_field, _MAP_TYPE.item_field)
+
+# Integers by type code: their digits are made by Arrow, all at once.
+_INTEGERS: Final = {
+    0x50: ">u1",
+    0x60: ">u2",
+    0x70: ">u4",
+    0x52: ">u1",
+    0x80: ">u8",
+    0x53: ">u1",
+    0x51: ">i1",
+    0x61: ">i2",
+    0x71: ">i4",
+    0x54: ">i1",
+    0x81: ">i8",
+    0x55: ">i1",
+}
+
+
+class EventDecoder:
+    """Decodes what one receiver gets. It remembers how events are laid out, which is all the state it has."""
+
+    def __init__(self, partition: str) -> None:
+        self._partition = partition
+        self._layouts = Layouts(lambda layout: layout.has_position)
+
+    def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
+        """The events ``data[start:end]``, in order, as columns of EVENT_SCHEMA. Nothing of ``data`` is kept.
+
+        Raises AmqpDecodeError if a message is no AMQP, or is none that a hub delivers: each has a sequence number,
+        an offset and an enqueued time.
+        """
+        if len(starts) < BULK_COUNT_MIN:
+            return _event_batch(_read_all(data, starts, ends, _read_delivered), self._partition)
+        columns = _Columns(data, len(starts))
+        columns.fill(self._layouts, starts, ends, read=_read_delivered)
+        return columns.events(self._partition)
+
+
+class SentDecoder:
+    """Decodes what one sender sends. It remembers how events are laid out, which is all the state it has."""
+
+    def __init__(self) -> None:
+        self._layouts = Layouts(lambda _layout: True)
+
+    def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
+        """The events ``data[start:end]``, in order, as columns of OUTGOING_SCHEMA. Nothing of ``data`` is kept.
+
+        Raises AmqpDecodeError if a message is no AMQP.
+        """
+        if len(starts) < BULK_COUNT_MIN:
+            return _outgoing_batch(_read_all(data, starts, ends, read_event))
+        columns = _Columns(data, len(starts))
+        columns.fill(self._layouts, starts, ends, read=read_event)
+        return columns.outgoing()
+
+
+def join_messages(messages: Sequence[Bytes]) -> tuple[Octets, Positions, Positions]:
+    """Messages that are apart, as a decoder takes them: data, starts and ends."""
+    lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+    ends = np.cumsum(lengths)
+    return np.frombuffer(b"".join(messages), np.uint8), ends - lengths, ends
+
+
+def _read_delivered(data: Bytes, start: int, end: int) -> EventFields:
+    event = read_event(data, start, end)
+    for name, value in (
+        (SEQUENCE_NUMBER, event.sequence_number),
+        (OFFSET, event.offset),
+        (ENQUEUED_TIME, event.enqueued_ms),
+    ):
+        if value is None:
+            raise AmqpDecodeError(f"a message without {name} is no event of a hub")
+    return event
+
+
+def _read_all(data: Octets, starts: Positions, ends: Positions, read: _Read) -> Iterator[EventFields]:
+    view = data.data
+    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield read(view, start, end)
+
+
+def _event_batch(events: Iterable[EventFields], partition: str) -> pa.RecordBatch:
+    rows = [
+        (
+            event.body,
+            partition,
+            event.offset,
+            event.sequence_number,
+            min(max(event.enqueued_ms or 0, TIME_MS_MIN), TIME_MS_MAX) * 1000,
+            event.partition_key,
+            event.properties,
+        )
+        for event in events
+    ]
+    return _batch(rows, EVENT_SCHEMA)
+
+
+def _outgoing_batch(events: Iterable[EventFields]) -> pa.RecordBatch:
+    return _batch([(event.body, event.partition_key, event.properties) for event in events], OUTGOING_SCHEMA)
+
+
+def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class _Pieces:
+    """A column of byte strings, as pieces of some buffer."""
+
+    __slots__ = ("lengths", "starts")
+
+    def __init__(self, shape: int | tuple[int, int]) -> None:
+        self.starts = np.zeros(shape, np.int64)
+        self.lengths = np.zeros(shape, np.int64)
+
+    def put(self, where: _Where, starts: Positions | int, lengths: Positions | int) -> None:
+        self.starts[where] = starts
+        self.lengths[where] = lengths
+
+
+_Where: TypeAlias = npt.NDArray[np.int64] | int | tuple[slice, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Properties of some events, which have equally many: one row an event, one column a property."""
+
+    events: npt.NDArray[np.int64]
+    keys: _Pieces
+    values: _Pieces
+    is_null: Mask
+
+
+class _Columns:
+    """Columns in the making. Each byte string is a piece of ``data``, or of what was added because it is not there."""
+
+    def __init__(self, data: Octets, count: int) -> None:
+        self._data = data
+        self._count = count
+        self._added = bytearray()
+        self._body = _Pieces(count)
+        self._offset = _Pieces(count)
+        self._key = _Pieces(count)
+        self._has_key = np.zeros(count, np.bool_)
+        self._sequence_number = np.zeros(count, np.int64)
+        self._enqueued_ms = np.zeros(count, np.int64)
+        self._pairs: list[_Pairs] = []
+
+    def fill(self, layouts: Layouts, starts: Positions, ends: Positions, *, read: _Read) -> None:
+        matches, others = layouts.find(self._data, starts, ends)
+        for match in matches:
+            self._add_match(match)
+        for index, event in zip(others, _read_all(self._data, starts[others], ends[others], read), strict=True):
+            self._add_event(index, event)
+
+    def events(self, partition: str) -> pa.RecordBatch:
+        source = self._source()
+        columns = [
+            take_slices(source, self._body.starts, self._body.lengths),
+            _repeated(partition, self._count),
+            _strings(take_slices(source, self._offset.starts, self._offset.lengths), OFFSET),
+            column(self._sequence_number, pa.int64()),
+            column(np.clip(self._enqueued_ms, TIME_MS_MIN, TIME_MS_MAX) * 1000, _TIME_TYPE),
+            self._key_column(source),
+            self._property_column(source),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+
+    def outgoing(self) -> pa.RecordBatch:
+        source = self._source()
+        columns = [
+            take_slices(source, self._body.starts, self._body.lengths),
+            self._key_column(source),
+            self._property_column(source),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=OUTGOING_SCHEMA)
+
+    def _source(self) -> pa.Buffer:
+        if not self._added:
+            return pa.py_buffer(self._data)
+        return pa.py_buffer(np.concatenate((self._data, np.frombuffer(self._added, np.uint8))))
+
+    def _key_column(self, source: pa.Buffer) -> pa.Array:
+        if not self._has_key.any():
+            return pa.nulls(self._count, pa.string())
+        return _strings(take_slices(source, self._key.starts, self._key.lengths, self._has_key), PARTITION_KEY)
+
+    def _property_column(self, source: pa.Buffer) -> pa.Array:
+        counts = np.zeros(self._count, np.int64)
+        for pairs in self._pairs:
+            counts[pairs.events] = pairs.keys.starts.shape[1]
+        offsets = np.zeros(self._count + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        total = int(offsets[-1])
+        if not total:
+            return pa.nulls(self._count, _MAP_TYPE)
+        keys, values, is_null = _Pieces(total), _Pieces(total), np.zeros(total, np.bool_)
+        for pairs in self._pairs:
+            places = offsets[pairs.events][:, None] + np.arange(pairs.keys.starts.shape[1])
+            keys.put(places, pairs.keys.starts, pairs.keys.lengths)
+            values.put(places, pairs.values.starts, pairs.values.lengths)
+            is_null[places] = pairs.is_null
+        entries = pa.StructArray.from_arrays(
+            [
+                _strings(take_slices(source, keys.starts, keys.lengths), "the key of a property"),
+                _strings(take_slices(source, values.starts, values.lengths, ~is_null), "a property"),
+            ],
+            fields=_ENTRY_FIELDS,
+        )
+        buffers = [validity(counts > 0), pa.py_buffer(offsets.astype(np.int32))]
+        return pa.MapArray.from_buffers(_MAP_TYPE, self._count, buffers, children=[entries])
+
+    def _add_match(self, match: Match) -> None:
+        layout, indexes = match.layout, match.indexes
+        self._body.put(indexes, *match.gap(layout.body))
+        if layout.offset is not None:
+            self._offset.put(indexes, *match.gap(layout.offset))
+        if layout.partition_key is not None:
+            self._key.put(indexes, *match.gap(layout.partition_key))
+            self._has_key[indexes] = True
+        if layout.sequence_number is not None:
+            self._sequence_number[indexes] = match.numbers(layout.sequence_number)
+        if layout.enqueued_ms is not None:
+            self._enqueued_ms[indexes] = match.numbers(layout.enqueued_ms)
+        if layout.properties:
+            self._pairs.append(self._matched_pairs(match))
+
+    def _matched_pairs(self, match: Match) -> _Pairs:
+        properties = match.layout.properties
+        shape = (len(match), len(properties))
+        pairs = _Pairs(match.indexes, _Pieces(shape), _Pieces(shape), np.zeros(shape, np.bool_))
+        for number, item in enumerate(properties):
+            where = np.s_[:, number]
+            pairs.keys.put(where, match.starts(item.key), item.key.width)
+            if item.value is None:
+                pairs.is_null[where] = True
+            elif isinstance(item.value, Gap):
+                pairs.values.put(where, *match.gap(item.value))
+            else:
+                pairs.values.put(where, *self._add_texts(_texts(match.octets(item.value))))
+        return pairs
+
+    def _add_event(self, index: int, event: EventFields) -> None:
+        self._body.put(index, *self._add(event.body))
+        self._offset.put(index, *self._add((event.offset or "").encode()))
+        self._sequence_number[index] = event.sequence_number or 0
+        self._enqueued_ms[index] = event.enqueued_ms or 0
+        if event.partition_key is not None:
+            self._key.put(index, *self._add(event.partition_key.encode()))
+            self._has_key[index] = True
+        if event.properties:
+            self._pairs.append(self._event_pairs(index, event.properties))
+
+    def _event_pairs(self, index: int, properties: Sequence[tuple[str, str | None]]) -> _Pairs:
+        shape = (1, len(properties))
+        pairs = _Pairs(np.array([index]), _Pieces(shape), _Pieces(shape), np.zeros(shape, np.bool_))
+        for number, (key, value) in enumerate(properties):
+            where = np.s_[:, number]
+            pairs.keys.put(where, *self._add(key.encode()))
+            pairs.values.put(where, *self._add((value or "").encode()))
+            pairs.is_null[where] = value is None
+        return pairs
+
+    def _add(self, octets: bytes) -> tuple[int, int]:
+        """Takes bytes that are not in the data; returns where they start, and their length."""
+        start = len(self._data) + len(self._added)
+        self._added += octets
+        return start, len(octets)
+
+    def _add_texts(self, texts: pa.StringArray) -> tuple[Positions, Positions]:
+        _, offsets_buffer, octets = texts.buffers()
+        offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1).astype(np.int64)
+        start, _ = self._add(octets.to_pybytes() if octets else b"")
+        return start + offsets[:-1], np.diff(offsets)
+
+
+_Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
+
+
+def _repeated(text: str, count: int) -> pa.StringArray:
+    octets = text.encode()
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(octets))
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(octets * count))
+
+
+def _strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
+
+
+def _texts(values: Octets) -> pa.StringArray:
+    """The text of values of one type, of fixed width: one a row, with its type code."""
+    code = int(values[0, 0])
+    if code in _INTEGERS:
+        numbers = np.ascontiguousarray(values[:, 1:]).view(_INTEGERS[code])[:, 0]
+        native = numbers.astype(numbers.dtype.newbyteorder("="))
+        return column(native, pa.from_numpy_dtype(native.dtype)).cast(pa.string())
+    return pa.array([to_text(decode(value.tobytes())) for value in values], pa.string())
