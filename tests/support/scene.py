@@ -7,7 +7,7 @@ import functools
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from hubline.balance import Strategy
 from hubline.errors import HublineError, StoreUnavailable
@@ -26,7 +26,7 @@ from hubline.ports import CheckpointStore, Hub
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
-from hubline.testing.loop import run_virtual
+from hubline.testing.loop import SimProcess, run_virtual
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +52,9 @@ def virtual(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
             await asyncio.sleep(0)
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             assert not left, f"tasks are left running: {left}"
+            world = cast("SimProcess", asyncio.get_running_loop()).world
+            world.look_for_failed_tasks()
+            assert not world.failures
 
         run_virtual(play)
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from hubline.errors import HublineError, StoreError, StoreUnavailable
+from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -54,6 +54,15 @@ async def call_on(
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(function(*args, **kwargs), loop))
 
 
+async def asked(seconds_max: float, call: Awaitable[T], *, what: str) -> T:
+    """A call of a hub with a bound on its time: one that hangs is given up, as if the hub could not be reached."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            return await call
+    except TimeoutError:
+        raise HubUnavailable(f"the hub did not {what} within {seconds_max:g} s") from None
+
+
 def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """A store's method with a bound on its time, whose every failure is a StoreError."""
 
@@ -63,7 +72,7 @@ def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -
                 return await function(*args, **kwargs)
         except TimeoutError:
             raise StoreUnavailable(f"the store did not answer within {seconds_max:g} s") from None
-        except HublineError:
+        except StoreError:
             raise
         except Exception as error:
             # A store of the user's own may raise anything; unseen, it would end the dispatch cycle for good.

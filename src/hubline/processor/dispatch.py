@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from hubline.balance import Plan, Snapshot, Strategy, stranded
-from hubline.errors import HublineError, LeaseLost, RecordDamaged, StoreError, StoreUnavailable
+from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
 from hubline.model import GroupKey, GroupState, Member, Ownership
 from hubline.ports import CheckpointStore
 from hubline.processor.control import bounded
@@ -208,7 +208,8 @@ class Dispatcher:
                 held.ownership = record
                 held.expires_at = sent_at + self._lease.lease_seconds - record.age_seconds
             else:
-                self._lose(partition, f"owner={record.owner_id!r} took it" if record else "its record is gone")
+                gone = state.damaged.get(partition, "its record is gone")
+                self._lose(partition, f"owner={record.owner_id!r} took it" if record else gone)
 
     def _lose_taken(self, state: GroupState) -> None:
         """Sees a takeover at the next listing already; a stale listing shows lower epochs only, and does no harm."""
@@ -251,6 +252,10 @@ class Dispatcher:
             plan = await self._cycle(is_joining=is_joining)
         except HublineError as error:
             self._holder.report_of(error, None)
+            plan = Plan()
+        except Exception as error:  # noqa: BLE001 - a strategy of the user's own may raise anything
+            message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
+            self._holder.report_of(ProcessorError(message, partition=""), None)
             plan = Plan()
         if is_joining:
             return self._lease.settle_seconds
@@ -327,7 +332,7 @@ class Dispatcher:
         for attempt in range(RELEASE_ATTEMPTS_MAX):
             if self._held.get(partition) is not held:
                 return
-            with suppress(StoreUnavailable):
+            with suppress(StoreError):
                 if await self._give_up(held):
                     break
             await asyncio.sleep(self._lease.renew_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid
-from hubline.model import EventBatch, Position, PositionKind
+from hubline.model import EventBatch, PartitionProperties, Position, PositionKind
 from hubline.ports import Hub, Receiver
+from hubline.processor.control import asked
 from hubline.processor.options import InvalidPositionChoice, RetryPolicy
 
 log = logging.getLogger("hubline.prefetch")
@@ -146,9 +147,10 @@ class Prefetch:
     async def _read(self) -> None:
         """Reads with one receiver until it fails or stalls."""
         source = self._source
-        receiver = await source.hub.open_receiver(
+        opening = source.hub.open_receiver(
             source.partition, group=source.group, position=self._position, epoch=source.epoch
         )
+        receiver = await asked(source.stall_seconds, opening, what=f"open partition {source.partition}")
         try:
             while True:
                 await self._room.wait()
@@ -160,7 +162,15 @@ class Prefetch:
                     self._report_stall()
                     return
         finally:
-            await receiver.close()
+            await self._let_go(receiver)
+
+    async def _let_go(self, receiver: Receiver) -> None:
+        """Never raises: what was received counts, and an error here would hide that the reading is to end."""
+        source = self._source
+        try:
+            await asked(source.stall_seconds, receiver.close(), what=f"let go of partition {source.partition}")
+        except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
+            log.warning("receiver_not_closed partition=%s %s: %s", source.partition, type(error).__name__, error)
 
     async def _receive(self, receiver: Receiver) -> EventBatch | None:
         wait_seconds = self._source.stall_seconds
@@ -172,7 +182,8 @@ class Prefetch:
 
     async def _is_behind(self) -> bool:
         """Whether the hub holds events after the last received one. The first look sets what is not known yet."""
-        properties = await self._source.hub.describe_partition(self._source.partition)
+        source = self._source
+        properties = await described(source.hub, source.partition, seconds_max=source.stall_seconds)
         if self._last_received is None:
             self._last_received = properties.last_sequence
         return properties.last_sequence > max(self._last_received, properties.begin_sequence - 1)
@@ -195,12 +206,18 @@ class Prefetch:
         log.error("gap partition=%s reason=%s from=%s choice=%s", error.partition, error.reason, self._position, choice)
         if choice is InvalidPositionChoice.EARLIEST:
             return Position.earliest()
-        return await pinned(self._source.hub, self._source.partition, Position.latest())
+        source = self._source
+        return await pinned(source.hub, source.partition, Position.latest(), seconds_max=source.stall_seconds)
 
 
-async def pinned(hub: Hub, partition: str, position: Position) -> Position:
+async def described(hub: Hub, partition: str, *, seconds_max: float) -> PartitionProperties:
+    """What a partition holds; HubUnavailable if the hub does not say so in time."""
+    return await asked(seconds_max, hub.describe_partition(partition), what=f"describe partition {partition}")
+
+
+async def pinned(hub: Hub, partition: str, position: Position, *, seconds_max: float) -> Position:
     """The same place, by sequence number where it was "the end": opened again later, "the end" would skip events."""
     if position.kind is not PositionKind.LATEST:
         return position
-    properties = await hub.describe_partition(partition)
+    properties = await described(hub, partition, seconds_max=seconds_max)
     return Position.sequence(properties.last_sequence, inclusive=position.inclusive and not properties.is_empty)

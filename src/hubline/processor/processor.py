@@ -19,6 +19,7 @@ from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, ProcessorError
 from hubline.model import GroupKey, Position, StartPositions
 from hubline.ports import CheckpointStore, Hub
+from hubline.processor.control import asked
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
 from hubline.processor.pump import PartitionContext, Wiring
@@ -187,7 +188,7 @@ class Processor:
         return self._runtime.contexts() if self._runtime else []
 
     async def _start(self) -> None:
-        hub = await self._hub.describe()
+        hub = await asked(self._options.stall_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._runtime = Runtime(
             Wiring(self._hub, self._store, self._handlers, self._options, self._start_positions, self._rng),

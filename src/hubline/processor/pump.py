@@ -49,7 +49,7 @@ from hubline.ports import CheckpointStore, Hub
 from hubline.processor.control import bounded
 from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
-from hubline.processor.prefetch import Prefetch, Source, pinned
+from hubline.processor.prefetch import Prefetch, Source, described, pinned
 
 log = logging.getLogger("hubline.pump")
 
@@ -358,7 +358,8 @@ class PartitionPump:
         """Where to start, and the last event before it if known: on_assigned's word, the checkpoint, the options."""
         hub, checkpoint = self._wiring.hub, self._context.opened_from
         if self._context.start is not None:
-            start = await pinned(hub, self.key.partition, self._context.start)
+            seconds_max = self._options.stall_seconds
+            start = await pinned(hub, self.key.partition, self._context.start, seconds_max=seconds_max)
         elif checkpoint is not None:
             return checkpoint.resume, checkpoint.sequence_number
         else:
@@ -373,8 +374,8 @@ class PartitionPump:
         hub, partition = self._wiring.hub, self.key.partition
         asked = self._wiring.start.for_partition(partition)
         if asked != Position.latest() or not self._options.checkpoint.is_automatic:
-            return await pinned(hub, partition, asked)
-        end = await hub.describe_partition(partition)
+            return await pinned(hub, partition, asked, seconds_max=self._options.stall_seconds)
+        end = await described(hub, partition, seconds_max=self._options.stall_seconds)
         if end.last_offset is None:
             await self._write(Checkpoint.before_first(self.key))
         else:

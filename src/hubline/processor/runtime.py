@@ -7,13 +7,12 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, ParamSpec, TypeVar
 
 from hubline.balance import Strategy
-from hubline.errors import HubError, HublineError, ProcessorError
+from hubline.errors import ConfigError, HublineError, ProcessorError
 from hubline.model import GroupKey, Ownership
-from hubline.processor.control import ControlLoop, call_on
+from hubline.processor.control import ControlLoop, asked, call_on
 from hubline.processor.dispatch import Dispatcher
 from hubline.processor.handlers import Handler, HandlerThread, caller
 from hubline.processor.options import ReleaseReason
@@ -39,8 +38,8 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._partition_ids = tuple(partition_ids)
         self._pumps: dict[str, PartitionPump] = {}
-        self._paused: set[str] = set()
-        self._are_all_paused = False
+        self._is_paused_unless_listed = False
+        self._listed: set[str] = set()
         self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._errors_thread = HandlerThread("hubline-errors")
         self.is_stopped = False
@@ -145,7 +144,7 @@ class Runtime:
 
     def _open(self, ownership: Ownership) -> None:
         partition = ownership.key.partition
-        is_paused = self._are_all_paused or partition in self._paused
+        is_paused = self._is_paused_unless_listed != (partition in self._listed)
         pump = PartitionPump(ownership, self._wiring, self, is_paused=is_paused)
         pump.start(after=self._pumps.get(partition))
         self._pumps[partition] = pump
@@ -184,28 +183,36 @@ class Runtime:
         """Looks for partitions that were added to the hub, once a dispatch interval."""
         while True:
             await asyncio.sleep(self._options.lease.interval_seconds)
-            with suppress(HubError):
-                self._partition_ids = (await self._wiring.hub.describe()).partition_ids
+            try:
+                describing = asked(self._options.stall_seconds, self._wiring.hub.describe(), what="describe itself")
+                self._partition_ids = (await describing).partition_ids
+            except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
+                log.warning("hub_not_described %s: %s", type(error).__name__, error)
 
     def pause(self, partition: str | None) -> None:
-        if partition is None:
-            self._are_all_paused = True
-        else:
-            self._paused.add(partition)
+        self._remember(partition, is_paused=True)
         for pump in self._chosen(partition):
             pump.pause()
 
     def resume(self, partition: str | None) -> None:
-        if partition is None:
-            self._are_all_paused = False
-            self._paused.clear()
-        else:
-            self._paused.discard(partition)
+        self._remember(partition, is_paused=False)
         for pump in self._chosen(partition):
             pump.resume()
 
+    def _remember(self, partition: str | None, *, is_paused: bool) -> None:
+        """For partitions that are opened later, or anew."""
+        if partition is None:
+            self._is_paused_unless_listed = is_paused
+            self._listed.clear()
+        elif partition not in self._partition_ids:
+            raise ConfigError(f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}")
+        elif is_paused != self._is_paused_unless_listed:
+            self._listed.add(partition)
+        else:
+            self._listed.discard(partition)
+
     def contexts(self) -> list[PartitionContext]:
-        return [self._pumps[partition].context for partition in sorted(self._pumps)]
+        return [self._pumps[partition].context for partition in self._partition_ids if partition in self._pumps]
 
     def _chosen(self, partition: str | None) -> list[PartitionPump]:
         return [pump for key, pump in self._pumps.items() if partition in (None, key)]
