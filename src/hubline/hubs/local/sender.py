@@ -36,8 +36,7 @@ class LocalSender:
         async with self._lock:
             shares = await self._session.threads.run(self._append, events, partition, partition_key)
             by_others = [asyncio.wrap_future(share.done) for share in shares if not share.done.done()]
-            if by_others:
-                await asyncio.wait(by_others)
+            await asyncio.gather(*by_others, return_exceptions=True)
         for share in shares:
             share.done.result()  # raises what went wrong
             share.life.signal.wake(share.index)

@@ -30,7 +30,7 @@ LOOK_BACKOFF: Final = 1.2
 
 def create_file(path: Path, partition_count_max: int) -> None:
     """The file for a new hub."""
-    os.close(_opened(path, _STAMP_KINDS * partition_count_max * _STAMP_BYTES))
+    _mapped(path, partition_count_max).close()
 
 
 def notify_all(path: Path, partition_count_max: int) -> None:
@@ -41,14 +41,18 @@ def notify_all(path: Path, partition_count_max: int) -> None:
     signal.close()
 
 
-def _opened(path: Path, size: int) -> int:
-    """A descriptor of the file, which is created or lengthened as needed: it holds no data that could be lost."""
+def _mapped(path: Path, partition_count_max: int) -> mmap.mmap:
+    """The file, which is created or lengthened as needed: it holds no data that could be lost."""
+    size = _STAMP_KINDS * partition_count_max * _STAMP_BYTES
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    missing = size - os.fstat(descriptor).st_size
-    if missing > 0:
-        # Written, not just sized: writing to a hole of a mapped file on a full disk would kill the process.
-        os.pwrite(descriptor, bytes(missing), size - missing)
-    return descriptor
+    try:
+        missing = size - os.fstat(descriptor).st_size
+        if missing > 0:
+            # Written, not just sized: writing to a hole of a mapped file on a full disk would kill the process.
+            os.pwrite(descriptor, bytes(missing), size - missing)
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 class Signal:
@@ -59,12 +63,7 @@ class Signal:
     """
 
     def __init__(self, path: Path, partition_count_max: int) -> None:
-        size = _STAMP_KINDS * partition_count_max * _STAMP_BYTES
-        descriptor = _opened(path, size)
-        try:
-            self._map = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
+        self._map = _mapped(path, partition_count_max)
         self._stamps = memoryview(self._map).cast("Q")
         self._count = partition_count_max
         self._seen = b""

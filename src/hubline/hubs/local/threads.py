@@ -59,7 +59,8 @@ class Threads:
         if self._is_shut_down:
             return
         while self._running:
-            await asyncio.wait([asyncio.wrap_future(future) for future in list(self._running)])
+            running = [asyncio.wrap_future(future) for future in list(self._running)]
+            await asyncio.gather(*running, return_exceptions=True)
         await asyncio.wrap_future(self._executor.submit(last_call))
         self._executor.shutdown()
         self._is_shut_down = True
