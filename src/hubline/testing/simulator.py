@@ -161,8 +161,10 @@ class Simulation:
     # Members
 
     def join(self, name: str | None = None) -> None:
-        """Starts a process; under the name of a dead one, it is that one restarted."""
+        """Starts a process; under the name of a dead one, it is that one restarted, unless it already was."""
         name = name or f"host-{len(self.hosts)}"
+        if any(host.is_up and host.processor.owner_id == name for host in self.hosts):
+            return
         rng = random.Random(f"{self.scenario.seed} {len(self.hosts)}")
         process = SimProcess(  # type: ignore[abstract]
             self.world,
