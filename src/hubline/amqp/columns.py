@@ -4,7 +4,7 @@
     batch = decoder.decode(deliveries.data, deliveries.starts, deliveries.ends)     # EVENT_SCHEMA
 
 Messages that are laid out as others before them go through numpy and Arrow together; the rest one by one through
-:func:`hubline.amqp.message.read_event`. The columns are the same either way, and so is what is refused.
+:func:`hubline.amqp.events.read_event`. The columns are the same either way, and so is what is refused.
 """
 
 from __future__ import annotations
@@ -19,8 +19,17 @@ import pyarrow as pa
 
 from hubline.amqp.decoding import Bytes, decode
 from hubline.amqp.errors import AmqpDecodeError
+from hubline.amqp.events import (
+    BATCH_FORMAT,
+    ENQUEUED_TIME,
+    OFFSET,
+    PARTITION_KEY,
+    SEQUENCE_NUMBER,
+    EventFields,
+    read_batch,
+    read_event,
+)
 from hubline.amqp.layouts import Gap, Layouts, Match
-from hubline.amqp.message import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER, EventFields, read_event
 from hubline.amqp.rows import Mask, Octets, Positions, column, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
@@ -79,16 +88,30 @@ class SentDecoder:
     def __init__(self) -> None:
         self._layouts = Layouts(lambda _layout: True)
 
-    def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
-        """The events ``data[start:end]``, in order, as columns of OUTGOING_SCHEMA. Nothing of ``data`` is kept.
+    def decode(self, payload: Bytes, message_format: int) -> pa.RecordBatch:
+        """The events of a message, which is a batch or a single one, as columns of OUTGOING_SCHEMA.
 
-        Raises AmqpDecodeError if a message is no AMQP.
+        The key of a batch is that of each of its events that has none itself. Raises AmqpDecodeError.
         """
+        data = np.frombuffer(payload, np.uint8)
+        if message_format != BATCH_FORMAT:
+            return self._decode(data, np.zeros(1, np.int64), np.array([len(data)]))
+        sent = read_batch(payload)
+        events = self._decode(data, np.array(sent.starts, np.int64), np.array(sent.ends, np.int64))
+        return events if sent.partition_key is None else _with_key(events, sent.partition_key)
+
+    def _decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
         if len(starts) < BULK_COUNT_MIN:
             return _outgoing_batch(_read_all(data, starts, ends, read_event))
         columns = _Columns(data, len(starts))
         columns.fill(self._layouts, starts, ends, read=read_event)
         return columns.outgoing()
+
+
+def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
+    body, key, properties = events.columns
+    filled = _repeated(partition_key, len(key)) if key.null_count == len(key) else key.fill_null(partition_key)
+    return pa.RecordBatch.from_arrays([body, filled, properties], schema=OUTGOING_SCHEMA)
 
 
 def join_messages(messages: Sequence[Bytes]) -> tuple[Octets, Positions, Positions]:

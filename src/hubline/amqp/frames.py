@@ -187,6 +187,11 @@ def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") ->
     return b"".join((_FRAME_HEADER.pack(size, _DATA_OFFSET_MIN, frame_type, channel), body, payload))
 
 
+def frame_header(channel: int) -> bytes:
+    """What follows the size of a frame on a channel."""
+    return _FRAME_HEADER.pack(0, _DATA_OFFSET_MIN, _AMQP_TYPE, channel)[_SIZE.size :]
+
+
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:
     """A delivery as the frames it takes: one, or several that all but the last say that there is more."""
     first_part = replace(transfer, more=True)

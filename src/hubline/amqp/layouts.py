@@ -8,7 +8,7 @@ something of variable length, a string or a body, whose size the segment ends wi
     a3 13 x-opt-enqueued-time 83 ........ 00 53 75 b0 ........                              and then the body
 
 The dots are values, which may be anything; all else has to be the same, byte for byte. The sizes of lists and maps
-have to agree with what they hold. So a message that matches is read exactly as :func:`~hubline.amqp.message.read_event`
+have to agree with what they hold. So a message that matches is read exactly as :func:`~hubline.amqp.events.read_event`
 would read it; and one that does not, in whatever way, is left to that function.
 """
 
@@ -23,18 +23,21 @@ import numpy.typing as npt
 
 from hubline.amqp.decoding import DESCRIBED, NULL, Reader, Span
 from hubline.amqp.errors import AmqpDecodeError
+from hubline.amqp.events import (
+    BINARIES,
+    ENQUEUED_TIME,
+    KNOWN_ANNOTATIONS,
+    OFFSET,
+    PARTITION_KEY,
+    SEQUENCE_NUMBER,
+    read_event,
+)
 from hubline.amqp.message import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
     DATA,
-    ENQUEUED_TIME,
-    KNOWN_ANNOTATIONS,
     MESSAGE_ANNOTATIONS,
-    OFFSET,
-    PARTITION_KEY,
-    SEQUENCE_NUMBER,
-    read_event,
     read_section,
 )
 from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, gather_rows, signed, unsigned
@@ -50,7 +53,6 @@ LEARNED_MAX: Final = 8
 _LONGS: Final = (0x55, 0x81)
 _TIMESTAMPS: Final = (0x83,)
 _TEXTS: Final = (0xA1, 0xB1, 0xA3, 0xB3)
-_BINARIES: Final = (0xA0, 0xB0)
 _MAPS: Final = (0xC1, 0xD1)
 # Values without a size before them.
 _FIXED: Final = range(0x40, 0xA0)
@@ -302,7 +304,7 @@ class _Learner:
         elif code == APPLICATION_PROPERTIES:
             self._map(self._property)
         elif code == DATA and self._body is None:
-            self._body = self._gap(self._span(_BINARIES))
+            self._body = self._gap(self._span(BINARIES))
         elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
             raise _Unusual
         else:

@@ -1,8 +1,4 @@
-"""One message: its sections, and what an event is made of.
-
-:class:`Message` is for the few messages that are requests and answers. Events by the thousand go through
-:mod:`hubline.amqp.columns`, for which :func:`read_event` is the reference: it accepts every valid encoding.
-"""
+"""One message with all its sections: for the few that are requests and answers. Events go through ``columns``."""
 
 from __future__ import annotations
 
@@ -24,7 +20,6 @@ from hubline.amqp.composites import (
 from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.encoding import encode
 from hubline.amqp.errors import AmqpDecodeError
-from hubline.amqp.text import to_json, to_text
 from hubline.amqp.types import Described, Symbol, ULong
 
 HEADER: Final = 0x70
@@ -48,14 +43,6 @@ _SECTIONS: Final[Mapping[str, int]] = {
     "amqp:amqp-value:*": AMQP_VALUE,
     "amqp:footer:map": FOOTER,
 }
-
-SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-OFFSET: Final = "x-opt-offset"
-ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
-
-_INT64_MIN: Final = -(2**63)
-_INT64_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +141,7 @@ class Message:
             else:
                 sections[code] = value
         return cls(
-            body=_body(parts),
+            body=body_of(parts),
             properties=_composite(Properties, sections.get(PROPERTIES)),
             application_properties=_map(sections, APPLICATION_PROPERTIES),
             message_annotations=_map(sections, MESSAGE_ANNOTATIONS),
@@ -162,48 +149,6 @@ class Message:
             header=_composite(Header, sections.get(HEADER)),
             footer=_map(sections, FOOTER),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class EventFields:
-    """What hubline keeps of a message. What the message does not have is None; its body is then empty."""
-
-    body: bytes
-    sequence_number: int | None
-    offset: str | None
-    enqueued_ms: int | None
-    partition_key: str | None
-    properties: list[tuple[str, str | None]] | None
-
-
-def read_event(data: Bytes, start: int, end: int) -> EventFields:
-    """An event, from any valid encoding of a message. Raises AmqpDecodeError.
-
-    Application properties become text (:mod:`hubline.amqp.text`). A body of bytes is taken as it is; a string as
-    UTF-8; other values, and sequences, as JSON. Header, properties, footer and other annotations are passed over.
-    """
-    reader = Reader(data, start, end)
-    known: dict[str, object] = {}
-    properties: list[tuple[str, str | None]] = []
-    parts: list[tuple[int, object]] = []
-    while not reader.is_at_end:
-        code = read_section(reader)
-        if code == MESSAGE_ANNOTATIONS:
-            known |= _read_annotations(reader)
-        elif code == APPLICATION_PROPERTIES:
-            properties += [(to_text(key) or "", to_text(reader.value())) for key in reader.map_keys()]
-        elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
-            parts.append((code, reader.value()))
-        else:
-            reader.skip()
-    return EventFields(
-        body=_body_bytes(_body(parts)),
-        sequence_number=_integer(known, SEQUENCE_NUMBER),
-        offset=_offset(known.get(OFFSET)),
-        enqueued_ms=_integer(known, ENQUEUED_TIME),
-        partition_key=to_text(known.get(PARTITION_KEY)),
-        properties=properties or None,
-    )
 
 
 def read_section(reader: Reader) -> int:
@@ -216,40 +161,8 @@ def read_section(reader: Reader) -> int:
     raise AmqpDecodeError(f"a message has no section with the descriptor {str(descriptor)[:64]!r}")
 
 
-KNOWN_ANNOTATIONS: Final = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY))
-
-
-def _read_annotations(reader: Reader) -> dict[str, object]:
-    known: dict[str, object] = {}
-    for key in reader.map_keys():
-        if isinstance(key, str) and key in KNOWN_ANNOTATIONS:
-            known[str(key)] = reader.value()
-        else:
-            reader.skip()
-    return known
-
-
-def _integer(known: Mapping[str, object], name: str) -> int | None:
-    value = known.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise AmqpDecodeError(f"{name} is {type(value).__name__} instead of a number")
-    if not _INT64_MIN <= value <= _INT64_MAX:
-        raise AmqpDecodeError(f"{name} does not fit into 64 bits")
-    return int(value)
-
-
-def _offset(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return str(int(value))
-    raise AmqpDecodeError(f"{OFFSET} is {type(value).__name__} instead of a string")
-
-
-def _body(parts: list[tuple[int, object]]) -> Body:
-    """The body out of its sections: all of one kind."""
+def body_of(parts: list[tuple[int, object]]) -> Body:
+    """The body out of its sections, each with its descriptor: all of one kind. Raises AmqpDecodeError."""
     kinds = {code for code, _ in parts}
     values = [value for _, value in parts]
     if len(kinds) > 1 or (kinds == {AMQP_VALUE} and len(values) > 1):
@@ -271,18 +184,6 @@ def _bytes(value: object) -> bytes:
     if not isinstance(value, bytes):
         raise AmqpDecodeError(f"data in a body is binary, not {type(value).__name__}")
     return value
-
-
-def _body_bytes(body: Body) -> bytes:
-    if isinstance(body, Data):
-        return b"".join(body.parts)
-    if isinstance(body, Sequences):
-        return to_json([item for part in body.parts for item in part]).encode()
-    if isinstance(body.value, bytes):
-        return bytes(body.value)
-    if isinstance(body.value, str):
-        return body.value.encode()
-    return b"" if body.value is None else to_json(body.value).encode()
 
 
 def _encode_section(code: int, value: object) -> bytes:

@@ -1,0 +1,336 @@
+"""Arrow columns to messages, thousands at a time: what a sender sends, and what a hub delivers.
+
+A message is put together from pieces: columns of byte strings, null where an event has no such piece. Some are there
+already, as bodies and keys; between them stand rows of fixed width, with sizes and numbers written in by numpy. Arrow
+joins them. A size has one byte where all in a batch fit, and four otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hubline.amqp.decoding import Bytes, Reader
+from hubline.amqp.encoding import encode
+from hubline.amqp.events import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
+from hubline.amqp.frames import encode_transfer, frame_header
+from hubline.amqp.message import MESSAGE_ANNOTATIONS
+from hubline.amqp.performatives import UINT_MAX, Transfer
+from hubline.amqp.rows import Mask, Positions, validity
+from hubline.amqp.types import Described, Symbol, ULong
+from hubline.errors import EventTooLarge
+
+# Clients remember the tag of every delivery; a settled one needs none of its own.
+DELIVERY_TAG: Final = b"\x00"
+
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+_SIZE_8_MAX: Final = 0xFF
+
+_DATA: Final = b"\x00\x53\x75"
+_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+_ANNOTATIONS: Final = b"\x00\x53\x72"
+_BINARY: Final = 0xA0
+_STRING: Final = 0xA1
+_MAP: Final = 0xC1
+_NULL: Final = b"\x40"
+
+_Lengths: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """``count`` events as one message of the format ``BATCH_FORMAT``."""
+
+    payload: Bytes
+    count: int
+
+
+def encode_outgoing(events: pa.RecordBatch) -> pa.BinaryArray:
+    """Each event (OUTGOING_SCHEMA) as a message."""
+    return _joined(_outgoing_pieces(events))
+
+
+def encode_batches(
+    events: pa.RecordBatch, *, bytes_max: int, partition_key: str | None = None, hub: str = ""
+) -> Iterator[Batch]:
+    """The events (OUTGOING_SCHEMA), in order, in as few messages of at most ``bytes_max`` as they take.
+
+    ``partition_key`` is for the batches as a whole; the service goes by it. Raises EventTooLarge at once, before
+    anything was sent, if an event does not fit even alone.
+    """
+    head = _batch_head(partition_key)
+    messages = _wrapped(_outgoing_pieces(events))
+    ends = _offsets(messages)
+    _require_sizes(np.diff(ends) + len(head), bytes_max, hub)
+    return _batches(head, messages, ends, bytes_max)
+
+
+def encode_delivered(events: pa.RecordBatch) -> pa.BinaryArray:
+    """Each event (EVENT_SCHEMA) as a message of a hub, with its annotations."""
+    return _joined(_delivered_pieces(events))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """Where deliveries go: a link of a session, and the largest frame its peer takes."""
+
+    channel: int
+    handle: int
+    frame_bytes_max: int
+
+
+def encode_deliveries(
+    events: pa.RecordBatch, link: Link, *, first_delivery_id: int, delivery_annotations: bytes = b""
+) -> Iterator[Bytes]:
+    """The events (EVENT_SCHEMA) as frames, one settled delivery each, ready for the socket.
+
+    ``delivery_annotations`` is a section that all get. An event that is larger than a frame takes several.
+    """
+    pieces = [*_delivered_pieces(events)]
+    if delivery_annotations:
+        pieces.insert(0, _rows(len(events), delivery_annotations))
+    sizes = sum(map(_lengths, pieces), np.zeros(len(events), np.int64))
+    head = _TransferHead(link)
+    frames = _joined([head.rows(sizes, first_delivery_id), *pieces])
+    ends = _offsets(frames)
+    data = memoryview(frames.buffers()[2])
+    start = 0
+    for index in np.flatnonzero(sizes + head.width > link.frame_bytes_max).tolist():
+        yield data[start : int(ends[index])]
+        start = int(ends[index + 1])
+        yield from head.split(data[int(ends[index]) + head.width : start], first_delivery_id + index)
+    yield data[start : int(ends[-1])]
+
+
+class _TransferHead:
+    """What stands before a message in a frame of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        transfer = self._transfer(UINT_MAX).encode()  # an id that takes four bytes
+        reader = Reader(transfer)
+        reader.descriptor()
+        reader.enter()
+        reader.span()
+        delivery_id = reader.span()
+        self._before_id = transfer[: delivery_id.start]
+        self._after_id = transfer[delivery_id.end :]
+        self._frame_header = frame_header(link.channel)
+        self.width = 4 + len(self._frame_header) + len(transfer)
+
+    def rows(self, sizes: _Lengths, first_delivery_id: int) -> pa.BinaryArray:
+        ids = (np.arange(len(sizes)) + first_delivery_id) & UINT_MAX
+        return _rows(
+            len(sizes),
+            (sizes + self.width).astype(">u4"),
+            self._frame_header,
+            self._before_id,
+            ids.astype(">u4"),
+            self._after_id,
+        )
+
+    def split(self, message: Bytes, delivery_id: int) -> Iterator[bytes]:
+        transfer = self._transfer(delivery_id & UINT_MAX)
+        return encode_transfer(self._link.channel, transfer, message, frame_bytes_max=self._link.frame_bytes_max)
+
+    def _transfer(self, delivery_id: int) -> Transfer:
+        return Transfer(self._link.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
+
+
+def _outgoing_pieces(events: pa.RecordBatch) -> list[pa.BinaryArray]:
+    body, key, properties = events.columns
+    pieces = [] if key.null_count == len(key) else [_key_annotation(key)]
+    return [*pieces, *_property_pieces(properties), *_data_pieces(body)]
+
+
+def _delivered_pieces(events: pa.RecordBatch) -> list[pa.BinaryArray]:
+    body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
+    keys = [] if key.null_count == len(key) else [_key_pair(key)]
+    return [
+        *_annotation_pieces(sequence_number, offset, enqueued_time, keys),
+        *_property_pieces(properties),
+        *_data_pieces(body),
+    ]
+
+
+def _annotation_pieces(
+    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[pa.BinaryArray]
+) -> list[pa.BinaryArray]:
+    count = len(offset)
+    string_code, offset_sizes = _size(_STRING, _lengths(offset))
+    before = (
+        _symbol(SEQUENCE_NUMBER) + b"\x81",
+        _numbers(sequence_number),
+        _symbol(OFFSET) + string_code,
+        offset_sizes,
+    )
+    after = (_symbol(ENQUEUED_TIME) + b"\x83", _numbers(enqueued_time, divisor=1000))
+    key_lengths = sum(map(_lengths, keys), np.zeros(count, np.int64))
+    content_lengths = _lengths(offset) + key_lengths + _width(before) + _width(after)
+    value_counts = 6 + 2 * (key_lengths > 0)
+    return [
+        _rows(count, _ANNOTATIONS, *_compound(content_lengths, value_counts), *before),
+        offset,
+        _rows(count, *after),
+        *keys,
+    ]
+
+
+def _key_pair(keys: pa.StringArray) -> pa.BinaryArray:
+    """Name and value of an annotation; null where there is no key."""
+    code, sizes = _size(_STRING, _lengths(keys))
+    return _emit(_rows(len(keys), _symbol(PARTITION_KEY) + code, sizes), keys)
+
+
+def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
+    """A section of annotations; null where there is no key."""
+    pairs = _key_pair(keys)
+    lengths = _lengths(pairs)
+    return _emit(_rows(len(keys), _ANNOTATIONS, *_compound(lengths, np.full(len(keys), 2))), pairs)
+
+
+def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
+    offsets = properties.offsets.to_numpy()
+    counts = np.where(_valid(properties), np.diff(offsets), 0)
+    if not counts.any():
+        return []
+    pairs = _emit(_string(properties.keys), _string_or_null(properties.items))
+    bounds = _offsets(pairs)[offsets]
+    content = pa.BinaryArray.from_buffers(
+        pa.binary(), len(counts), [validity(counts > 0), pa.py_buffer(bounds.astype(np.int32)), pairs.buffers()[2]]
+    )
+    head = _rows(len(counts), _APPLICATION_PROPERTIES, *_compound(_lengths(content), 2 * counts))
+    return [_emit(head, content)]
+
+
+def _data_pieces(body: pa.BinaryArray) -> list[pa.BinaryArray]:
+    code, sizes = _size(_BINARY, _lengths(body))
+    return [_rows(len(body), _DATA + code, sizes), body]
+
+
+def _wrapped(pieces: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+    """Messages from their pieces, each as a Data section of a batch."""
+    lengths = sum(map(_lengths, pieces), np.zeros(len(pieces[0]), np.int64))
+    code, sizes = _size(_BINARY, lengths)
+    return _joined([_rows(len(lengths), _DATA + code, sizes), *pieces])
+
+
+def _batch_head(partition_key: str | None) -> bytes:
+    if partition_key is None:
+        return b""
+    return encode(Described(ULong(MESSAGE_ANNOTATIONS), {Symbol(PARTITION_KEY): partition_key}))
+
+
+def _require_sizes(sizes: _Lengths, bytes_max: int, hub: str) -> None:
+    too_large = np.flatnonzero(sizes > bytes_max)
+    if len(too_large):
+        index = int(too_large[0])
+        raise EventTooLarge(
+            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: hub {hub or 'there'} takes at "
+            f"most {bytes_max:,}. Nothing was sent: split the event",
+            hub=hub,
+            index=index,
+            bytes_count=int(sizes[index]),
+            bytes_max=bytes_max,
+        )
+
+
+def _batches(head: bytes, messages: pa.BinaryArray, ends: Positions, bytes_max: int) -> Iterator[Batch]:
+    data = memoryview(messages.buffers()[2])
+    start, room = 0, bytes_max - len(head)
+    while start < len(messages):
+        end = int(np.searchsorted(ends, ends[start] + room, side="right")) - 1
+        content = data[int(ends[start]) : int(ends[end])]
+        yield Batch(b"".join((head, content)) if head else content, end - start)
+        start = end
+
+
+def _string(column: pa.StringArray) -> pa.BinaryArray:
+    """Strings as AMQP values; null where there is none."""
+    code, sizes = _size(_STRING, _lengths(column))
+    return _emit(_rows(len(column), code, sizes), column)
+
+
+def _string_or_null(column: pa.StringArray) -> pa.BinaryArray:
+    values = _string(column)
+    return values.fill_null(_NULL) if values.null_count else values
+
+
+def _symbol(name: str) -> bytes:
+    return encode(Symbol(name))
+
+
+def _size(code: int, lengths: _Lengths) -> tuple[bytes, npt.NDArray[np.uint8 | np.uint32]]:
+    """The type code of the form that suits all lengths (``code`` is that of the short one), and the sizes in it."""
+    if lengths.max(initial=0) <= _SIZE_8_MAX:
+        return bytes((code,)), lengths.astype(np.uint8)
+    return bytes((code + 0x10,)), lengths.astype(">u4")
+
+
+def _compound(lengths: _Lengths, counts: _Lengths) -> tuple[_Field, _Field, _Field]:
+    """Type code, sizes and counts of maps: the size counts the count, too."""
+    if lengths.max(initial=0) < _SIZE_8_MAX and counts.max(initial=0) <= _SIZE_8_MAX:
+        return bytes((_MAP,)), (lengths + 1).astype(np.uint8), counts.astype(np.uint8)
+    return bytes((_MAP + 0x10,)), (lengths + 4).astype(">u4"), counts.astype(">u4")
+
+
+_Field: TypeAlias = bytes | npt.NDArray[np.generic]
+
+
+def _rows(count: int, *fields: _Field) -> pa.BinaryArray:
+    """Rows of one width: each field is the same bytes in all rows, or one number a row."""
+    layout = [
+        (str(number), f"S{len(field)}" if isinstance(field, bytes) else field.dtype)
+        for number, field in enumerate(fields)
+    ]
+    rows = np.empty(count, layout)
+    for number, field in enumerate(fields):
+        rows[str(number)] = field
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(rows.itemsize)
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+
+
+def _width(fields: Sequence[_Field]) -> int:
+    return sum(len(field) if isinstance(field, bytes) else field.dtype.itemsize for field in fields)
+
+
+def _numbers(column: pa.Array, *, divisor: int = 1) -> npt.NDArray[np.generic]:
+    numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return (numbers if divisor == 1 else numbers // divisor).astype(">i8")
+
+
+def _lengths(column: pa.Array) -> _Lengths:
+    lengths = pc.binary_length(column)
+    filled = lengths.fill_null(0) if lengths.null_count else lengths
+    numbers: _Lengths = filled.to_numpy().astype(np.int64)
+    return numbers
+
+
+def _offsets(column: pa.BinaryArray) -> Positions:
+    """Of a column that was made here, and is no part of another."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1).astype(np.int64)
+
+
+def _valid(column: pa.Array) -> Mask:
+    valid: Mask = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _emit(*pieces: pa.Array) -> pa.BinaryArray:
+    """Joins the pieces of each row; null where one of them is."""
+    return pc.binary_join_element_wise(*map(_binary, pieces), _NOTHING, null_handling="emit_null")
+
+
+def _joined(pieces: Sequence[pa.Array]) -> pa.BinaryArray:
+    """Joins the pieces of each row, leaving out those that are null."""
+    return pc.binary_join_element_wise(*map(_binary, pieces), _NOTHING, null_handling="skip")
+
+
+def _binary(column: pa.Array) -> pa.BinaryArray:
+    return column.cast(pa.binary())
