@@ -9,7 +9,9 @@ import random
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -145,25 +147,19 @@ class Processor:
         asyncio.run(self.run_async())
 
     async def run_async(self) -> None:
-        """``run`` inside an event loop of one's own."""
-        loop = asyncio.get_running_loop()
+        """``run`` inside an event loop of one's own, in the main thread. Leaves signal handlers as it found them."""
+        if threading.current_thread() is not threading.main_thread():
+            raise ProcessorError(
+                "run() waits for signals, which come to the main thread only: elsewhere call start() and stop()",
+                partition="",
+            )
         stop = asyncio.Event()
-        signals = (signal.SIGINT, signal.SIGTERM)
-
-        def on_signal() -> None:
-            for signum in signals:
-                loop.remove_signal_handler(signum)
-            stop.set()
-
-        for signum in signals:
-            loop.add_signal_handler(signum, on_signal)
-        try:
-            await self.start()
-            await stop.wait()
-        finally:
-            for signum in signals:
-                loop.remove_signal_handler(signum)
-            await self.stop()
+        with _first_signal(stop.set):
+            try:
+                await self.start()
+                await stop.wait()
+            finally:
+                await self.stop()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -237,6 +233,30 @@ class Processor:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
         if self._options.handler_seconds_max is not None and not self._handlers["on_batch"].is_async:
             raise ConfigError("handler_seconds_max needs an async on_batch: a plain one runs in a thread, to its end")
+
+
+@contextmanager
+def _first_signal(callback: Callable[[], None]) -> Iterator[None]:
+    """Calls back at the first SIGINT or SIGTERM. From then on they do what they do by default: end the process."""
+    loop = asyncio.get_running_loop()
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+
+    def on_signal() -> None:
+        for signum in before:
+            loop.remove_signal_handler(signum)
+            # Not Python's own for SIGINT: its KeyboardInterrupt would wait for what hangs.
+            signal.signal(signum, signal.SIG_DFL)
+        callback()
+
+    for signum in before:
+        loop.add_signal_handler(signum, on_signal)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            loop.remove_signal_handler(signum)
+            if handler is not None:  # set by something other than Python
+                signal.signal(signum, handler)
 
 
 def _checked(strategy: Strategy) -> Strategy:
