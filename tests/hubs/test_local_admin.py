@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -174,6 +175,20 @@ def test_senders_use_added_partitions_and_readers_can_read_them(tmp_path: Path) 
 
 async def is_seen_to_have(hub: LocalHub, partition_count: int) -> bool:
     return len((await hub.describe()).partition_ids) == partition_count
+
+
+def test_a_growth_that_the_files_date_does_not_show_is_seen_too(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with new_hub(tmp_path) as hub:
+            await hub.describe()
+            file = tmp_path / "orders" / "hub.db"
+            before = await asyncio.to_thread(file.stat)
+            await grow_hub(tmp_path, "orders", partitions=2)
+            os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+            await until(lambda: is_seen_to_have(hub, 2))
+
+    run(test())
 
 
 def test_a_hub_does_not_shrink(tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ def _only_signals_wake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def waiting(receiver: LocalReceiver) -> asyncio.Task[EventBatch]:
-    return asyncio.create_task(receiver.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS))
+    """A wait that only ends in time if something wakes it."""
+    receiving = receiver.receive(count_max=10, wait_seconds=10 * ARRIVAL_SECONDS)
+    return asyncio.create_task(asyncio.wait_for(receiving, ARRIVAL_SECONDS))
 
 
 async def asleep(receiver: LocalReceiver) -> None:
