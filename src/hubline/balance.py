@@ -10,6 +10,7 @@ Partitions are classified first, then a strategy chooses:
     stranded   recorded as this processor's, but not held: it restarted under the same owner id
     free       no owner, or one whose lease ran out
     promised   on its way to a member: given up for it, or asked for and not yet given up
+    overdue    asked for, and not given up within the grace: who asked may take it
     surplus    owned by a member above its share, and not promised to anyone
 """
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from hubline.errors import ConfigError
@@ -48,7 +50,7 @@ class Snapshot:
 class Plan:
     """What to do now: claim free partitions, take overdue ones, ask for others, give up what was asked for.
 
-    ``rerun_seconds`` is when to plan again; None means after the usual interval.
+    ``rerun_seconds`` is when to plan again, if that is sooner than the usual interval.
     """
 
     claims: tuple[str, ...] = ()
@@ -84,9 +86,10 @@ class Balanced:
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = _fair_share(snapshot)
+        claims = share.stranded or share.claims[:1]
         return Plan(
-            claims=share.stranded or share.claims[:1],
-            steals=share.steals[:1],
+            claims=claims,
+            steals=() if claims else share.steals[:1],
             requests=share.requests[:1],
             relinquish=share.relinquish,
         )
@@ -104,19 +107,21 @@ class Greedy:
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = _fair_share(snapshot)
         claims = share.stranded + share.claims
-        waits = bool(share.requests or share.awaited)
-        return Plan(
-            claims=claims,
-            steals=share.steals,
-            requests=share.requests,
-            relinquish=share.relinquish,
-            rerun_seconds=0.0 if claims or share.steals else HANDOVER_POLL_SECONDS if waits else None,
-        )
+        if share.requests or share.is_waiting:
+            rerun_seconds: float | None = HANDOVER_POLL_SECONDS
+        elif claims or share.steals:
+            rerun_seconds = 0.0
+        else:
+            rerun_seconds = _first_expiry_seconds(snapshot)
+        return Plan(claims, share.steals, share.requests, share.relinquish, rerun_seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Exactly ``count`` partitions, claimed in random order at a bounded pace and never given up while alive."""
+    """Exactly ``count`` partitions, claimed in random order at a bounded pace and never given up while alive.
+
+    Meant for groups in which every member is fixed: one that goes for its fair share asks, and takes after the grace.
+    """
 
     count: int
 
@@ -129,13 +134,26 @@ class Fixed:
         return self.count
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
-        missing = self.count - len(snapshot.held)
-        own = stranded(snapshot)[: max(missing, 0)]
-        free = [partition for partition in snapshot.partitions if _is_free(snapshot, partition)]
-        missing -= len(own)
-        if missing <= 0 or not free:
-            return Plan(claims=own, rerun_seconds=0.0 if own else None)
+        own = stranded(snapshot)
+        if len(snapshot.held) + len(own) >= self.count:
+            return Plan(claims=own)
+        free = _classify(snapshot).free
+        if not free:
+            return Plan(claims=own, rerun_seconds=_first_expiry_seconds(snapshot))
         return Plan(claims=(*own, rng.choice(free)), rerun_seconds=FIXED_PACE_SECONDS)
+
+
+def stranded(snapshot: Snapshot) -> tuple[str, ...]:
+    """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
+    me, held = snapshot.me.owner_id, snapshot.held
+    own = [p for p, record in _living(snapshot).items() if record.owner_id == me and p not in held]
+    return tuple(own[: _room(snapshot)])
+
+
+def _room(snapshot: Snapshot) -> int:
+    """How many partitions this processor may take beside what it still holds, or is just giving up."""
+    most = len(snapshot.partitions) if (limit := snapshot.me.partitions_max) is None else limit
+    return max(most - len(snapshot.held), 0)
 
 
 def _check_maximum(partitions_max: int | None) -> None:
@@ -143,153 +161,51 @@ def _check_maximum(partitions_max: int | None) -> None:
         raise ConfigError(f"the most partitions of a processor is at least one, not {partitions_max}")
 
 
+def _first_expiry_seconds(snapshot: Snapshot) -> float | None:
+    """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
+    ages = [record.age_seconds for p, record in _living(snapshot).items() if p not in snapshot.held]
+    return snapshot.lease_seconds - max(ages) if ages else None
+
+
 # The fair share
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Share:
-    """This processor's part of the group's plan."""
+    """This processor's part of the group's plan. ``is_waiting``: something it asked for is on its way."""
 
-    stranded: tuple[str, ...] = ()
-    claims: tuple[str, ...] = ()
-    steals: tuple[str, ...] = ()
-    requests: tuple[str, ...] = ()
-    relinquish: tuple[str, ...] = ()
-    awaited: bool = False
-
-
-@dataclass(slots=True)
-class _Classes:
-    """The snapshot's partitions by what may be done with them."""
-
-    owned: dict[str, list[str]]
-    free: list[str] = field(default_factory=list)
-    promised: dict[str, str] = field(default_factory=dict)
-
-    def counts(self) -> dict[str, int]:
-        counts = {name: len(owned) for name, owned in self.owned.items()}
-        for name in self.promised.values():
-            counts[name] += 1
-        return counts
-
-    def surplus(self, targets: Mapping[str, int], *, first: Collection[str]) -> list[str]:
-        """What members above their share can give: the fullest member's before others', ``first`` before the rest."""
-        counts = self.counts()
-        surplus: list[str] = []
-        for name in sorted(counts, key=lambda name: (-counts[name], name)):
-            spare = max(counts[name] - targets[name], 0)
-            surplus += sorted(self.owned[name], key=lambda partition: partition not in first)[:spare]
-        return surplus
-
-
-def fair_targets(total: int, counts: Mapping[str, int], limits: Mapping[str, int | None]) -> dict[str, int]:
-    """How many partitions each member should have: even to within one, within limits, moving as few as possible."""
-    unlimited = total + 1
-    limit = {name: unlimited if (most := limits.get(name)) is None else most for name in counts}
-    names = sorted(counts, key=lambda name: (limit[name], name))
-    targets: dict[str, int] = {}
-    while names and limit[names[0]] <= total // len(names):
-        name = names.pop(0)
-        targets[name] = limit[name]
-        total -= limit[name]
-    if names:
-        base, extra = divmod(total, len(names))
-        # The uneven ones stay with whoever has most: nothing moves for their sake.
-        names.sort(key=lambda name: (-counts[name], name))
-        targets |= {name: base + (place < extra) for place, name in enumerate(names)}
-    return targets
+    stranded: tuple[str, ...]
+    claims: tuple[str, ...]
+    steals: tuple[str, ...]
+    requests: tuple[str, ...]
+    relinquish: tuple[str, ...]
+    is_waiting: bool
 
 
 def _fair_share(snapshot: Snapshot) -> _Share:
     me = snapshot.me.owner_id
-    members = _living_members(snapshot)
-    classes = _classify(snapshot, members)
-    counts = classes.counts()
-    targets = fair_targets(len(snapshot.partitions), counts, {name: m.partitions_max for name, m in members.items()})
-    wanting = {name: count for name, count in counts.items() if count < targets[name]}
+    classes = _classify(snapshot)
+    targets = classes.level.targets(classes.counts)
+    wanting = {name: count for name, count in classes.counts.items() if count < targets[name]}
 
-    share = _Share(stranded=stranded(snapshot))
-    given_up = [p for p, name in classes.promised.items() if name == me and not _is_living(snapshot, p)]
-    share.claims = (*given_up, *_deal(classes.free, wanting, targets)[me])
-    share.awaited = any(name == me and _is_living(snapshot, p) for p, name in classes.promised.items())
-    overdue = {p: name for p in snapshot.partitions if (name := _overdue_for(snapshot, p)) is not None}
-    dealt = _deal(classes.surplus(targets, first=overdue), wanting, targets, preferred=overdue)
-    for partition in dealt[me]:
-        owner = snapshot.ownerships[partition].owner_id
-        # A processor of another kind announces nothing and cannot be asked: the plain steal remains.
-        if overdue.get(partition) == me or members[owner].age_seconds < 0:
-            share.steals += (partition,)
-        else:
-            share.requests += (partition,)
-    share.relinquish = _asked_of_me(snapshot, classes, spare=len(snapshot.held) - targets[me])
-    return share
-
-
-def _living_members(snapshot: Snapshot) -> dict[str, Member]:
-    """Members by id: this one, those heard of within the lease, and silent ones that own (age below zero)."""
-    members = {m.owner_id: m for m in snapshot.members if m.age_seconds < snapshot.lease_seconds}
-    members[snapshot.me.owner_id] = snapshot.me
-    for partition in snapshot.partitions:
-        if _is_living(snapshot, partition):
-            owner = snapshot.ownerships[partition].owner_id
-            members.setdefault(owner, Member(owner, age_seconds=-1.0))
-    return dict(sorted(members.items()))
-
-
-def _classify(snapshot: Snapshot, members: Mapping[str, Member]) -> _Classes:
-    classes = _Classes(owned={name: [] for name in members})
-    for partition in snapshot.partitions:
-        promised_to = _promised_to(snapshot, partition, members)
-        if promised_to is not None:
-            classes.promised[partition] = promised_to
-        elif partition in snapshot.held:
-            classes.owned[snapshot.me.owner_id].append(partition)
-        elif _is_free(snapshot, partition):
-            classes.free.append(partition)
-        else:
-            classes.owned[snapshot.ownerships[partition].owner_id].append(partition)
-    return classes
-
-
-def _is_living(snapshot: Snapshot, partition: str) -> bool:
-    """Whether the record names an owner whose lease runs."""
-    ownership = snapshot.ownerships.get(partition)
-    return ownership is not None and ownership.owner_id != "" and ownership.age_seconds < snapshot.lease_seconds
-
-
-def _is_free(snapshot: Snapshot, partition: str) -> bool:
-    return not _is_living(snapshot, partition) and partition not in snapshot.held
-
-
-def stranded(snapshot: Snapshot) -> tuple[str, ...]:
-    """What the records give to this processor, and it does not hold: it restarted under the same owner id."""
-    return tuple(
-        partition
-        for partition in snapshot.partitions
-        if partition not in snapshot.held
-        and _is_living(snapshot, partition)
-        and snapshot.ownerships[partition].owner_id == snapshot.me.owner_id
+    mine = [partition for partition, name in classes.promised.items() if name == me]
+    given_up = [partition for partition in mine if partition not in classes.living]
+    # The free ones are dealt first: nobody is asked while there is something that nobody owns.
+    claims = (*given_up, *_deal(classes.free, wanting, targets)[me])
+    own = stranded(snapshot)
+    room = _room(snapshot) - len(own)
+    dealt = _deal(classes.surplus(targets), wanting, targets, preferred=classes.overdue)[me]
+    # A processor of another kind announces nothing and cannot be asked: the plain steal remains.
+    announced = {member.owner_id for member in snapshot.members}
+    steals = {p for p in dealt if classes.overdue.get(p) == me or classes.living[p].owner_id not in announced}
+    return _Share(
+        stranded=own,
+        claims=claims[:room],
+        steals=tuple(partition for partition in dealt if partition in steals)[: max(room - len(claims), 0)],
+        requests=tuple(partition for partition in dealt if partition not in steals),
+        relinquish=tuple(p for p, name in classes.promised.items() if p in snapshot.held and name != me),
+        is_waiting=len(given_up) < len(mine),
     )
-
-
-def _promised_to(snapshot: Snapshot, partition: str, members: Mapping[str, Member]) -> str | None:
-    """The member that a partition is on its way to: for one grace from the asking, and one from the giving up."""
-    ownership = snapshot.ownerships.get(partition)
-    if ownership is None or ownership.requested_by not in members or ownership.requested_by == ownership.owner_id:
-        return None
-    is_given_up = ownership.owner_id == ""
-    waited = ownership.age_seconds if is_given_up else ownership.request_age_seconds
-    if waited >= snapshot.grace_seconds or not (is_given_up or _is_living(snapshot, partition)):
-        return None
-    return ownership.requested_by
-
-
-def _overdue_for(snapshot: Snapshot, partition: str) -> str | None:
-    """Who may take the partition, since its owner had its grace. A request older than two graces is forgotten."""
-    ownership = snapshot.ownerships.get(partition)
-    if ownership is None or not 1 <= ownership.request_age_seconds / snapshot.grace_seconds < 2:
-        return None
-    return ownership.requested_by
 
 
 def _deal(
@@ -328,6 +244,134 @@ def _deal(
     return dealt
 
 
-def _asked_of_me(snapshot: Snapshot, classes: _Classes, *, spare: int) -> tuple[str, ...]:
-    asked = [p for p in classes.promised if p in snapshot.held and classes.promised[p] != snapshot.me.owner_id]
-    return tuple(asked[: max(spare, 0)])
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """The even share: ``base`` each, one more for ``extra`` of the members, and less for those with a lower limit."""
+
+    base: int
+    extra: int
+    limited: Mapping[str, int]
+
+    @classmethod
+    def of(cls, total: int, members: Mapping[str, Member]) -> _Level:
+        """Fills up as water does: what a limit keeps out of one member rises in the others."""
+        limits = sorted((m.partitions_max, name) for name, m in members.items() if m.partitions_max is not None)
+        limited: dict[str, int] = {}
+        sharing = len(members)
+        for limit, name in limits:
+            if limit > total // sharing:
+                break
+            limited[name] = limit
+            total -= limit
+            sharing -= 1
+        return cls(*divmod(total, max(sharing, 1)), limited)
+
+    def most(self, name: str) -> int:
+        """What a member has at the most when all shares are even."""
+        return self.limited.get(name, self.base + (self.extra > 0))
+
+    def targets(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Each member's share. The uneven ones stay with whoever has most: nothing moves for their sake."""
+        sharing = sorted((name for name in counts if name not in self.limited), key=lambda name: (-counts[name], name))
+        return {**self.limited, **{name: self.base + (place < self.extra) for place, name in enumerate(sharing)}}
+
+
+# What is where
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """The snapshot's partitions by what may be done with them; ``counts`` are the members', promises kept."""
+
+    living: Mapping[str, Ownership]
+    level: _Level
+    counts: Mapping[str, int]
+    owned: Mapping[str, Sequence[str]]
+    free: Sequence[str]
+    promised: Mapping[str, str]
+    overdue: Mapping[str, str]
+
+    def surplus(self, targets: Mapping[str, int]) -> list[str]:
+        """What members above their share can give: the fullest member's before others', overdue ones first."""
+        surplus: list[str] = []
+        for name in sorted(self.counts, key=lambda name: (-self.counts[name], name)):
+            spare = max(self.counts[name] - targets[name], 0)
+            if spare:
+                surplus += sorted(self.owned[name], key=lambda partition: partition not in self.overdue)[:spare]
+        return surplus
+
+
+def _classify(snapshot: Snapshot) -> _Classes:
+    living, members = _living(snapshot), _living_members(snapshot)
+    level = _Level.of(len(snapshot.partitions), members)
+    owners = {partition: record.owner_id for partition, record in living.items()}
+    owners |= dict.fromkeys(snapshot.held.intersection(snapshot.partitions), snapshot.me.owner_id)
+    counts = {**dict.fromkeys(members, 0), **Counter(owners.values())}
+
+    promised: dict[str, str] = {}
+    overdue: dict[str, str] = {}
+    for partition, asker in _asked(snapshot, members).items():
+        owner = owners.get(partition)
+        if _is_on_its_way(snapshot, partition) and _evens_out(counts, level, giver=owner, taker=asker):
+            promised[partition] = asker
+            counts[asker] += 1
+            if owner is not None:
+                counts[owner] -= 1
+        elif partition in living and snapshot.ownerships[partition].request_age_seconds >= snapshot.grace_seconds:
+            overdue[partition] = asker
+
+    owned: dict[str, list[str]] = {name: [] for name in members}
+    free: list[str] = []
+    for partition in snapshot.partitions:
+        if partition not in promised:
+            (owned[owners[partition]] if partition in owners else free).append(partition)
+    return _Classes(living, level, counts, owned, free, promised, overdue)
+
+
+def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
+    """Partitions by the living member that asked for them. A request that came to nothing is forgotten in time."""
+    forgotten_seconds = snapshot.grace_seconds + snapshot.lease_seconds
+    return {
+        partition: asker
+        for partition in snapshot.partitions
+        if (record := snapshot.ownerships.get(partition)) is not None
+        and (asker := record.requested_by) is not None
+        and asker in members
+        and asker != record.owner_id
+        and record.request_age_seconds < forgotten_seconds
+    }
+
+
+def _is_on_its_way(snapshot: Snapshot, partition: str) -> bool:
+    """For one grace from the asking, while the owner lives, and one from the giving up."""
+    record = snapshot.ownerships[partition]
+    if not record.owner_id:
+        return record.age_seconds < snapshot.grace_seconds
+    return record.age_seconds < snapshot.lease_seconds and record.request_age_seconds < snapshot.grace_seconds
+
+
+def _evens_out(counts: Mapping[str, int], level: _Level, *, giver: str | None, taker: str) -> bool:
+    """Whether shares are more even after the move; else what was asked for once is not wanted any more."""
+    if counts[taker] >= level.most(taker):
+        return False
+    return giver is None or counts[giver] > min(level.most(giver), counts[taker] + 1)
+
+
+def _living(snapshot: Snapshot) -> dict[str, Ownership]:
+    """The records that name an owner whose lease runs."""
+    records, lease_seconds = snapshot.ownerships, snapshot.lease_seconds
+    return {
+        partition: record
+        for partition in snapshot.partitions
+        if (record := records.get(partition)) is not None and record.owner_id and record.age_seconds < lease_seconds
+    }
+
+
+def _living_members(snapshot: Snapshot) -> dict[str, Member]:
+    """Members by id: this one, those heard of within the lease, and whoever owns under a lease that runs."""
+    announced = {member.owner_id: member for member in snapshot.members}
+    names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
+    names |= {record.owner_id for record in _living(snapshot).values()}
+    members = {name: announced.get(name, Member(name)) for name in names}
+    members[snapshot.me.owner_id] = snapshot.me
+    return dict(sorted(members.items()))
