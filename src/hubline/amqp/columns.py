@@ -97,7 +97,7 @@ class SentDecoder:
         if message_format != BATCH_FORMAT:
             return self._decode(data, np.zeros(1, np.int64), np.array([len(data)]))
         sent = read_batch(payload)
-        events = self._decode(data, np.array(sent.starts, np.int64), np.array(sent.ends, np.int64))
+        events = self._decode(data, sent.starts, sent.ends)
         return events if sent.partition_key is None else _with_key(events, sent.partition_key)
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.encoding import encode
@@ -26,6 +28,7 @@ from hubline.amqp.message import (
     body_of,
     read_section,
 )
+from hubline.amqp.rows import Positions, Progressions, RunFinder
 from hubline.amqp.text import to_json, to_text
 from hubline.amqp.types import Decimal, Described, Symbol, Timestamp, ULong
 
@@ -93,27 +96,21 @@ def read_event(data: Bytes, start: int, end: int) -> EventFields:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SentBatch:
     """Where in a batch its messages are, and the key of them all."""
 
-    starts: list[int]
-    ends: list[int]
+    starts: Positions
+    ends: Positions
     partition_key: str | None
-
-
-# A Data section with four bytes of size or with one, as nearly everybody writes it: its first four bytes.
-_DATA_32: Final = 0x00_53_75_B0
-_DATA_8: Final = 0x00_53_75_A0
-_TWO_WORDS: Final = struct.Struct(">II")
 
 
 def read_batch(payload: Bytes) -> SentBatch:
     """What a message of the format BATCH_FORMAT holds. Raises AmqpDecodeError."""
     reader = Reader(payload)
-    batch = SentBatch([], [], None)
+    starts, ends = Progressions(), Progressions()
     known: dict[str, object] = {}
-    _pass_usual_data(reader, batch)
+    _take_usual_data(reader, starts, ends)
     while not reader.is_at_end:
         code = read_section(reader)
         if code == MESSAGE_ANNOTATIONS:
@@ -122,34 +119,48 @@ def read_batch(payload: Bytes) -> SentBatch:
             span = reader.span()
             if span.code not in BINARIES:
                 raise AmqpDecodeError(f"a batch holds messages as binary data (at byte {span.position})")
-            batch.starts.append(span.start)
-            batch.ends.append(span.end)
+            starts.append(span.start)
+            ends.append(span.end)
         elif code in (AMQP_SEQUENCE, AMQP_VALUE):
             raise AmqpDecodeError("the body of a batch is data: one section for each message")
         else:
             reader.skip()
-        _pass_usual_data(reader, batch)
-    return replace(batch, partition_key=to_text(known.get(PARTITION_KEY)))
+        _take_usual_data(reader, starts, ends)
+    return SentBatch(starts.array(), ends.array(), to_text(known.get(PARTITION_KEY)))
 
 
-def _pass_usual_data(reader: Reader, batch: SentBatch) -> None:
+# A Data section with four bytes of size or with one, as nearly everybody writes it: its first four bytes.
+_DATA_32: Final = 0x00_53_75_B0
+_DATA_8: Final = 0x00_53_75_A0
+_TWO_WORDS: Final = struct.Struct(">II")
+
+
+def _take_usual_data(reader: Reader, starts: Progressions, ends: Progressions) -> None:
     """Takes Data sections one after the other, as long as they are complete and written in the usual way."""
-    data, position, end = reader.data, reader.position, reader.end
-    last = end - _TWO_WORDS.size
+    position, end, last = reader.position, reader.end, reader.end - _TWO_WORDS.size
+    runs, previous = RunFinder(np.frombuffer(reader.data, np.uint8), end), 0
     while position <= last:
-        word, size = _TWO_WORDS.unpack_from(data, position)
+        word, size = _TWO_WORDS.unpack_from(reader.data, position)
         if word == _DATA_32:
-            start = position + 8
+            head = 8
         elif word == _DATA_8:
-            start = position + 5
-            size >>= 24
+            head, size = 5, size >> 24
         else:
             break
-        if start + size > end:
+        stride = head + size
+        if position + stride > end:
             break
-        position = start + size
-        batch.starts.append(start)
-        batch.ends.append(position)
+        if stride == previous and position >= runs.resume_at:
+            count = runs.count(position, head_width=head, stride=stride)
+            if count:
+                starts.extend(position + head, stride, count)
+                ends.extend(position + stride, stride, count)
+                position += stride * count
+                continue
+        starts.append(position + head)
+        position += stride
+        ends.append(position)
+        previous = stride
     reader.position = position
 
 

@@ -25,7 +25,7 @@ from hubline.amqp.composites import Composite
 from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.errors import AmqpEncodeError, AmqpFrameError
 from hubline.amqp.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
-from hubline.amqp.rows import Octets, Positions
+from hubline.amqp.rows import Octets, Positions, Progressions, RunFinder
 from hubline.amqp.transfers import Deliveries, TransferHeads
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
@@ -110,16 +110,25 @@ class FrameReader:
 
     def take_frame(self) -> Frame | None:
         """The next frame; None while it is incomplete."""
-        bounds = self._take_bounds(count_max=1)
-        return decode_frame(self._buffer, *bounds) if len(bounds) > 1 else None
+        start = self._start
+        if self._end - start < _SIZE.size:
+            return None
+        size: int = _SIZE.unpack_from(self._buffer, start)[0]
+        if not _FRAME_HEADER.size <= size <= self._frame_bytes_max:
+            raise self._impossible(size)
+        if start + size > self._end:
+            return None
+        self._start = start + size
+        return decode_frame(self._buffer, start, start + size)
 
     def take_frames(self) -> Iterator[Frame | Deliveries]:
         """All frames that are complete, in order per link."""
-        bounds = self._take_bounds(count_max=self._end)
+        data = np.frombuffer(self._buffer, np.uint8)
+        bounds = self._take_bounds(data)
         if len(bounds) <= _BULK_COUNT_MIN:
-            yield from (decode_frame(self._buffer, start, end) for start, end in pairwise(bounds))
+            yield from (decode_frame(self._buffer, start, end) for start, end in pairwise(bounds.tolist()))
         else:
-            yield from self._in_bulk(np.frombuffer(self._buffer, np.uint8), np.array(bounds, np.int64))
+            yield from self._in_bulk(data, bounds)
 
     def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
         """Runs of simple transfers together, and what stands between them by itself."""
@@ -133,20 +142,34 @@ class FrameReader:
                 yield decode_frame(self._buffer, int(bounds[other]), int(bounds[other + 1]))
             first = other + 1
 
-    def _take_bounds(self, *, count_max: int) -> list[int]:
-        """Where complete frames start, and where the last of them ends; they count as taken."""
-        position, last = self._start, self._end - _SIZE.size
-        bounds = [position]
-        while position <= last and len(bounds) <= count_max:
-            size = _SIZE.unpack_from(self._buffer, position)[0]
-            if not _FRAME_HEADER.size <= size <= self._frame_bytes_max:
+    def _take_bounds(self, data: Octets) -> Positions:
+        """Where complete frames start, and where the last of them ends; they count as taken.
+
+        A frame's size tells where the next one starts, which is why this takes a step for each; unless many in a row
+        have the same size.
+        """
+        position, end, last = self._start, self._end, self._end - _SIZE.size
+        unpack, buffer, size_min, size_max = _SIZE.unpack_from, self._buffer, _FRAME_HEADER.size, self._frame_bytes_max
+        bounds, runs, previous = Progressions(), RunFinder(data, end), 0
+        append = bounds.append
+        append(position)
+        while position <= last:
+            size = unpack(buffer, position)[0]
+            if not size_min <= size <= size_max:
                 raise self._impossible(size)
-            position += size
-            if position > self._end:
+            if position + size > end:
                 break
-            bounds.append(position)
-        self._start = bounds[-1]
-        return bounds
+            if size == previous and position >= runs.resume_at:
+                count = runs.count(position, head_width=_SIZE.size, stride=size)
+                if count:
+                    bounds.extend(position + size, size, count)
+                    position += size * count
+                    continue
+            position += size
+            append(position)
+            previous = size
+        self._start = position
+        return bounds.array()
 
     def _impossible(self, size: int) -> AmqpFrameError:
         return AmqpFrameError(

@@ -16,6 +16,10 @@ Octets: TypeAlias = npt.NDArray[np.uint8]
 Positions: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
+# Looking for a run costs as much as passing over so many records one by one.
+RUN_COUNT_MIN: Final = 32
+RUN_PATIENCE_MAX: Final = 1024
+
 COMPARED: Final = 0xFF
 IGNORED: Final = 0x00
 
@@ -38,6 +42,70 @@ def signed(rows: Octets, offset: int, width: int) -> npt.NDArray[np.int64]:
     """A big-endian number of 1, 2, 4 or 8 bytes in every row."""
     numbers = np.ascontiguousarray(rows[:, offset : offset + width]).view(f">i{width}")
     return numbers[:, 0].astype(np.int64)
+
+
+class Progressions:
+    """A list of growing numbers, long stretches of which grow by the same step: where records start or end."""
+
+    __slots__ = ("_loose", "_pieces", "append")
+
+    def __init__(self) -> None:
+        self._loose: list[int] = []
+        self._pieces: list[Positions] = []
+        self.append = self._loose.append  # the list's own: one call less for each number
+
+    def extend(self, first: int, step: int, count: int) -> None:
+        self._pieces += [np.array(self._loose, np.int64), np.arange(first, first + count * step, step)]
+        self._loose.clear()
+
+    def array(self) -> Positions:
+        loose = np.array(self._loose, np.int64)
+        return np.concatenate((*self._pieces, loose)) if self._pieces else loose
+
+
+class RunFinder:
+    """Finds records of one size that follow each other, where each record's size tells where the next one starts.
+
+    Worth asking where two in a row have the same size, and from ``resume_at`` on: looking in vain makes it wait
+    longer and longer, so that records of all sizes cost little more than a step each.
+    """
+
+    __slots__ = ("_data", "_end", "_patience", "resume_at")
+
+    def __init__(self, data: Octets, end: int) -> None:
+        self._data = data
+        self._end = end
+        self._patience = RUN_COUNT_MIN
+        self.resume_at = 0
+
+    def count(self, position: int, *, head_width: int, stride: int) -> int:
+        """How many records of ``stride`` bytes from ``position`` on have the same first bytes; 0 if they are few."""
+        heads = np.ndarray(
+            ((self._end - position) // stride,),
+            np.dtype((np.void, head_width)),
+            buffer=self._data,
+            offset=position,
+            strides=(stride,),
+        )
+        count = _alike_count(heads)
+        if count >= RUN_COUNT_MIN:
+            self._patience = RUN_COUNT_MIN
+            return count
+        self.resume_at = position + self._patience * stride
+        self._patience = min(2 * self._patience, RUN_PATIENCE_MAX)
+        return 0
+
+
+def _alike_count(heads: npt.NDArray[np.void]) -> int:
+    """How many are like the first: looks at more and more of them, not at all at once."""
+    window = RUN_COUNT_MIN
+    while True:
+        alike = heads[:window] == heads[:1]
+        if not alike.all():
+            return int(alike.argmin())
+        if window >= len(heads):
+            return len(heads)
+        window *= 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)

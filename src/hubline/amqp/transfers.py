@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,9 @@ class _Head:
     is_settled: bool
 
 
+_Frames: TypeAlias = slice | npt.NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
     """For each frame whether it is a simple transfer, and what it says."""
@@ -87,6 +90,13 @@ class Found:
     payloads: Positions
     ends: Positions
 
+    def note(self, head: _Head, rows: Octets, frames: _Frames, starts: Positions) -> None:
+        """These frames have this head."""
+        self.is_found[frames] = True
+        self.links[frames] = _links(head, rows)
+        self.delivery_ids[frames] = head.delivery_id.values(rows)
+        self.payloads[frames] = starts[frames] + head.pattern.width
+
     def deliveries(self, first: int, end: int) -> Iterator[Deliveries]:
         """Those of the frames ``first`` to ``end``, all found, by link."""
         links = self.links[first:end]
@@ -96,7 +106,7 @@ class Found:
         for link in dict.fromkeys(links.tolist()):
             yield self._of_link(link, first + np.flatnonzero(links == link))
 
-    def _of_link(self, link: int, frames: slice | npt.NDArray[np.int64]) -> Deliveries:
+    def _of_link(self, link: int, frames: _Frames) -> Deliveries:
         return Deliveries(
             channel=link >> 33 & 0xFFFF,
             handle=link >> 1 & 0xFFFF_FFFF,
@@ -149,11 +159,10 @@ class TransferHeads:
             return left
         self._heads.remove(head)
         self._heads.insert(0, head)
-        frames, rows = candidates[matched], rows[matched]
-        found.is_found[frames] = True
-        found.links[frames] = _links(head, rows)
-        found.delivery_ids[frames] = head.delivery_id.values(rows)
-        found.payloads[frames] = starts[frames] + width
+        if len(starts) == len(candidates) and matched.all():  # the usual case, without an index for each
+            found.note(head, rows, np.s_[:], starts)
+            return left[:0]
+        found.note(head, rows[matched], candidates[matched], starts)
         return left[~found.is_found[left]]
 
 
