@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged
+from hubline.config import Secret
+from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model import EventBatch, Position, outgoing
 from hubline.ports import CheckpointStore
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason
 from hubline.stores.sql import PostgresStore, SqliteStore
+from tests.support.postgres import PostgresServer
 from tests.support.scene import until
 
 LEASE = LeaseOptions(lease_seconds=10.0, interval_seconds=0.2, settle_seconds=0.1)
@@ -184,6 +186,45 @@ class TestHandOver:
             await processor._store.close()
 
         asyncio.run(main())
+
+
+class TestStoreRestart:
+    def test_a_database_that_is_down_for_longer_than_the_lease_costs_no_event(
+        self, tmp_path: Path, postgres_server: PostgresServer, postgres_database: Secret
+    ) -> None:
+        ledger = Ledger()
+        lease = LeaseOptions(lease_seconds=SHORT_LEASE_SECONDS, interval_seconds=0.2, settle_seconds=0.1)
+
+        async def main() -> dict[str, int]:
+            await create_hub(tmp_path, "hub", partitions=4)
+            hub = LocalHub(tmp_path, "hub")
+            done = asyncio.Event()
+            sending = asyncio.create_task(send_until(hub, done))
+            stores = [PostgresStore(postgres_database) for _ in range(2)]
+            first, second = (ledger.register(made(tmp_path, store, lease=lease)) for store in stores)
+            async with first, second:
+                await until(lambda: (len(first.partitions), len(second.partitions)) == (2, 2), seconds_max=60)
+                await until(lambda: ledger.count, seconds_max=60)
+                await asyncio.to_thread(postgres_server.stop)
+                try:
+                    await until(lambda: not first.partitions and not second.partitions, seconds_max=60)
+                finally:
+                    await asyncio.to_thread(postgres_server.start_again)
+                done.set()
+                sent_count = await sending
+                await until(lambda: sum(len(set(h)) for h in ledger.handled.values()) == sent_count, seconds_max=60)
+            sequences = await last_sequences(hub)
+            await asyncio.gather(hub.close(), *(store.close() for store in stores))
+            return sequences
+
+        sequences = asyncio.run(main())
+
+        assert {p: sorted(set(handled)) for p, handled in ledger.handled.items()} == {
+            p: list(range(last + 1)) for p, last in sequences.items()
+        }
+        assert {reason for _, reason in ledger.released} >= {ReleaseReason.LOST, ReleaseReason.STOPPED}
+        assert any(isinstance(error, StoreUnavailable) for error in ledger.errors)
+        assert not any(postgres_server.password in str(error) for error in ledger.errors)
 
 
 class TestDamage:

@@ -157,6 +157,20 @@ class TestEmbedded:
         assert "main thread" in str(error)
         assert "start()" in str(error)
 
+    def test_it_leaves_the_callers_event_loop_alone(self) -> None:
+        """As programs with a loop of their own expect, which ask for it between two calls."""
+        loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(loop)
+        processor = self.processor()
+        try:
+            loop.run_until_complete(processor.start())
+            assert asyncio.get_event_loop_policy().get_event_loop() is loop
+            loop.run_until_complete(processor.stop())
+            loop.run_until_complete(loop.shutdown_default_executor())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
     def test_a_program_that_forgets_to_stop_still_ends(self, tmp_path: Path) -> None:
         program = tmp_path / "forgetful.py"
         program.write_text(

@@ -22,7 +22,8 @@ class ControlLoop:
     def __init__(self, *, in_thread: bool) -> None:
         self._thread: threading.Thread | None = None
         if in_thread:
-            self._runner = asyncio.Runner()
+            # With a factory, the runner does not make its loop the current one of this thread, which is the caller's.
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             self.loop = self._runner.get_loop()
             # A daemon, so that a handler stuck for good does not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="hubline-control", daemon=True)
