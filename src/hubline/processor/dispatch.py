@@ -102,6 +102,8 @@ class Dispatcher:
         self._damaged: dict[str, str] = {}
         self._releases: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._tasks: list[asyncio.Task[None]] = []
+        self._at_rest: dict[str, _Held] = {}
+        self._giving_up: asyncio.Task[set[str]]
         # Renewing and releasing both move the version of a held record: one at a time.
         self._versions = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -259,9 +261,8 @@ class Dispatcher:
             plan = Plan()
         if is_joining:
             return self._lease.settle_seconds
-        if plan.rerun_seconds is not None:
-            return max(plan.rerun_seconds, RERUN_SECONDS_MIN)
-        return self._lease.interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+        interval = self._lease.interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+        return interval if plan.rerun_seconds is None else min(max(plan.rerun_seconds, RERUN_SECONDS_MIN), interval)
 
     async def _cycle(self, *, is_joining: bool) -> Plan:
         state = await self._list()
@@ -333,7 +334,7 @@ class Dispatcher:
             if self._held.get(partition) is not held:
                 return
             with suppress(StoreError):
-                if await self._give_up(held):
+                if await self._give_up(partition, held):
                     break
             await asyncio.sleep(self._lease.renew_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))
         if self._held.get(partition) is held:
@@ -341,14 +342,31 @@ class Dispatcher:
         log.info("released partition=%s reason=%s", partition, reason)
         self._wake.set()
 
-    async def _give_up(self, held: _Held) -> bool:
+    async def _give_up(self, partition: str, held: _Held) -> bool:
+        """Gives up a partition at rest, in one call with all others that come to rest until it is sent.
+
+        One by one, a member that hands over hundreds would keep its own renewals waiting.
+        """
+        self._at_rest[partition] = held
+        if len(self._at_rest) == 1:
+            self._giving_up = asyncio.create_task(self._give_up_at_rest())
+        return partition in await self._giving_up
+
+    async def _give_up_at_rest(self) -> set[str]:
         async with self._versions:
+            at_rest, self._at_rest = self._at_rest, {}
             sent_at = _time()
-            given_up = await self._bounded(self._store.claim_ownership, [held.given_up()])
-            if not given_up:
+            claims = [held.given_up() for held in at_rest.values()]
+            given_up = {o.key.partition for o in await self._bounded(self._store.claim_ownership, claims)}
+            for partition in given_up:
+                # Before the next renewal gets its turn, which would find it taken.
+                if self._held.get(partition) is at_rest[partition]:
+                    del self._held[partition]
+            missing = at_rest.keys() - given_up
+            if missing:
                 # Another version is stored: ours, if an answer was lost on the way; else someone took it.
-                self._reconcile(await self._list(), [held.ownership.key.partition], sent_at)
-            return bool(given_up)
+                self._reconcile(await self._list(), sorted(missing), sent_at)
+            return given_up
 
     # Small things
 
