@@ -84,29 +84,16 @@ def _section(code: int, data: bytes, random: Random) -> bytes:
     return b"\x00" + spell(descriptor, random) + data
 
 
+_SEQUENCE, _OFFSET, _TIME, _KEY = (
+    Symbol(f"x-opt-{name}") for name in ("sequence-number", "offset", "enqueued-time", "partition-key")
+)
+_SEQUENCE_VALUE, _OFFSET_VALUE, _KEY_VALUE, _TEXT_VALUE, _BODY_VALUE = map(
+    _Place, ("sequence_number", "offset", "key", "text", "body")
+)
+_TIME_VALUE = Described(Timestamp, _Place("enqueued_ms"))
+
 _long = st.integers(-(2**63), 2**63 - 1)
-_sequence = st.one_of(st.just(_Place("sequence_number")), _long, st.integers(0, 255).map(UInt))
-_offset = st.one_of(st.just(_Place("offset")), st.text(max_size=8), st.integers(0, 2**64 - 1).map(ULong))
-_time = st.one_of(st.just(Described(Timestamp, _Place("enqueued_ms"))), _long.map(Timestamp), _long)
-_key = st.one_of(st.just(_Place("key")), simple)
-_known = st.fixed_dictionaries(
-    {Symbol("x-opt-sequence-number"): _sequence, Symbol("x-opt-offset"): _offset, Symbol("x-opt-enqueued-time"): _time},
-    optional={Symbol("x-opt-partition-key"): _key, Symbol("x-opt-other"): values, ULong(7): simple},
-)
-_annotations = _known.flatmap(lambda known: st.permutations(list(known.items())))
-_properties = st.lists(
-    st.tuples(
-        st.one_of(st.text(max_size=8), st.sampled_from(["id", "type"])),
-        st.one_of(st.just(_Place("text")), st.just(_Place("sequence_number")), simple, values),
-    ),
-    max_size=4,
-)
-_bodies = st.one_of(
-    st.just([(0x75, _Place("body"))]),
-    st.lists(st.tuples(st.just(0x75), st.one_of(st.just(_Place("body")), st.binary(max_size=9))), max_size=3),
-    st.lists(st.tuples(st.just(0x76), st.lists(values, max_size=3)), min_size=1, max_size=2),
-    st.tuples(st.tuples(st.just(0x77), st.one_of(st.just(_Place("text")), values))),
-)
+_names = st.one_of(st.text(max_size=8), st.sampled_from(["id", "type"]))
 _others = st.lists(
     st.one_of(
         st.tuples(st.just(0x70), st.lists(simple, max_size=5)),
@@ -118,25 +105,66 @@ _others = st.lists(
     unique_by=lambda section: section[0],
 )
 
-shapes = st.builds(
+
+def _annotations(
+    sequence: st.SearchStrategy[object],
+    offset: st.SearchStrategy[object],
+    time: st.SearchStrategy[object],
+    key: st.SearchStrategy[object],
+) -> st.SearchStrategy[Pairs]:
+    known = st.fixed_dictionaries(
+        {_SEQUENCE: sequence, _OFFSET: offset, _TIME: time},
+        optional={_KEY: key, Symbol("x-opt-other"): values, ULong(7): simple},
+    )
+    return known.flatmap(lambda pairs: st.permutations(list(pairs.items())))
+
+
+# As hubs and clients write them, in whatever encoding.
+_tame = st.builds(
     Shape,
     spelling=st.integers(0, 2**32),
-    annotations=_annotations,
-    properties=st.one_of(st.none(), _properties),
-    body=_bodies,
+    annotations=_annotations(
+        st.just(_SEQUENCE_VALUE), st.just(_OFFSET_VALUE), st.just(_TIME_VALUE), st.sampled_from([_KEY_VALUE, None])
+    ),
+    properties=st.one_of(
+        st.none(),
+        st.lists(st.tuples(_names, st.one_of(st.sampled_from([_TEXT_VALUE, _SEQUENCE_VALUE]), simple)), max_size=4),
+    ),
+    body=st.just([(0x75, _BODY_VALUE)]),
     others=_others,
 )
+
+# As nobody writes them, and legal; or nearly so.
+_wild = st.builds(
+    Shape,
+    spelling=st.integers(0, 2**32),
+    annotations=_annotations(
+        st.one_of(st.just(_SEQUENCE_VALUE), _long, st.integers(0, 255).map(UInt), simple),
+        st.one_of(st.just(_OFFSET_VALUE), st.text(max_size=8), st.integers(0, 2**64 - 1).map(ULong)),
+        st.one_of(st.just(_TIME_VALUE), _long.map(Timestamp), _long),
+        st.one_of(st.just(_KEY_VALUE), simple),
+    ),
+    properties=st.lists(st.tuples(st.one_of(_names, simple), st.one_of(st.just(_TEXT_VALUE), values)), max_size=4),
+    body=st.one_of(
+        st.lists(st.tuples(st.just(0x75), st.one_of(st.just(_BODY_VALUE), st.binary(max_size=9))), max_size=3),
+        st.lists(st.tuples(st.just(0x76), st.lists(values, max_size=3)), min_size=1, max_size=2),
+        st.tuples(st.tuples(st.just(0x77), st.one_of(st.just(_TEXT_VALUE), values))),
+    ),
+    others=_others,
+)
+
+shapes = st.one_of(_tame, _tame, _wild)
 
 usual_shape = Shape(
     spelling=0,
     annotations=[
-        (Symbol("x-opt-sequence-number"), _Place("sequence_number")),
-        (Symbol("x-opt-offset"), _Place("offset")),
-        (Symbol("x-opt-enqueued-time"), Described(Timestamp, _Place("enqueued_ms"))),
-        (Symbol("x-opt-partition-key"), _Place("key")),
+        (_SEQUENCE, _SEQUENCE_VALUE),
+        (_OFFSET, _OFFSET_VALUE),
+        (_TIME, _TIME_VALUE),
+        (_KEY, _KEY_VALUE),
     ],
-    properties=[("type", _Place("text")), ("number", _Place("sequence_number"))],
-    body=[(0x75, _Place("body"))],
+    properties=[("type", _TEXT_VALUE), ("number", _SEQUENCE_VALUE)],
+    body=[(0x75, _BODY_VALUE)],
     others=[],
 )
 
