@@ -455,6 +455,8 @@ class _NotOfProton(Exception):
 
 def _to_proton(value: object) -> object:
     if isinstance(value, Described):
+        if isinstance(value.value, Described):  # proton 0.40 loses count of what follows one in a list
+            raise _NotOfProton
         return peer.Described(_to_proton(value.descriptor), _to_proton(value.value))
     if isinstance(value, dict):
         return {_to_proton(key): _to_proton(item) for key, item in value.items()}
