@@ -221,6 +221,9 @@ class Connection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+        if self._is_close_sent:
+            self._close_transport()
+            return
         self._set_deadline(OPEN_SECONDS)
         self._write(self.handshake.start())
 

@@ -218,13 +218,14 @@ class Link:
             self.session.send_transfers(frame, 1)
         return delivery_id
 
-    def send_frames(self, frames: Bytes, *, count: int) -> None:
-        """Sends ``count`` settled messages, each encoded as one frame: for our channel and handle, with the delivery
-        ids from ``next_delivery_id`` on. ``count`` is at most ``sendable_count``."""
+    def send_frames(self, frames: Bytes, *, count: int, transfers_count: int | None = None) -> None:
+        """Sends ``count`` settled messages that are encoded already: for our channel and handle, with the delivery ids
+        from ``next_delivery_id`` on. ``count`` is at most ``sendable_count``; each is one frame, unless
+        ``transfers_count`` says how many frames they are."""
         self._require_alive()
         self.session.take_delivery_ids(count, None)
         self._count_sent(count)
-        self.session.send_transfers(frames, count)
+        self.session.send_transfers(frames, count if transfers_count is None else transfers_count)
 
     def drained(self) -> None:
         """Says that there is nothing to send for the credit that is left, which a draining peer asked to know."""

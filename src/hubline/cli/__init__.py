@@ -16,7 +16,7 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import checkpoints, demo, hub, send, status, tail, version
+from hubline.cli import checkpoints, demo, hub, send, serve, status, tail, version
 from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.cli.options import option
 from hubline.config import may_hold_secret
@@ -44,6 +44,7 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.add_typer(hub.app, name="hub")
+app.command()(serve.serve)
 app.command()(send.send)
 app.command()(tail.tail)
 app.command()(status.status)

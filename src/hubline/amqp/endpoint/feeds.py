@@ -1,0 +1,164 @@
+"""Links on which events come out: ``HUB/ConsumerGroups/GROUP/Partitions/ID``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import Final
+
+from hubline.amqp.decoding import Bytes
+from hubline.amqp.endpoint.addresses import ReceiverAddress
+from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, error_of
+from hubline.amqp.endpoint.management import NO_OFFSET, NO_TIME, timestamp
+from hubline.amqp.events import RuntimeMetrics
+from hubline.amqp.links import AmqpClosed, Link, Message
+from hubline.amqp.outgoing import Link as Destination
+from hubline.amqp.outgoing import encode_deliveries
+from hubline.amqp.performatives import Attach, DeliveryState, Error
+from hubline.amqp.transfers import Deliveries
+from hubline.errors import HubFull, HublineError, PositionInvalid
+from hubline.model import EventBatch, Position
+from hubline.ports import Hub, Receiver
+
+EPOCH_PROPERTY: Final = "com.microsoft:epoch"
+METRICS_CAPABILITY: Final = "com.microsoft:enable-receiver-runtime-metric"
+
+# As the service has it, per partition and consumer group.
+READERS_WITHOUT_EPOCH_MAX: Final = 5
+
+# Read and encoded at once: enough to make the work for each batch small beside that for its events.
+BATCH_COUNT_MAX: Final = 5000
+
+# Encoded at once, so that a reader of large events holds little more than what its connection may buffer.
+ENCODED_BYTES_MAX: Final = 1024 * 1024
+
+# How long a reader waits in one go. It is woken by new events and by takeovers, so this is for draining alone.
+WAIT_SECONDS: Final = 1.0
+
+
+class ReaderCount:
+    """How many readers without an epoch there are, for each partition and consumer group."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, str], int] = {}
+
+    @contextmanager
+    def one_more(self, address: ReceiverAddress) -> Iterator[None]:
+        """Counts a reader as long as it lasts. Raises HubFull."""
+        key = (address.hub.lower(), address.group.lower(), address.partition)
+        if self._counts.get(key, 0) >= READERS_WITHOUT_EPOCH_MAX:
+            raise HubFull(
+                "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
+                f"{READERS_WITHOUT_EPOCH_MAX}: close one, or read with an owner level",
+                hub=address.hub,
+                partition=address.partition,
+            )
+        self._counts[key] = self._counts.get(key, 0) + 1
+        try:
+            yield
+        finally:
+            self._counts[key] -= 1
+            if not self._counts[key]:
+                del self._counts[key]
+
+
+async def open_receiver(hub: Hub, address: ReceiverAddress, position: Position, epoch: int | None) -> Receiver:
+    """Starts reading as the service does: where retention removed the events, with the oldest there is."""
+    try:
+        return await hub.open_receiver(address.partition, group=address.group, position=position, epoch=epoch)
+    except PositionInvalid as error:
+        if error.reason != "expired":
+            raise
+        earliest = Position.earliest()
+        return await hub.open_receiver(address.partition, group=address.group, position=earliest, epoch=epoch)
+
+
+class Feed:
+    """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
+
+    def __init__(self, hub: Hub, receiver: Receiver, *, partition: str, has_metrics: bool) -> None:
+        self._hub = hub
+        self._receiver = receiver
+        self._partition = partition
+        self._has_metrics = has_metrics
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, link: Link) -> None:
+        """Sends what there is and what comes, as far as the link has credit and room, until one of them ends."""
+        self._task = asyncio.current_task()
+        try:
+            while True:
+                count_max = min(await link.sendable(), BATCH_COUNT_MAX)
+                batch = await self._receiver.receive(count_max=count_max, wait_seconds=WAIT_SECONDS)
+                if len(batch):
+                    await self._send(link, batch)
+                elif link.is_draining:
+                    link.drained()
+        except AmqpClosed:
+            pass
+        except PositionInvalid as error:
+            # Retention overtook the reader. It comes back with its position, and starts with the oldest there is.
+            link.detach(Error(INTERNAL_ERROR, str(error)))
+        except HublineError as error:
+            link.detach(error_of(error))
+        finally:
+            with suppress(HublineError):
+                await self._receiver.close()
+
+    def on_attached(self, link: Link, attach: Attach) -> None: ...
+
+    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None: ...
+
+    def on_message(self, link: Link, message: Message) -> None: ...
+
+    def on_outcome(self, link: Link, delivery_id: int, state: DeliveryState | None) -> None: ...
+
+    def on_detached(self, _link: Link, _error: Error | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _send(self, link: Link, batch: EventBatch) -> None:
+        annotations = await self._metrics() if self._has_metrics else b""
+        start = 0
+        fitting_count = max(1, len(batch) * ENCODED_BYTES_MAX // max(batch.nbytes, 1))
+        while start < len(batch):
+            count = min(await link.sendable(), fitting_count, len(batch) - start)
+            _send_slice(link, batch.slice(start, count), annotations)
+            start += count
+
+    async def _metrics(self) -> bytes:
+        """What the partition holds now, as a section that goes with every event."""
+        held = await self._hub.describe_partition(self._partition)
+        return RuntimeMetrics(
+            last_sequence=held.last_sequence,
+            last_offset=held.last_offset or NO_OFFSET,
+            last_enqueued_ms=timestamp(held.last_enqueued_time or NO_TIME),
+            retrieved_ms=timestamp(datetime.now(UTC)),
+        ).encode()
+
+
+def _send_slice(link: Link, batch: EventBatch, annotations: bytes) -> None:
+    destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
+    parts = list(
+        encode_deliveries(
+            batch.arrow, destination, first_delivery_id=link.next_delivery_id, delivery_annotations=annotations
+        )
+    )
+    if len(parts) == 1:
+        link.send_frames(parts[0], count=len(batch))
+        return
+    # Some events take several frames: what the session's window counts has to be counted.
+    count = len(batch)
+    for part in parts:
+        link.send_frames(part, count=count, transfers_count=_frames_count(part))
+        count = 0
+
+
+def _frames_count(frames: Bytes) -> int:
+    count = position = 0
+    while position < len(frames):
+        position += int.from_bytes(frames[position : position + 4])
+        count += 1
+    return count

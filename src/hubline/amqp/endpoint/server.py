@@ -1,0 +1,116 @@
+"""The endpoint: hubs served over AMQP to whoever speaks it, as the Event Hubs service does."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final
+
+from hubline.amqp.connection import Connection, ConnectionOptions
+from hubline.amqp.endpoint.feeds import ReaderCount
+from hubline.amqp.endpoint.hubs import Hubs
+from hubline.amqp.endpoint.peers import Peer, Shared
+from hubline.amqp.endpoint.tokens import Grants, SharedKey
+from hubline.amqp.handshake import ServerHandshake
+from hubline.amqp.links import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
+from hubline.amqp.performatives import Error
+from hubline.errors import ConfigError, HubUnavailable
+
+CONTAINER_ID: Final = "hubline"
+
+# As the service has it. Clients that are not used for long are silent for minutes, and come back by themselves.
+IDLE_SECONDS: Final = 240.0
+
+# As many as the service's standard tier has; each takes some 100 kB.
+CONNECTIONS_MAX: Final = 5000
+
+# Clients that connect at the same moment, as a fleet does after a restart.
+BACKLOG: Final = 1024
+
+
+class Endpoint:
+    """Serves hubs. Made, started, and stopped once; used from one event loop.
+
+    Without a key it believes everybody, so it listens on loopback only.
+    """
+
+    def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._shared = Shared(hubs, ReaderCount())
+        self._key = key
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._peers: dict[Connection, Peer] = {}
+        self._is_stopping = False
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listens, and returns the port: with 0 one that is free. Raises ConfigError, HubUnavailable."""
+        if self._key is None and not is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other machines: set a key, or listen on 127.0.0.1, where none is needed"
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._connection, host, port, ssl=tls, backlog=BACKLOG)
+        except OSError as error:
+            raise HubUnavailable(
+                f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another port, or 0 for any"
+            ) from error
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    @property
+    def connections_count(self) -> int:
+        return len(self._peers)
+
+    async def stop(self) -> None:
+        """Takes no more connections, answers what was sent, says goodbye to everybody, and waits until they are gone.
+
+        Stopping twice is fine.
+        """
+        self._is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        peers = dict(self._peers)
+        await asyncio.gather(*(self._dismiss(connection, peer) for connection, peer in peers.items()))
+
+    async def _dismiss(self, connection: Connection, peer: Peer) -> None:
+        await peer.drain()
+        connection.close(Error(CONNECTION_FORCED, "the endpoint stops: connect again later"))
+        await connection.closed()
+        await peer.finish()
+
+    def _connection(self) -> Connection:
+        grants = Grants(self._key, self._clock)
+        peer = _CountedPeer(self._shared, grants, self._peers)
+        connection = Connection(
+            ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
+            handshake=ServerHandshake(grants.is_password_right),
+            handler=peer,
+        )
+        if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
+            connection.close(Error(RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already"))
+        self._peers[connection] = peer
+        return connection
+
+
+class _CountedPeer(Peer):
+    """A peer that is forgotten when its connection is over."""
+
+    def __init__(self, shared: Shared, grants: Grants, peers: dict[Connection, Peer]) -> None:
+        super().__init__(shared, grants)
+        self._peers = peers
+
+    def on_closed(self, connection: Connection, error: Error | None) -> None:
+        super().on_closed(connection, error)
+        self._peers.pop(connection, None)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

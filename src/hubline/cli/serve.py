@@ -1,0 +1,230 @@
+"""``hubline serve``: local hubs over AMQP, for the official Event Hubs clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import ssl
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from hubline.cli.exits import say
+from hubline.cli.options import JsonOption, env_twin, option
+from hubline.cli.show import counted, print_json
+from hubline.config import AMQP_PORT, AMQPS_PORT, Secret, validate_hub_name
+from hubline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hubline.amqp.endpoint import SharedKey
+    from hubline.ports import Hub
+
+DEFAULT_KEY_NAME: Final = "RootManageSharedAccessKey"
+# The environment variable that may hold the key. A flag for it would show it in the list of processes.
+KEY_VARIABLE: Final = env_twin("key")
+# What the service generates: 32 random bytes.
+KEY_BYTES: Final = 32
+KEY_LENGTH_MAX: Final = 1024
+DEFAULT_PARTITIONS: Final = 4
+
+
+def serve(
+    data: Annotated[Path, option("--data", "The folder of the hubs; it is created if need be.", metavar="DIR")],
+    hub: Annotated[
+        list[str] | None,
+        option(
+            "--hub",
+            "Create this hub if it is not there, with so many partitions; may be given several times. "
+            "All hubs of the folder are served.",
+            metavar="NAME[:PARTITIONS]",
+        ),
+    ] = None,
+    host: Annotated[
+        str, option("--host", "The address to listen on; other than loopback needs a key.", metavar="HOST")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        option("--port", "The port; 0 takes a free one. Default: 5672, with --tls 5671.", min=0, max=65535),
+    ] = None,
+    tls: Annotated[
+        tuple[Path, Path] | None,
+        option("--tls", "Speak TLS, with this certificate (chain) and key, both PEM files.", metavar="CERT KEY"),
+    ] = None,
+    key_name: Annotated[str, option("--key-name", "The name of the shared access key.", metavar="NAME")] = (
+        DEFAULT_KEY_NAME
+    ),
+    key_file: Annotated[
+        Path | None,
+        option(
+            "--key-file",
+            f"A file that holds the shared access key; {KEY_VARIABLE} may hold the key itself. "
+            "Default: every key is taken, on loopback only.",
+            metavar="FILE",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Serve local hubs over AMQP: the official Event Hubs clients connect to them as to the service.
+
+    Prints one line, a connection string, when it is ready. SIGTERM and Ctrl-C end it: what was sent is kept and
+    answered first. Clients speak plain TCP by UseDevelopmentEmulator=true.
+
+    \b
+    Examples:
+      hubline serve --data ./data --hub telemetry:4
+      hubline serve --data ./data --hub telemetry:4 --hub orders:8 --port 0 --json
+      HUBLINE_KEY=... hubline serve --data ./data --host 0.0.0.0
+    """
+    hubs = [_parse_hub(text) for text in hub or []]
+    serving = _Serving(
+        data=data,
+        hubs=hubs,
+        host=host,
+        port=(AMQPS_PORT if tls else AMQP_PORT) if port is None else port,
+        tls=_tls_context(*tls) if tls else None,
+        key=_configured_key(key_name, key_file),
+        key_name=key_name,
+        json=json,
+    )
+    asyncio.run(_serve(serving))
+
+
+@dataclass(frozen=True, slots=True)
+class _NewHub:
+    name: str
+    partitions: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Serving:
+    """What was asked for, checked."""
+
+    data: Path
+    hubs: list[_NewHub]
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    key: SharedKey | None
+    key_name: str
+    json: bool
+
+
+class _FolderHubs:
+    """The hubs of a folder, opened when they are first asked for. Case does not matter in their names, as it does not
+    in the service's."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._open: dict[str, Hub] = {}
+
+    async def find(self, name: str) -> Hub | None:
+        from hubline.hubs.local import LocalHub, list_hubs
+
+        key = name.lower()
+        if key not in self._open:
+            # A hub may be created by another process while this one runs.
+            there = {existing.lower(): existing for existing in await list_hubs(self._root)}
+            if key not in there:
+                return None
+            self._open.setdefault(key, LocalHub(self._root, there[key]))
+        return self._open[key]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(hub.close() for hub in self._open.values()))
+
+
+async def _serve(serving: _Serving) -> None:
+    from hubline.amqp.endpoint import Endpoint
+    from hubline.hubs.local import create_hub, list_hubs
+
+    for hub in serving.hubs:
+        partitions = hub.partitions or DEFAULT_PARTITIONS
+        await create_hub(serving.data, hub.name, partitions=partitions, exist_ok=True)
+    names = await list_hubs(serving.data)
+    if not names:
+        raise ConfigError(f"there are no hubs in {serving.data}: create one with --hub NAME:PARTITIONS")
+    stopping = _stop_signal()
+    hubs = _FolderHubs(serving.data)
+    endpoint = Endpoint(hubs, key=serving.key)
+    try:
+        port = await endpoint.start(serving.host, serving.port, tls=serving.tls)
+        _announce(serving, port, names)
+        await stopping.wait()
+        say(f"stopping: {counted(endpoint.connections_count, 'connection')} to say goodbye to")
+    finally:
+        await endpoint.stop()
+        await hubs.close()
+
+
+def _stop_signal() -> asyncio.Event:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _announce(serving: _Serving, port: int, names: list[str]) -> None:
+    """The line that says that all is ready: scripts wait for it."""
+    shown_host = "localhost" if serving.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else serving.host  # noqa: S104
+    # A key that somebody configured is theirs to know. Without one any will do, but clients insist on having one.
+    key = "<the configured key>" if serving.key else secrets.token_urlsafe(KEY_BYTES)
+    parts = [
+        f"Endpoint=sb://{shown_host}:{port}",
+        f"SharedAccessKeyName={serving.key_name}",
+        f"SharedAccessKey={key}",
+        *([f"EntityPath={names[0]}"] if len(names) == 1 else []),
+        *([] if serving.tls else ["UseDevelopmentEmulator=true"]),
+    ]
+    connection_string = ";".join(parts)
+    if serving.json:
+        print_json({"connectionString": connection_string, "host": serving.host, "port": port, "hubs": names})
+    else:
+        print(connection_string)
+    sys.stdout.flush()
+    say(f"serving {counted(len(names), 'hub')} of {serving.data} on {serving.host}:{port}: {', '.join(names)}")
+    if serving.key:
+        say(f"clients need the key {serving.key.name}, in place of <the configured key>")
+    if len(names) > 1:
+        say("add ;EntityPath=HUB to the connection string")
+
+
+def _parse_hub(text: str) -> _NewHub:
+    name, colon, count = text.partition(":")
+    if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
+        raise ConfigError(f"--hub {text}: write NAME or NAME:PARTITIONS, for instance telemetry:4")
+    return _NewHub(validate_hub_name(name), int(count) if colon else None)
+
+
+def _configured_key(name: str, file: Path | None) -> SharedKey | None:
+    from hubline.amqp.endpoint import SharedKey
+
+    text = os.environ.get(KEY_VARIABLE, "")
+    if text and file is not None:
+        raise ConfigError(f"--key-file and {KEY_VARIABLE} both give the key: keep one of them")
+    if file is not None:
+        text = _read_key(file)
+    if not text:
+        return None
+    if len(text) > KEY_LENGTH_MAX or not text.isprintable() or ";" in text:
+        raise ConfigError(f"the key has to be one line of at most {KEY_LENGTH_MAX} printable characters, without ';'")
+    return SharedKey(name, Secret(text))
+
+
+def _read_key(file: Path) -> str:
+    with file.open("rb") as opened:
+        text = opened.read(KEY_LENGTH_MAX + 2).decode("utf-8", "replace").strip()
+    if not text:
+        raise ConfigError(f"the key file {file} is empty")
+    return text
+
+
+def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        raise ConfigError(f"--tls {certificate} {key}: not a certificate and its key ({error.reason})") from None
+    return context
