@@ -25,7 +25,7 @@ from hubline.processor import (
 )
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
-from tests.support.scene import Scene, virtual
+from tests.support.scene import FaultyStore, Scene, virtual
 
 
 def processor_of(hub: Any = None, store: Any = None, **arguments: Any) -> Processor:
@@ -244,6 +244,19 @@ class TestStarting:
 
         with pytest.raises(StoreUnavailable, match="did not answer"):
             await scene.processor().processor.start()
+
+    def test_a_start_that_is_cut_short_leaves_nothing_running(self) -> None:
+        async def main() -> None:
+            store = FaultyStore(MemoryStore())
+            store.delay_seconds["renew_ownership"] = 1e6
+            processor = processor_of(store=store)
+
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(processor.start(), 0.1)
+
+            await processor.stop()
+
+        asyncio.run(main())
 
     @virtual
     async def test_a_processor_that_could_not_start_can_be_stopped(self) -> None:

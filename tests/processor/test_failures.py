@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from contextlib import suppress
 
 import pytest
 
 from hubline.errors import DeadLetterLimit, HandlerFailed, HandlerStalled, HublineError, ProcessorError
 from hubline.model import DeadLetter, EventBatch
 from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, ReleaseReason, RetryPolicy
-from tests.support.scene import Behaviour, Scene, until, virtual
+from tests.support.scene import LEASE, Behaviour, Scene, until, virtual
 
 
 def failing(*sequences: int, times: int = 10**9) -> Behaviour:
@@ -454,6 +455,31 @@ class TestCancellation:
         assert recorder.sequences == [0, 1]
 
     @virtual
+    async def test_one_that_outlives_its_lease_is_waited_for_before_the_partition_is_opened_again(self) -> None:
+        """It takes no notice of being cancelled; meanwhile the lease is lost, and won back."""
+        running = [0]
+
+        async def stubborn(batch: EventBatch, partition: PartitionContext) -> None:
+            running[0] += 1
+            assert running[0] == 1, "two handlers of one partition at once"
+            if len(recorder.batches) == 1:
+                scene.store.go_down()
+                scene.loop.call_later(LEASE.lease_seconds * 2, scene.store.come_up)
+                for _ in range(10):
+                    with suppress(asyncio.CancelledError):
+                        await asyncio.sleep(LEASE.lease_seconds)
+            running[0] -= 1
+
+        scene = Scene()
+        scene.append(2)
+        recorder = scene.processor(stubborn)
+        async with recorder.processor:
+            await until(lambda: len(recorder.batches) == 2)
+
+        assert recorder.released[0] == "released 0 lost"
+        assert recorder.batches[1].first_sequence == 0
+
+    @virtual
     async def test_a_handlers_own_timeout_is_its_own_error(self) -> None:
         async def time_out(batch: EventBatch, partition: PartitionContext) -> None:
             async with asyncio.timeout(1):
@@ -541,6 +567,21 @@ class TestStopping:
 
         await recorder.processor.stop()
         assert recorder.sequences == []
+
+    @virtual
+    async def test_a_batch_that_waits_to_fill_up_does_not_hold_up_the_stop(self) -> None:
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(batch_wait_seconds=1e5)
+        await recorder.processor.start()
+        await until(lambda: recorder.owned)
+        await asyncio.sleep(10)
+        started_at = asyncio.get_running_loop().time()
+
+        await recorder.processor.stop()
+
+        assert asyncio.get_running_loop().time() - started_at < 1
+        assert (recorder.batches, await scene.checkpoint()) == ([], None)
 
     @virtual
     async def test_stopping_twice_at_once_waits_for_both(self) -> None:

@@ -18,7 +18,7 @@ import pytest
 from hubline.config import Secret
 from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
-from hubline.model import EventBatch, Position, outgoing
+from hubline.model import Checkpoint, EventBatch, GroupKey, Position, outgoing
 from hubline.ports import CheckpointStore
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason
 from hubline.stores.sql import PostgresStore, SqliteStore
@@ -262,6 +262,37 @@ class TestDamage:
         assert [error.partition for error in damaged] == ["1"]
         assert "'seven'" in str(damaged[0])
         assert "hubline_ownership" in str(damaged[0])
+
+    def test_a_damaged_checkpoint_stops_that_partition_only(self, tmp_path: Path) -> None:
+        ledger = Ledger()
+
+        async def main() -> None:
+            await create_hub(tmp_path, "hub", partitions=2)
+            hub = LocalHub(tmp_path, "hub")
+            sender = await hub.open_sender()
+            for partition in ("0", "1"):
+                await sender.send(outgoing(["x"]), partition=partition)
+            store = SqliteStore(tmp_path / "state.db")
+            key = GroupKey(hub.namespace, hub.name, "tests").partition("1")
+            await store.reset_checkpoint(key, Checkpoint.before_first(key))
+            connection = sqlite3.connect(tmp_path / "state.db", timeout=20)
+            with connection:
+                connection.execute("UPDATE hubline_checkpoint SET sequence_number = 'many'")
+            connection.close()
+            async with ledger.register(made(tmp_path, store)):
+                await until(lambda: ledger.handled["0"] == [0] and ledger.errors, seconds_max=60)
+                assert ledger.handled["1"] == []
+                await store.reset_checkpoint(key, None)  # as the message advises
+                await until(lambda: ledger.handled["1"] == [0], seconds_max=60)
+            await store.close()
+            await hub.close()
+
+        asyncio.run(main())
+
+        damaged = [error for error in ledger.errors if isinstance(error, RecordDamaged)]
+        assert {error.partition for error in damaged} == {"1"}
+        assert "'many'" in str(damaged[0])
+        assert "hubline checkpoints set" in str(damaged[0])
 
 
 class TestBlockedLoop:

@@ -205,7 +205,8 @@ class Scene:
     """A hub and a store in memory, on the clock of the running event loop, and processors that share them."""
 
     def __init__(self, partitions_count: int = 1) -> None:
-        clock = asyncio.get_running_loop().time
+        self.loop = asyncio.get_running_loop()
+        clock = self.loop.time
         self.hub = MemoryHub(partitions_count, now=clock)
         self.store = FaultyStore(MemoryStore(now=clock))
         self.group = GroupKey(self.hub.namespace, self.hub.name, GROUP)
