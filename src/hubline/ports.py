@@ -115,8 +115,8 @@ class CheckpointStore(Protocol):
         """Writes the owner and epoch of each record whose ``version`` is still current (None: no record yet).
 
         Returns the records that were written, with their new version; a lost claim is left out, it is no error.
-        A claim with an empty owner relinquishes. A claim that changes the epoch clears the hand-over request; relinquishing keeps it,
-        so that the partition stays reserved for who asked.
+        A claim with an empty owner relinquishes. A claim that changes the epoch clears the hand-over request;
+        relinquishing keeps it, so that the partition stays reserved for who asked.
         """
         ...
 
