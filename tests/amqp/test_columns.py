@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hubline.amqp import columns
 from hubline.amqp.columns import BULK_COUNT_MIN, TIME_MS_MAX, TIME_MS_MIN, EventDecoder, SentDecoder, join_messages
 from hubline.amqp.errors import AmqpDecodeError
-from hubline.amqp.events import BATCH_FORMAT, read_event
+from hubline.amqp.events import BATCH_FORMAT, EventFields, read_event
 from hubline.amqp.message import Data, Message, Value
 from hubline.amqp.types import Symbol, Timestamp, UInt
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
@@ -62,10 +62,7 @@ def test_damaged_events_are_read_or_refused_as_one_by_one(values: list[Values], 
 @slow
 def test_sent_messages_decoded_together_are_those_decoded_one_by_one(messages: list[bytes]) -> None:
     payload = b"".join(b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message for message in messages)
-    expected = _one_by_one(messages)
-    if expected is not None:
-        expected = [{name: row[name] for name in OUTGOING_SCHEMA.names} for row in expected]
-    assert _rows_or_none(lambda: SentDecoder().decode(payload, BATCH_FORMAT)) == expected
+    assert _rows_or_none(lambda: SentDecoder().decode(payload, BATCH_FORMAT)) == _sent_one_by_one(messages)
 
 
 def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,30 +185,45 @@ def _rows_or_none(decode: Any) -> list[dict[str, Any]] | None:
 
 
 def _one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
-    """What the general decoder makes of the messages; None if it refuses any."""
-    rows = []
-    for message in messages:
-        try:
-            event = read_event(message, 0, len(message))
-        except AmqpDecodeError:
-            return None
-        if event.sequence_number is None or event.offset is None or event.enqueued_ms is None:
-            return None
-        milliseconds = np.clip(event.enqueued_ms, TIME_MS_MIN, TIME_MS_MAX)
-        rows.append(
-            (
-                event.body,
-                PARTITION,
-                event.offset,
-                event.sequence_number,
-                int(milliseconds) * 1000,
-                event.partition_key,
-                event.properties,
-            )
+    """The events that the general decoder makes of the messages; None if it refuses any."""
+    events = _read(messages)
+    if events is None:
+        return None
+    if any(None in (event.sequence_number, event.offset, event.enqueued_ms) for event in events):
+        return None
+    rows = [
+        (
+            event.body,
+            PARTITION,
+            event.offset,
+            event.sequence_number,
+            int(np.clip(event.enqueued_ms or 0, TIME_MS_MIN, TIME_MS_MAX)) * 1000,
+            event.partition_key,
+            event.properties,
         )
-    columns = zip(*rows, strict=True) if rows else [[]] * len(EVENT_SCHEMA)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
-    expected: list[dict[str, Any]] = pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA).to_pylist()
+        for event in events
+    ]
+    return _as_columns(rows, EVENT_SCHEMA)
+
+
+def _sent_one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
+    events = _read(messages)
+    if events is None:
+        return None
+    return _as_columns([(event.body, event.partition_key, event.properties) for event in events], OUTGOING_SCHEMA)
+
+
+def _read(messages: Sequence[bytes | bytearray]) -> list[EventFields] | None:
+    try:
+        return [read_event(message, 0, len(message)) for message in messages]
+    except AmqpDecodeError:
+        return None
+
+
+def _as_columns(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> list[dict[str, Any]]:
+    columns = zip(*rows, strict=True) if rows else [[]] * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    expected: list[dict[str, Any]] = pa.RecordBatch.from_arrays(arrays, schema=schema).to_pylist()
     return expected
 
 
