@@ -233,16 +233,13 @@ def test_a_stamp_written_before_the_wait_is_not_waited_for(tmp_path: Path) -> No
     async def test() -> None:
         create_file(tmp_path / "signal", 4)
         signal, elsewhere = Signal(tmp_path / "signal", 4), Signal(tmp_path / "signal", 4)
-        seen = signal.changed(2)
-        elsewhere.notify_changed(2)
-
-        await signal.wait(2, since=seen, timeout=ARRIVAL_SECONDS)
-
-        waits = asyncio.create_task(signal.wait(3, since=signal.changed(3), timeout=ARRIVAL_SECONDS))
-        await asyncio.sleep(0)
-        elsewhere.notify_taken(3)
-        await waits
-        signal.close()
-        elsewhere.close()
+        try:
+            seen = signal.changed(2)
+            elsewhere.notify_changed(2)
+            async with asyncio.timeout(ARRIVAL_SECONDS):
+                await signal.wait(2, since=seen, timeout=10 * ARRIVAL_SECONDS)
+        finally:
+            signal.close()
+            elsewhere.close()
 
     run(test())
