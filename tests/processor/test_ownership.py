@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -256,6 +257,32 @@ class TestCrash:
 
         assert handlers == {"b"}
         assert len(self.handled) == 4
+
+
+class TestOwnerIds:
+    @virtual
+    async def test_two_living_processors_with_one_owner_id_are_told_so(self) -> None:
+        scene = Scene()
+        first = scene.processor(owner_id="twin")
+        second = scene.processor(owner_id="twin")
+        async with first.processor:
+            await until(lambda: first.owned)
+            async with second.processor:
+                await until(lambda: first.errors_of(LeaseLost))
+
+        assert "another processor runs under this one's owner id 'twin'" in str(first.errors_of(LeaseLost)[0])
+
+    @virtual
+    async def test_who_took_a_partition_is_named(self) -> None:
+        scene = Scene()
+        recorder = scene.processor(owner_id="a")
+        async with recorder.processor:
+            await until(lambda: recorder.owned)
+            (record,) = (await scene.store.list_ownership(scene.group)).ownerships
+            await scene.store.claim_ownership([replace(record, owner_id="sdk", epoch=record.epoch + 1)])
+            await until(lambda: recorder.errors_of(LeaseLost))
+
+        assert "owner 'sdk' took it" in str(recorder.errors_of(LeaseLost)[0])
 
 
 class TestPause:

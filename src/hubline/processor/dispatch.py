@@ -211,14 +211,21 @@ class Dispatcher:
                 held.expires_at = sent_at + self._lease.lease_seconds - record.age_seconds
             else:
                 gone = state.damaged.get(partition, "its record is gone")
-                self._lose(partition, f"owner={record.owner_id!r} took it" if record else gone)
+                self._lose(partition, self._who_took(record) if record else gone)
 
     def _lose_taken(self, state: GroupState) -> None:
         """Sees a takeover at the next listing already; a stale listing shows lower epochs only, and does no harm."""
         for record in state.ownerships:
             held = self._held.get(record.key.partition)
             if held is not None and record.epoch > held.ownership.epoch:
-                self._lose(record.key.partition, f"owner={record.owner_id!r} took it")
+                self._lose(record.key.partition, self._who_took(record))
+
+    def _who_took(self, record: Ownership) -> str:
+        if not record.owner_id:
+            return "it was given up for this processor, as resetting a checkpoint does"
+        if record.owner_id == self._member.owner_id:
+            return f"another processor runs under this one's owner id {record.owner_id!r}: give each its own"
+        return f"owner {record.owner_id!r} took it"
 
     async def _expire_forever(self) -> None:
         while True:
