@@ -24,6 +24,7 @@ class Recorder:
     """A handler of connections and links that notes what happens, takes every link, and accepts every message."""
 
     credit: int = 100
+    tops_up: bool = True
     refuses: Error | None = None
     links: list[Link] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
@@ -66,7 +67,7 @@ class Recorder:
         data = deliveries.data.tobytes()
         spans = zip(deliveries.starts.tolist(), deliveries.ends.tolist(), strict=True)
         self.received.extend(data[start:end] for start, end in spans)
-        link.grant(self.credit)
+        self._top_up(link)
         self._note()
 
     def on_message(self, link: Link, message: Message) -> None:
@@ -74,7 +75,7 @@ class Recorder:
         self.formats.append(message.message_format)
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
-        link.grant(self.credit)
+        self._top_up(link)
         self._note()
 
     def on_outcome(self, link: Link, delivery_id: int, state: DeliveryState | None) -> None:
@@ -88,6 +89,10 @@ class Recorder:
     def on_closed(self, connection: Connection, error: Error | None) -> None:
         self.closed.append(error)
         self._note()
+
+    def _top_up(self, link: Link) -> None:
+        if self.tops_up:
+            link.grant(self.credit)
 
     async def until_received(self, count: int) -> None:
         await self._until(lambda: len(self.received) >= count)

@@ -154,6 +154,21 @@ def test_large_message_goes_over_many_frames_and_comes_whole() -> None:
     asyncio.run(run())
 
 
+def test_large_messages_among_many_small_ones_come_whole_and_in_order() -> None:
+    async def run() -> None:
+        client, server = Recorder(), Recorder(credit=1000)
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            messages = [bytes([number]) * (200_000 if number % 20 == 7 else 30) for number in range(200)]
+            for message in messages:
+                await link.sendable()
+                link.send(message, settled=True)
+            await server.until_received(200)
+        assert server.received == messages
+
+    asyncio.run(run())
+
+
 def test_nothing_is_sent_without_credit() -> None:
     async def run() -> None:
         client, server = Recorder(), Recorder(credit=2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from hubline.amqp.decoding import Bytes
@@ -283,15 +283,32 @@ class Link:
             self._send_flow()
 
     def take_deliveries(self, deliveries: Deliveries) -> None:
-        if not self.is_attached or not self._count_received(len(deliveries)):
+        if self._first_part is not None and self.is_attached:
+            deliveries = self._take_last_part(deliveries)
+        if not self.is_attached or not len(deliveries) or not self._count_received(len(deliveries)):
             return
-        if self._first_part is not None:
-            self._drop_parts()  # a message that goes on without its rest was given up
         if self.message_bytes_max and int((deliveries.ends - deliveries.starts).max()) > self.message_bytes_max:
             self._fail(MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
             return
         assert self._handler is not None  # noqa: S101
         self._handler.on_deliveries(self, deliveries)
+
+    def _take_last_part(self, deliveries: Deliveries) -> Deliveries:
+        """The last part of a message looks like a message: this takes it, and leaves the others."""
+        first = self._first_part
+        assert first is not None  # noqa: S101
+        delivery_id = int(deliveries.delivery_ids[0])
+        if delivery_id != first.delivery_id:
+            self._drop_parts()  # the rest never came: it was given up
+            return deliveries
+        payload = deliveries.data[int(deliveries.starts[0]) : int(deliveries.ends[0])].tobytes()
+        self.take_transfer(Transfer(first.handle, delivery_id, settled=deliveries.is_settled), payload)
+        return replace(
+            deliveries,
+            delivery_ids=deliveries.delivery_ids[1:],
+            starts=deliveries.starts[1:],
+            ends=deliveries.ends[1:],
+        )
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
         if not self.is_attached:
