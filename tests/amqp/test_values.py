@@ -186,7 +186,7 @@ def test_a_number_compares_as_the_plain_one() -> None:
         Array([1, UInt(1)]),
         Array([Described(Symbol("a"), 1), Described(Symbol("b"), 1)]),
         {1, 2},
-        object(),
+        range(3),
     ],
     ids=repr,
 )
