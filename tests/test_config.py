@@ -21,6 +21,7 @@ from hubline.config import (
     PostgresAddress,
     Secret,
     SqliteAddress,
+    Transport,
     parse_duration,
     parse_hub,
     parse_local_root,
@@ -220,6 +221,12 @@ class TestEventHubsAddress:
     def test_parts_may_stand_in_any_order(self) -> None:
         assert parse_hub(";".join(reversed(CONNECTION_STRING.split(";")))) == parse_hub(CONNECTION_STRING)
 
+    def test_the_transport_may_be_named_in_either_form(self) -> None:
+        for text in ("eventhubs://ns/orders?transport=websocket", f"{CONNECTION_STRING};transport=websocket"):
+            address = parse_hub(text)
+            assert isinstance(address, EventHubsAddress)
+            assert (address.name, address.transport) == ("orders", Transport.WEBSOCKET)
+
     def test_short_namespace_gets_the_service_domain(self) -> None:
         address = parse_hub("eventhubs://Orders-NS/orders")
         assert address == EventHubsAddress("orders-ns.servicebus.windows.net", 5671, "orders")
@@ -275,6 +282,8 @@ class TestEventHubsAddress:
             ("eventhubs:///hub", "host is missing"),
             ("eventhubs://ns/", "hub name in the hub address is empty"),
             ("eventhubs://ns/a?b", "is not allowed"),
+            ("eventhubs://ns/a?transport=amqps", "did you mean amqp?"),
+            (f"eventhubs://ns/a?transport=x&key={PLANTED}", "write amqp, websocket, sdk"),
             (f"sb://u:{PLANTED}@ns/hub", "sb: is unknown"),
             (f"{PLANTED}", "names no known kind"),
         ],

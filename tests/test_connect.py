@@ -10,6 +10,8 @@ import pytest
 
 from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError
+from hubline.hubs.eventhubs import EventHubsHub
+from hubline.hubs.eventhubs.sdk import SdkHub
 from hubline.hubs.local import LocalHub
 from hubline.stores.memory import MemoryStore
 
@@ -47,11 +49,31 @@ def test_objects_are_given_back_as_they_are(tmp_path: Path) -> None:
     assert open_store(store) is store
 
 
-@pytest.mark.parametrize("address", ["eventhubs://ns/orders", CONNECTION_STRING])
-def test_event_hubs_says_that_its_client_is_still_to_come(address: str) -> None:
-    with pytest.raises(ConfigError, match="no client for Event Hubs yet") as caught:
-        open_hub(address)
-    assert "pLaNtEd" not in str(caught.value)
+def test_event_hubs_are_spoken_to_by_hublines_own_client() -> None:
+    hub = open_hub(CONNECTION_STRING)
+    assert isinstance(hub, EventHubsHub)
+    assert (hub.namespace, hub.name) == ("ns.servicebus.windows.net", "h")
+
+
+def test_an_address_or_the_environment_chooses_the_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(open_hub(f"{CONNECTION_STRING};Transport=sdk"), SdkHub)
+    monkeypatch.setenv("HUBLINE_TRANSPORT", "sdk")
+    assert isinstance(open_hub(CONNECTION_STRING), SdkHub)
+    assert isinstance(open_hub(f"{CONNECTION_STRING};Transport=websocket"), EventHubsHub)
+
+
+def test_an_unknown_transport_is_a_config_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="did you mean websocket"):
+        open_hub(f"{CONNECTION_STRING};Transport=websockets")
+    monkeypatch.setenv("HUBLINE_TRANSPORT", "carrier-pigeon")
+    with pytest.raises(ConfigError, match="the environment variable HUBLINE_TRANSPORT"):
+        open_hub(CONNECTION_STRING)
+
+
+def test_the_sdk_is_asked_for_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "azure.eventhub.aio", None)
+    with pytest.raises(ConfigError, match=r"hubline\[sdk\]"):
+        open_hub(f"{CONNECTION_STRING};Transport=sdk")
 
 
 def test_wrong_address_is_a_config_error() -> None:

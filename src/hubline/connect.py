@@ -6,7 +6,8 @@ Nothing is read or connected to here; the adapter does that when it is first use
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Final
 
 from hubline.config import (
     EventHubsAddress,
@@ -14,14 +15,18 @@ from hubline.config import (
     MemoryAddress,
     PostgresAddress,
     SqliteAddress,
+    Transport,
     parse_hub,
     parse_store,
+    parse_transport,
 )
-from hubline.errors import ConfigError
 
 if TYPE_CHECKING:
     from hubline.ports import CheckpointStore, Hub
     from hubline.stores.memory import MemoryStore
+
+TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
+"""How Event Hubs are spoken to where an address does not say it."""
 
 
 def open_hub(hub: str | Hub) -> Hub:
@@ -34,10 +39,20 @@ def open_hub(hub: str | Hub) -> Hub:
 
             return LocalHub(root, name)
         case EventHubsAddress() as address:
-            raise ConfigError(
-                f"{address}: this version of hubline has no client for Event Hubs yet, it comes with the next one: "
-                "use a local hub (local:PATH/NAME)"
-            )
+            return _event_hubs(address)
+
+
+def _event_hubs(address: EventHubsAddress) -> Hub:
+    transport = address.transport or parse_transport(
+        os.environ.get(TRANSPORT_VARIABLE) or Transport.AMQP, what=f"the environment variable {TRANSPORT_VARIABLE}"
+    )
+    if transport is Transport.SDK:
+        from hubline.hubs.eventhubs.sdk import SdkHub
+
+        return SdkHub(address)
+    from hubline.hubs.eventhubs import EventHubsHub
+
+    return EventHubsHub(address, transport=transport)
 
 
 def open_store(store: str | CheckpointStore) -> CheckpointStore:

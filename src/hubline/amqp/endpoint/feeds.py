@@ -10,7 +10,7 @@ from typing import Final
 
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.endpoint.addresses import ReceiverAddress
-from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, error_of
+from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, STOLEN, error_of
 from hubline.amqp.endpoint.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.amqp.events import RuntimeMetrics
 from hubline.amqp.links import AmqpClosed, Link, Message
@@ -62,6 +62,39 @@ class ReaderCount:
             self._counts[key] -= 1
             if not self._counts[key]:
                 del self._counts[key]
+
+
+class FedLinks:
+    """The links that events go out on, for each partition and consumer group."""
+
+    def __init__(self) -> None:
+        self._epochs: dict[tuple[str, str, str], dict[Link, int | None]] = {}
+
+    @contextmanager
+    def one_more(self, address: ReceiverAddress, link: Link, epoch: int | None) -> Iterator[None]:
+        """Knows a link as long as it lasts. One with an epoch ends the others: its own peer hears of it after theirs.
+
+        They would hear of it from the hub as well, but only once they have credit to read on.
+        """
+        links = self._epochs.setdefault((address.hub.lower(), address.group.lower(), address.partition), {})
+        if epoch is not None:
+            for other, other_epoch in links.items():
+                other.detach(Error(STOLEN, _stolen_text(epoch, other_epoch)))
+            links.clear()
+        links[link] = epoch
+        try:
+            yield
+        finally:
+            links.pop(link, None)
+
+
+def _stolen_text(epoch: int, other_epoch: int | None) -> str:
+    """In the service's words: some clients look for them."""
+    current = "without an epoch" if other_epoch is None else f"with epoch '{other_epoch}'"
+    return (
+        f"New receiver with higher epoch of '{epoch}' is created hence current receiver {current} is getting "
+        "disconnected. If you are recreating the receiver, make sure a higher epoch is used."
+    )
 
 
 async def open_receiver(hub: Hub, address: ReceiverAddress, position: Position, epoch: int | None) -> Receiver:

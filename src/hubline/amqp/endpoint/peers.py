@@ -22,6 +22,7 @@ from hubline.amqp.endpoint.conditions import NOT_FOUND, UNAUTHORIZED, error_of
 from hubline.amqp.endpoint.feeds import (
     EPOCH_PROPERTY,
     METRICS_CAPABILITY,
+    FedLinks,
     Feed,
     ReaderCount,
     open_receiver,
@@ -48,6 +49,7 @@ class Shared:
 
     hubs: Hubs
     readers: ReaderCount
+    fed: FedLinks
 
 
 class Peer:
@@ -168,8 +170,9 @@ class Peer:
                 return
             has_metrics = METRICS_CAPABILITY in (link.remote.desired_capabilities or ())
             feed = Feed(hub, receiver, partition=address.partition, has_metrics=has_metrics)
-            link.accept(replace(_answer_to(link), snd_settle_mode=SEND_SETTLED), feed)
-            await feed.run(link)
+            with self._shared.fed.one_more(address, link, epoch):
+                link.accept(replace(_answer_to(link), snd_settle_mode=SEND_SETTLED), feed)
+                await feed.run(link)
 
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from hubline.amqp.connection import Connection, ConnectionOptions
-from hubline.amqp.endpoint.feeds import ReaderCount
+from hubline.amqp.endpoint.feeds import FedLinks, ReaderCount
 from hubline.amqp.endpoint.hubs import Hubs
 from hubline.amqp.endpoint.peers import Peer, Shared
 from hubline.amqp.endpoint.tokens import Grants, SharedKey
@@ -38,7 +38,7 @@ class Endpoint:
     """
 
     def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._shared = Shared(hubs, ReaderCount())
+        self._shared = Shared(hubs, ReaderCount(), FedLinks())
         self._key = key
         self._clock = clock
         self._server: asyncio.Server | None = None

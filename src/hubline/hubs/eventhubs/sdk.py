@@ -1,0 +1,467 @@
+"""Event Hubs through the official azure-eventhub package: the same hub, slower; to compare with, or to fall back on.
+
+What the package cannot do, and how it shows:
+
+- A reader's link is opened by a task of the package, after ``open_receiver`` has returned. So ReaderRefused is raised
+  by the first ``receive``, and a takeover begins only then.
+- The package tells its own errors from each other by text. ReaderStolen and ReaderRefused are recognised by it.
+- Events of one send to several partitions travel one after the other, and a key that differs between the events of a
+  partition cannot be sent along: they are grouped by key, in order within each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from hubline.amqp.performatives import Error
+from hubline.amqp.text import to_text
+from hubline.config import EventHubsAddress, validate_group_name
+from hubline.errors import (
+    AccessDenied,
+    ConfigError,
+    EventTooLarge,
+    HubError,
+    HubNotFound,
+    HubUnavailable,
+    PartitionNotFound,
+)
+from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_refused, reader_stolen
+from hubline.hubs.eventhubs.positions import Progress, Start
+from hubline.hubs.eventhubs.sender import require_outgoing
+from hubline.model import EVENT_SCHEMA, EventBatch, HubProperties, PartitionProperties, Position, PositionKind
+
+if TYPE_CHECKING:
+    from azure.eventhub import EventData
+    from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
+
+log = logging.getLogger("hubline.eventhubs")
+
+# Batches that wait to be received: the package goes on only once there is room.
+BATCHES_MAX: Final = 8
+BATCH_COUNT_MAX: Final = 1000
+# The package asks for so many events ahead; more make it faster over a slow network.
+PREFETCH: Final = 3000
+
+# What the service says to a reader that it does not let in, rather than to one that it disconnects.
+_REFUSALS: Final = ("cannot be created", "is not allowed", "is refused")
+
+
+class SdkHub:
+    """A hub of Event Hubs, through azure-eventhub. Used from one event loop."""
+
+    def __init__(self, address: EventHubsAddress) -> None:
+        self._require_package()
+        self._address = address
+        self._hub = str(address)
+        self._client: EventHubProducerClient | None = None
+        self._receivers: set[SdkReceiver] = set()
+
+    @property
+    def namespace(self) -> str:
+        return self._address.namespace
+
+    @property
+    def name(self) -> str:
+        return self._address.name
+
+    async def describe(self) -> HubProperties:
+        with sdk_errors(Where(self._hub)):
+            told = await self._producer().get_eventhub_properties()
+        return HubProperties(self.namespace, self.name, tuple(told["partition_ids"]), _in_utc(told["created_at"]))
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        await self.require_partition(partition)
+        with sdk_errors(Where(self._hub, partition)):
+            told = await self._producer().get_partition_properties(partition)
+        last_sequence = int(told["last_enqueued_sequence_number"])
+        has_had_events = last_sequence >= 0
+        return PartitionProperties(
+            partition,
+            begin_sequence=last_sequence + 1 if told["is_empty"] else int(told["beginning_sequence_number"]),
+            last_sequence=last_sequence,
+            last_offset=str(told["last_enqueued_offset"]) if has_had_events else None,
+            last_enqueued_time=_in_utc(told["last_enqueued_time_utc"]) if has_had_events else None,
+        )
+
+    async def open_receiver(
+        self, partition: str, *, group: str, position: Position, epoch: int | None = None
+    ) -> SdkReceiver:
+        group = validate_group_name(group)
+        there = await self.describe_partition(partition)
+        progress = Progress(self._hub, position, there)
+        receiver = SdkReceiver(
+            self, Where(self._hub, partition), progress, client=self._consumer(group), position=position, epoch=epoch
+        )
+        self._receivers.add(receiver)
+        return receiver
+
+    async def open_sender(self) -> SdkSender:
+        await self.describe()  # that the hub is missing shows here already
+        return SdkSender(self, self._producer(), Where(self._hub))
+
+    async def close(self) -> None:
+        for receiver in list(self._receivers):
+            await receiver.close()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def require_partition(self, partition: str) -> None:
+        there = (await self.describe()).partition_ids
+        if partition not in there:
+            raise PartitionNotFound(
+                f"hub {self._hub} has no partition {partition!r}: it has {there[0]} to {there[-1]}",
+                hub=self._hub,
+                partition=partition,
+            )
+
+    def forget(self, receiver: SdkReceiver) -> None:
+        self._receivers.discard(receiver)
+
+    def _require_package(self) -> None:
+        try:
+            import azure.eventhub.aio  # noqa: F401  (slow to load, and of use only here)
+        except ImportError:
+            raise ConfigError(
+                "the transport sdk needs the official package: pip install 'hubline[sdk]', or leave the transport out"
+            ) from None
+
+    def _producer(self) -> EventHubProducerClient:
+        from azure.eventhub.aio import EventHubProducerClient
+
+        if self._client is None:
+            if self._has_key:
+                self._client = EventHubProducerClient.from_connection_string(self._connection_string())
+            else:
+                self._client = EventHubProducerClient(self.namespace, self.name, _entra_credential())
+        return self._client
+
+    def _consumer(self, group: str) -> EventHubConsumerClient:
+        from azure.eventhub.aio import EventHubConsumerClient
+
+        if self._has_key:
+            return EventHubConsumerClient.from_connection_string(self._connection_string(), group)
+        return EventHubConsumerClient(self.namespace, self.name, group, _entra_credential())
+
+    @property
+    def _has_key(self) -> bool:
+        return self._address.key is not None or self._address.signature is not None
+
+    def _connection_string(self) -> str:
+        address = self._address
+        place = f"{address.namespace}:{address.port}" if address.emulator else address.namespace
+        parts = {"Endpoint": f"sb://{place}/"}
+        if address.key is not None:
+            parts |= {"SharedAccessKeyName": address.key_name or "", "SharedAccessKey": address.key.reveal()}
+        elif address.signature is not None:
+            parts["SharedAccessSignature"] = address.signature.reveal()
+        parts["EntityPath"] = address.name
+        if address.emulator:
+            parts["UseDevelopmentEmulator"] = "true"
+        return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+class SdkReceiver:
+    """Reads one partition, as :class:`~hubline.ports.Receiver` says, as far as the package can."""
+
+    def __init__(
+        self,
+        hub: SdkHub,
+        where: Where,
+        progress: Progress,
+        *,
+        client: EventHubConsumerClient,
+        position: Position,
+        epoch: int | None,
+    ) -> None:
+        self._hub = hub
+        self._where = where
+        self._partition = where.partition or ""
+        self._progress = progress
+        self._client = client
+        self._epoch = epoch
+        self._arrived: deque[EventBatch] = deque()
+        self._failed: HubError | None = None
+        self._last_sequence: int | None = None
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._is_closed = False
+        self._task = asyncio.create_task(self._run(position), name=f"hubline-sdk-{self._partition}")
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self._last_sequence
+
+    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        if count_max < 1:
+            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        while True:
+            self._require_readable()
+            if self._progress.missing_from is not None:
+                self._progress.explain(await self._hub.describe_partition(self._partition))
+                continue
+            self._last_sequence = self._progress.last_sequence
+            if self._arrived:
+                return self._take(count_max)
+            if loop.time() >= deadline:
+                return EventBatch.empty(self._partition)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._hub.forget(self)
+        self._changed.set()
+        self._room.set()
+        await self._client.close()
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def _take(self, count_max: int) -> EventBatch:
+        batch = self._arrived.popleft()
+        if len(batch) > count_max:
+            self._arrived.appendleft(batch.slice(count_max))
+            batch = batch.slice(0, count_max)
+        if len(self._arrived) < BATCHES_MAX:
+            self._room.set()
+        return batch
+
+    def _require_readable(self) -> None:
+        if self._is_closed:
+            raise HubError("the receiver is closed: open another one", partition=self._partition)
+        failed = self._failed or self._progress.failed
+        if failed is not None:
+            self._arrived.clear()
+            raise failed
+
+    async def _run(self, position: Position) -> None:
+        starting_position, inclusive = _starting_position(position, self._progress.start)
+        with suppress(asyncio.CancelledError):
+            await self._client.receive_batch(
+                self._on_batch,
+                max_batch_size=BATCH_COUNT_MAX,
+                partition_id=self._partition,
+                owner_level=self._epoch,
+                prefetch=PREFETCH,
+                track_last_enqueued_event_properties=True,
+                starting_position=starting_position,
+                starting_position_inclusive=inclusive,
+                on_error=self._on_error,
+            )
+
+    async def _on_batch(self, context: Any, events: list[EventData]) -> None:
+        if not events or self._failed is not None:
+            return
+        batch = self._progress.take(EventBatch(self._partition, columns(self._partition, events)))
+        newest = (context.last_enqueued_event_properties or {}).get("sequence_number")
+        if isinstance(newest, int):
+            self._progress.last_sequence = max(self._progress.last_sequence, newest)
+        if len(batch):
+            self._arrived.append(batch)
+        if len(self._arrived) >= BATCHES_MAX:
+            self._room.clear()
+        self._changed.set()
+        await self._room.wait()
+
+    async def _on_error(self, _context: object, error: Exception) -> None:
+        # The package would start over from the first position: nothing that it reads from now on counts.
+        self._failed = receiving_error(self._where, self._epoch, error)
+        self._changed.set()
+
+
+class SdkSender:
+    """Appends to the hub, as :class:`~hubline.ports.Sender` says, as far as the package can."""
+
+    def __init__(self, hub: SdkHub, client: EventHubProducerClient, where: Where) -> None:
+        self._hub = hub
+        self._client = client
+        self._where = where
+        self._lock = asyncio.Lock()
+        self._is_closed = False
+
+    async def send(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> None:
+        if self._is_closed:
+            raise HubError("the sender is closed: open another one", hub=self._where.hub)
+        if partition is not None and partition_key is not None:
+            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_outgoing(events)
+        if partition is not None:
+            await self._hub.require_partition(partition)
+        async with self._lock:
+            with sdk_errors(self._where):
+                await self._send(events, partition, partition_key)
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    async def _send(self, events: pa.RecordBatch, partition: str | None, key: str | None) -> None:
+        batches: list[Any] = []
+        for target, rows in _by_target(events, partition, key).items():
+            batches += await self._batches(rows, target)
+        # All are made before the first is sent: an event that is too large keeps back all.
+        for batch in batches:
+            await self._client.send_batch(batch)
+
+    async def _batches(
+        self, rows: Sequence[tuple[int, Mapping[str, Any]]], target: tuple[str | None, str | None]
+    ) -> list[Any]:
+        from azure.eventhub import EventData
+
+        batches: list[Any] = []
+        batch = None
+        for index, row in rows:
+            event = EventData(row["body"])
+            event.properties = dict(row["properties"] or ())
+            if batch is not None and not _added(batch, event):
+                batch = None
+            if batch is None:
+                batch = await self._new_batch(target)
+                batches.append(batch)
+                if not _added(batch, event):
+                    raise self._too_large(index, row, batch.max_size_in_bytes)
+        return batches
+
+    async def _new_batch(self, target: tuple[str | None, str | None]) -> Any:
+        partition, key = target
+        if key is not None:
+            return await self._client.create_batch(partition_key=key)
+        return await self._client.create_batch(partition_id=partition)
+
+    def _too_large(self, index: int, row: Mapping[str, Any], bytes_max: int) -> EventTooLarge:
+        properties = row["properties"] or ()
+        bytes_count = len(row["body"]) + sum(len(name.encode()) + len(text.encode()) for name, text in properties)
+        return EventTooLarge(
+            f"event {index} has {bytes_count:,} bytes: hub {self._where.hub} takes at most {bytes_max:,}. "
+            "Nothing was sent: split the event",
+            hub=self._where.hub,
+            index=index,
+            bytes_count=bytes_count,
+            bytes_max=bytes_max,
+        )
+
+
+def _by_target(
+    events: pa.RecordBatch, partition: str | None, key: str | None
+) -> dict[tuple[str | None, str | None], list[tuple[int, Mapping[str, Any]]]]:
+    """The events, with their places, by partition or key."""
+    targets: dict[tuple[str | None, str | None], list[tuple[int, Mapping[str, Any]]]] = {}
+    for index, row in enumerate(events.to_pylist()):
+        target = (partition, None) if partition is not None else (None, row["partitionKey"] if key is None else key)
+        targets.setdefault(target, []).append((index, row))
+    return targets
+
+
+def _added(batch: Any, event: EventData) -> bool:
+    try:
+        batch.add(event)
+    except ValueError:
+        return False  # it would be too large
+    return True
+
+
+def columns(partition: str, events: Sequence[EventData]) -> pa.RecordBatch:
+    """What the package gives, as EVENT_SCHEMA."""
+    rows = [
+        {
+            "body": _body(event),
+            "partition": partition,
+            "offset": str(event.offset),
+            "sequenceNumber": event.sequence_number,
+            "enqueuedTime": event.enqueued_time,
+            "partitionKey": _text(event.partition_key),
+            "properties": [(_text(name), _text(value)) for name, value in event.properties.items()] or None
+            if event.properties
+            else None,
+        }
+        for event in events
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA)
+
+
+def _body(event: EventData) -> bytes:
+    from azure.eventhub.amqp import AmqpMessageBodyType
+
+    if event.body_type is AmqpMessageBodyType.DATA:
+        body: Any = event.body
+        return body if isinstance(body, bytes) else b"".join(body)
+    return event.body_as_str().encode()
+
+
+def _text(value: object) -> str | None:
+    # The package gives strings as bytes.
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else to_text(value)
+
+
+def _starting_position(position: Position, start: Start) -> tuple[str | int | datetime, bool]:
+    """What the package is told, and whether the event there is included."""
+    if start.offset is not None:
+        return start.offset, True
+    if start.next_sequence is not None:
+        return start.next_sequence - 1, False
+    if position.kind is PositionKind.ENQUEUED and isinstance(position.value, datetime):
+        return position.value, position.inclusive
+    return "-1", False
+
+
+def receiving_error(where: Where, epoch: int | None, error: Exception) -> HubError:
+    """What the package says went wrong with reading, as one of ours."""
+    said = str(error)
+    if "link:stolen" in said or "epoch" in said:
+        stolen = Error(STOLEN, said)
+        is_refusal = any(refusal in said for refusal in _REFUSALS)
+        return reader_refused(where, epoch, stolen) if is_refusal else reader_stolen(where, epoch, stolen)
+    return _translated(where, error)
+
+
+@contextmanager
+def sdk_errors(where: Where) -> Iterator[None]:
+    """Turns what the package raises into errors of ours."""
+    from azure.eventhub.exceptions import EventHubError
+
+    try:
+        yield
+    except (EventHubError, OSError, TimeoutError) as error:
+        raise _translated(where, error) from error
+
+
+def _translated(where: Where, error: Exception) -> HubError:
+    from azure.eventhub.exceptions import AuthenticationError
+
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, AuthenticationError) or "unauthorized-access" in str(error):
+        return AccessDenied(f"{where} does not let this key or identity in: {said}", hub=where.hub)
+    if "not-found" in str(error):
+        kind = HubNotFound if where.partition is None else PartitionNotFound
+        return kind(f"{where} is not there: {said}", hub=where.hub, partition=where.partition)
+    return HubUnavailable(f"{where} is not available now: {said}", hub=where.hub, partition=where.partition)
+
+
+def _in_utc(time: Any) -> datetime:
+    """The package gives a time of day in UTC that may not say so."""
+    moment: datetime = time
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _entra_credential() -> Any:
+    try:
+        from azure.identity.aio import DefaultAzureCredential
+    except ImportError:
+        raise ConfigError("eventhubs:// addresses need azure-identity: pip install 'hubline[entra]'") from None
+    return DefaultAzureCredential()
