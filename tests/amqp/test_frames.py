@@ -136,6 +136,25 @@ def test_simple_transfers_are_taken_together() -> None:
     assert [len(item) for item in items if isinstance(item, Deliveries)] == [100, 100]
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_rest_of_a_delivery_is_never_taken_for_a_whole_one(is_cut: bool) -> None:
+    """Its last frame looks like any other; also where the first one came long before."""
+    small = [_transfer(number, b"small") for number in range(50)]
+    parts = list(encode_transfer(0, Transfer(0, 50, b"t", 0, settled=True), bytes(2000), frame_bytes_max=512))
+    elsewhere = [encode_frame(1, Transfer(0, number, b"t", 0, settled=True), b"else") for number in range(20)]
+    reader = FrameReader(frame_bytes_max=FRAME_BYTES_MAX)
+    said: list[Said] = []
+    for data in (small + parts[:-1], elsewhere + parts[-1:] + small):
+        _receive(reader, b"".join(data))
+        if is_cut:
+            said += _said(reader.take_frames())
+    said += _said(reader.take_frames())
+    payloads = [item[-1] for item in said if isinstance(item[-1], bytes)]
+    assert payloads[:50] == payloads[-50:] == [b"small"] * 50
+    assert payloads.count(b"else") == 20
+    assert sum(len(payload) for payload in payloads if not payload.strip(b"\x00")) == 2000
+
+
 def test_deliveries_of_several_links_come_apart() -> None:
     frames = [
         encode_frame(number % 2, Transfer(number % 3, number, b"t", 0, settled=True), b"x") for number in range(60)

@@ -76,6 +76,8 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._heads = TransferHeads()
+        # Links on which a delivery has begun that takes several frames: the last of them looks like a whole one.
+        self._unfinished: set[tuple[int, int]] = set()
 
     @property
     def is_empty(self) -> bool:
@@ -119,28 +121,38 @@ class FrameReader:
         if start + size > self._end:
             return None
         self._start = start + size
-        return decode_frame(self._buffer, start, start + size)
+        return self._decode(start, start + size)
 
     def take_frames(self) -> Iterator[Frame | Deliveries]:
         """All frames that are complete, in order per link."""
         data = np.frombuffer(self._buffer, np.uint8)
         bounds = self._take_bounds(data)
         if len(bounds) <= _BULK_COUNT_MIN:
-            yield from (decode_frame(self._buffer, start, end) for start, end in pairwise(bounds.tolist()))
+            yield from (self._decode(start, end) for start, end in pairwise(bounds.tolist()))
         else:
             yield from self._in_bulk(data, bounds)
 
     def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
         """Runs of simple transfers together, and what stands between them by itself."""
         found = self._heads.find(data, bounds[:-1], bounds[1:])
-        others = np.flatnonzero(~found.is_found)
-        first = 0
-        for other in (*others.tolist(), len(bounds) - 1):
-            if first < other:
-                yield from found.deliveries(first, other)
-            if other < len(bounds) - 1:
-                yield decode_frame(self._buffer, int(bounds[other]), int(bounds[other + 1]))
-            first = other + 1
+        first, count = 0, len(bounds) - 1
+        while first < count:
+            end = found.run_end(first, self._unfinished)
+            if first < end:
+                yield from found.deliveries(first, end)
+            if end < count:
+                yield self._decode(int(bounds[end]), int(bounds[end + 1]))
+            first = end + 1
+
+    def _decode(self, start: int, end: int) -> Frame:
+        frame = decode_frame(self._buffer, start, end)
+        if isinstance(frame.performative, Transfer):
+            link = frame.channel, frame.performative.handle
+            if frame.performative.more and not frame.performative.aborted:
+                self._unfinished.add(link)
+            else:
+                self._unfinished.discard(link)
+        return frame
 
     def _take_bounds(self, data: Octets) -> Positions:
         """Where complete frames start, and where the last of them ends; they count as taken.

@@ -8,8 +8,9 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from hubline.amqp.decoding import Reader
 from hubline.amqp.errors import AmqpDecodeError
-from hubline.amqp.performatives import PERFORMATIVES, Transfer
+from hubline.amqp.performatives import PERFORMATIVES, UINT_MAX, Transfer
 from hubline.amqp.rows import COMPARED, IGNORED, Mask, Octets, Pattern, Positions, gather_rows, unsigned
 
 # Handle and delivery id come in three widths each, settled or not; a tag rarely changes its length.
@@ -33,7 +34,7 @@ _CHANNEL_OFFSET: Final = 6
 _FRAME_HEADER_MASK: Final = bytes((*4 * (IGNORED,), COMPARED, COMPARED, IGNORED, IGNORED))
 _FRAME_HEADER_PLAIN: Final = b"\x02\x00"
 
-_NO_HEAD: Final = -1
+_HANDLE_BITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,6 +86,7 @@ class Found:
 
     data: Octets
     is_found: Mask
+    is_settled: Mask
     links: npt.NDArray[np.int64]
     delivery_ids: npt.NDArray[np.int64]
     payloads: Positions
@@ -93,24 +95,40 @@ class Found:
     def note(self, head: _Head, rows: Octets, frames: _Frames, starts: Positions) -> None:
         """These frames have this head."""
         self.is_found[frames] = True
+        self.is_settled[frames] = head.is_settled
         self.links[frames] = _links(head, rows)
         self.delivery_ids[frames] = head.delivery_id.values(rows)
         self.payloads[frames] = starts[frames] + head.pattern.width
 
+    def run_end(self, first: int, unfinished: Set[tuple[int, int]]) -> int:
+        """Where the run of simple transfers that starts with frame ``first`` ends.
+
+        A transfer on a link that is ``unfinished`` is the rest of a delivery, and ends the run as anything else does.
+        """
+        run = self.is_found[first:]
+        count = len(run) if run.all() else int(run.argmin())
+        if count and unfinished:
+            links = [channel << _HANDLE_BITS | handle for channel, handle in unfinished]
+            is_rest = np.isin(self.links[first : first + count], links)
+            count = int(is_rest.argmax()) if is_rest.any() else count
+        return first + count
+
     def deliveries(self, first: int, end: int) -> Iterator[Deliveries]:
-        """Those of the frames ``first`` to ``end``, all found, by link."""
-        links = self.links[first:end]
-        if bool((links == links[0]).all()):
-            yield self._of_link(int(links[0]), np.s_[first:end])
-            return
-        for link in dict.fromkeys(links.tolist()):
-            yield self._of_link(link, first + np.flatnonzero(links == link))
+        """Those of the frames ``first`` to ``end``, all found, by link; and apart where they change to be settled."""
+        changes = np.flatnonzero(np.diff(self.is_settled[first:end])) + 1
+        for start, stop in pairwise((first, *(first + changes).tolist(), end)):
+            links = self.links[start:stop]
+            if bool((links == links[0]).all()):
+                yield self._of_link(int(links[0]), np.s_[start:stop])
+            else:
+                for link in dict.fromkeys(links.tolist()):
+                    yield self._of_link(link, start + np.flatnonzero(links == link))
 
     def _of_link(self, link: int, frames: _Frames) -> Deliveries:
         return Deliveries(
-            channel=link >> 33 & 0xFFFF,
-            handle=link >> 1 & 0xFFFF_FFFF,
-            is_settled=bool(link & 1),
+            channel=link >> _HANDLE_BITS,
+            handle=link & UINT_MAX,
+            is_settled=bool(self.is_settled[frames][0]),
             delivery_ids=self.delivery_ids[frames],
             data=self.data,
             starts=self.payloads[frames],
@@ -128,7 +146,8 @@ class TransferHeads:
         """Looks at all frames together. Raises nothing: what is no transfer, or no AMQP, is not found."""
         count = len(starts)
         links, delivery_ids, payloads = (np.zeros(count, np.int64) for _ in range(3))
-        found = Found(data, np.zeros(count, np.bool_), links, delivery_ids, payloads, ends)
+        is_found, is_settled = (np.zeros(count, np.bool_) for _ in range(2))
+        found = Found(data, is_found, is_settled, links, delivery_ids, payloads, ends)
         left: npt.NDArray[np.int64] = np.arange(count)
         for head in tuple(self._heads):
             left = self._look_for(head, found, left, starts)
@@ -167,9 +186,8 @@ class TransferHeads:
 
 
 def _links(head: _Head, rows: Octets) -> npt.NDArray[np.int64]:
-    """Channel, handle and whether it is settled as one number, that links are told apart by."""
-    channels = unsigned(rows, _CHANNEL_OFFSET, 2)
-    return channels << 33 | head.handle.values(rows) << 1 | head.is_settled
+    """Channel and handle as one number, that links are told apart by."""
+    return unsigned(rows, _CHANNEL_OFFSET, 2) << _HANDLE_BITS | head.handle.values(rows)
 
 
 def _learned(data: Octets, start: int, end: int) -> _Head | None:
