@@ -56,7 +56,7 @@ def test_sent_events_decode_to_themselves(events: pa.RecordBatch) -> None:
     assert pa.Table.from_batches(decoded).to_pylist() == events.to_pylist()
 
 
-@given(_sent, st.integers(3000, 10_000), st.one_of(st.none(), st.just("all")))
+@given(_sent, st.integers(6000, 20_000), st.one_of(st.none(), st.just("all")))
 @fuzz
 def test_batches_hold_all_events_in_order_and_keep_their_bound(
     events: pa.RecordBatch, bytes_max: int, key: str | None
