@@ -1,4 +1,4 @@
-"""Event Hubs over hubline's own AMQP, and over the official SDK, keep the contract of every hub."""
+"""Event Hubs over hubline's own AMQP keeps the contract of every hub."""
 
 from __future__ import annotations
 

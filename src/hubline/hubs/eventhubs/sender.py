@@ -103,7 +103,7 @@ class EventHubsSender:
             raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
         require_outgoing(events)
         async with self._lock:
-            shares = await self._shares(events, partition, partition_key)
+            shares = await shared_out(events, partition, partition_key, self._partition_ids)
             links = [await self._link(share.partition) for share in shares]
             batches = self._encoded(shares, links)
             # What one partition refuses does not keep the others from being sent, as with several hubs.
@@ -118,26 +118,6 @@ class EventHubsSender:
         for link in self._links.values():
             link.close()
         self._links.clear()
-
-    async def _shares(self, events: pa.RecordBatch, partition: str | None, key: str | None) -> list[Share]:
-        if not len(events):
-            return []
-        everything = np.arange(len(events))
-        if partition is not None:
-            return [Share(partition, events, everything)]
-        if key is not None:
-            return [Share(None, _without_keys(events), everything, key)]
-        keys = events.column("partitionKey")
-        if keys.null_count == len(keys):
-            return [Share(None, events, everything)]
-        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
-        ids = await self._partition_ids()
-        targets = np.full(len(events), -1, np.int64)
-        targets[has_key] = partition_indexes(keys.drop_null(), len(ids))
-        return [
-            _part(events, np.flatnonzero(targets == target), None if target < 0 else ids[target])
-            for target in np.unique(targets).tolist()
-        ]
 
     def _encoded(self, shares: Sequence[Share], links: Sequence[SendLink]) -> list[list[Batch]]:
         """All messages, made before the first is sent: an event that is too large keeps back all."""
@@ -307,6 +287,30 @@ class SendLink:
             if not outcome.done():
                 outcome.set_exception(AmqpClosed(f"the link to {self._address}", error))
                 outcome.exception()  # it may be that nobody waits any more
+
+
+async def shared_out(
+    events: pa.RecordBatch, partition: str | None, key: str | None, partition_ids: PartitionIds
+) -> list[Share]:
+    """Which events go where."""
+    everything = np.arange(len(events))
+    if not len(events):
+        return []
+    if partition is not None:
+        return [Share(partition, events, everything)]
+    if key is not None:
+        return [Share(None, _without_keys(events), everything, key)]
+    keys = events.column("partitionKey")
+    if keys.null_count == len(keys):
+        return [Share(None, events, everything)]
+    has_key = keys.is_valid().to_numpy(zero_copy_only=False)
+    ids = await partition_ids()
+    targets = np.full(len(events), -1, np.int64)
+    targets[has_key] = partition_indexes(keys.drop_null(), len(ids))
+    return [
+        _part(events, np.flatnonzero(targets == target), None if target < 0 else ids[target])
+        for target in np.unique(targets).tolist()
+    ]
 
 
 def require_outgoing(events: pa.RecordBatch) -> None:
