@@ -10,6 +10,7 @@ import pytest
 
 from hubline.errors import PositionInvalid
 from hubline.hubs.local import LocalHub, Retention
+from hubline.hubs.local import partition as partition_module
 from hubline.model import Position
 
 from .support import ManualClock, new_hub, opened, opened_hub, run, send, texts, until
@@ -174,5 +175,23 @@ def test_a_clock_that_goes_back_takes_no_event_back_in_time(tmp_path: Path) -> N
             assert (b - a, c - a) == (timedelta(0), timedelta(hours=1))
             assert await texts(await opened(hub, Position.enqueued(a)), 3) == ["a", "b", "c"]
             assert await texts(await opened(hub, Position.enqueued(a, inclusive=False)), 1) == ["c"]
+
+    run(test())
+
+
+def test_removing_large_batches_lets_appenders_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step holds the write lock for as long as its bytes take, so its bytes are bounded, not just its batches."""
+    monkeypatch.setattr(partition_module, "TRIM_BYTES_MAX", 25_000)
+
+    async def test() -> None:
+        async with new_hub(tmp_path) as hub:
+            for _ in range(10):
+                await send(hub, "x" * 10_000)
+            await send(hub, "x" * 100_000)  # larger than a step by itself, and removed all the same
+            partition = hub._session.current()[1].partition(0)
+            steps = []
+            while removed_count := await asyncio.to_thread(partition._trim_step, 2**62, None):
+                steps.append(removed_count)
+            assert steps == [2, 2, 2, 2, 2, 1]
 
     run(test())

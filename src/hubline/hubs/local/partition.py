@@ -45,7 +45,9 @@ READ_BYTES_MAX: Final = 16 * 1024 * 1024
 READ_AHEAD_BYTES: Final = 1024 * 1024
 READ_AHEAD_BATCHES: Final = 16
 
-# Batches that retention removes in one transaction: a few milliseconds, so that appenders need not wait for long.
+# What retention removes in one transaction, during which appenders wait: 24 ms for 4 MiB, 1 ms for 256 batches of one
+# event, measured as medians on a busy machine. A batch that is larger by itself is removed alone.
+TRIM_BYTES_MAX: Final = 4 * 1024 * 1024
 TRIM_BATCHES_MAX: Final = 256
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -281,7 +283,10 @@ class Partition:
                 is_newest = first_sequence + count == state.next_sequence
                 is_expired = before_us is not None and enqueued_us < before_us
                 is_excess = bytes_max is not None and left_bytes > bytes_max and not is_newest
-                if not (is_expired or is_excess):
+                is_full_step = (
+                    begin_sequence > state.begin_sequence and state.bytes - left_bytes + size > TRIM_BYTES_MAX
+                )
+                if not (is_expired or is_excess) or is_full_step:
                     break
                 begin_sequence = first_sequence + count
                 left_bytes -= size
