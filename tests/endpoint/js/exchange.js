@@ -1,0 +1,46 @@
+// Sends single events, arrays and batches, by partition and by key, and receives them all from the start.
+const { EventHubProducerClient, EventHubConsumerClient, earliestEventPosition } = require("@azure/event-hubs");
+
+async function main(connectionString) {
+  const producer = new EventHubProducerClient(connectionString);
+  const hub = await producer.getEventHubProperties();
+  const batch = await producer.createBatch({ partitionId: "1" });
+  for (let number = 0; number < 50; number++) {
+    batch.tryAdd({ body: { number }, properties: { color: "green" } });
+  }
+  await producer.sendBatch(batch);
+  await producer.sendBatch([{ body: "by key" }], { partitionKey: "alphabet" });
+  await producer.sendBatch([{ body: "x".repeat(900000) }], { partitionId: "3" });
+  const properties = await producer.getPartitionProperties("1");
+  await producer.close();
+
+  const consumer = new EventHubConsumerClient("$Default", connectionString);
+  const events = [];
+  const errors = [];
+  await new Promise((resolve) => {
+    const subscription = consumer.subscribe(
+      {
+        processEvents: async (received, context) => {
+          for (const event of received) {
+            const body = typeof event.body === "string" ? event.body.slice(0, 10) : event.body;
+            events.push({
+              partition: context.partitionId,
+              sequenceNumber: event.sequenceNumber,
+              body,
+              key: event.partitionKey,
+              properties: event.properties,
+              lastSequence: context.lastEnqueuedEventProperties.sequenceNumber,
+            });
+          }
+          if (events.length >= 52) subscription.close().then(resolve);
+        },
+        processError: async (error) => errors.push(error.message),
+      },
+      { startPosition: earliestEventPosition, maxWaitTimeInSeconds: 1, trackLastEnqueuedEventProperties: true },
+    );
+  });
+  await consumer.close();
+  return { partitionIds: hub.partitionIds, lastSequence: properties.lastEnqueuedSequenceNumber, events, errors };
+}
+
+require("./report").report(main);
