@@ -30,7 +30,7 @@ from hubline.amqp.events import (
     read_event,
 )
 from hubline.amqp.layouts import Gap, Layouts, Match
-from hubline.amqp.rows import Mask, Octets, Positions, column, take_slices, validity
+from hubline.amqp.rows import Mask, Octets, Positions, column, strings, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
 
@@ -221,7 +221,7 @@ class _Columns:
             _repeated(partition, self._count),
             _strings(take_slices(source, self._offset.starts, self._offset.lengths), OFFSET),
             column(self._sequence_number, pa.int64()),
-            column(np.clip(self._enqueued_ms, TIME_MS_MIN, TIME_MS_MAX) * 1000, _TIME_TYPE),
+            column(np.minimum(np.maximum(self._enqueued_ms, TIME_MS_MIN), TIME_MS_MAX) * 1000, _TIME_TYPE),
             self._key_column(source),
             self._property_column(source),
         ]
@@ -247,14 +247,14 @@ class _Columns:
         return _strings(take_slices(source, self._key.starts, self._key.lengths, self._has_key), PARTITION_KEY)
 
     def _property_column(self, source: pa.Buffer) -> pa.Array:
+        if not self._pairs:
+            return pa.nulls(self._count, _MAP_TYPE)
         counts = np.zeros(self._count, np.int64)
         for pairs in self._pairs:
             counts[pairs.events] = pairs.keys.starts.shape[1]
         offsets = np.zeros(self._count + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
         total = int(offsets[-1])
-        if not total:
-            return pa.nulls(self._count, _MAP_TYPE)
         keys, values, is_null = _Pieces(total), _Pieces(total), np.zeros(total, np.bool_)
         for pairs in self._pairs:
             places = offsets[pairs.events][:, None] + np.arange(pairs.keys.starts.shape[1])
@@ -346,7 +346,7 @@ def _repeated(text: str, count: int) -> pa.StringArray:
 
 def _strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
     try:
-        return column.cast(pa.string())
+        return strings(column)
     except pa.ArrowInvalid:
         raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
 

@@ -249,7 +249,9 @@ class _Search:
         found = match.indexes
         match.indexes = self.left[found]
         self.matches.append(match)
-        self.left = np.delete(self.left, found)
+        is_left = np.ones(len(self.left), np.bool_)
+        is_left[found] = False
+        self.left = self.left[is_left]
         return True
 
 
@@ -385,9 +387,8 @@ class _Learner:
     def _end_segment(self, end: int, size_width: int) -> None:
         if end - self._segment_start > SEGMENT_BYTES_MAX:
             raise _Unusual
-        octets = np.frombuffer(self._message[self._segment_start : end], np.uint8)
-        mask = np.frombuffer(bytes(self._mask[self._segment_start : end]), np.uint8)
-        self._segments.append(Segment(Pattern(octets, mask), size_width))
+        bounds = slice(self._segment_start, end)
+        self._segments.append(Segment(Pattern(self._message[bounds], bytes(self._mask[bounds])), size_width))
 
     def _ignore(self, start: int, end: int) -> None:
         self._mask[start:end] = bytes((IGNORED,)) * (end - start)

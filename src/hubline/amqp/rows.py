@@ -5,7 +5,7 @@ Positions, starts and lengths are arrays of int64. Nothing here checks them agai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -80,14 +80,10 @@ class RunFinder:
 
     def count(self, position: int, *, head_width: int, stride: int) -> int:
         """How many records of ``stride`` bytes from ``position`` on have the same first bytes; 0 if they are few."""
-        heads = np.ndarray(
-            ((self._end - position) // stride,),
-            np.dtype((np.void, head_width)),
-            buffer=self._data,
-            offset=position,
-            strides=(stride,),
-        )
-        count = _alike_count(heads)
+        count = (self._end - position) // stride
+        for offset, number in _HEAD_NUMBERS[head_width]:
+            heads = np.ndarray((count,), number, buffer=self._data, offset=position + offset, strides=(stride,))
+            count = _alike_count(heads)
         if count >= RUN_COUNT_MIN:
             self._patience = RUN_COUNT_MIN
             return count
@@ -96,7 +92,15 @@ class RunFinder:
         return 0
 
 
-def _alike_count(heads: npt.NDArray[np.void]) -> int:
+# Heads are compared as the numbers that they can be seen as.
+_HEAD_NUMBERS: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
+    4: [(0, "u4")],
+    5: [(0, "u4"), (4, "u1")],
+    8: [(0, "u8")],
+}
+
+
+def _alike_count(heads: npt.NDArray[np.unsignedinteger]) -> int:
     """How many are like the first: looks at more and more of them, not at all at once."""
     window = RUN_COUNT_MIN
     while True:
@@ -105,31 +109,27 @@ def _alike_count(heads: npt.NDArray[np.void]) -> int:
             return int(alike.argmin())
         if window >= len(heads):
             return len(heads)
-        window *= 4
+        window *= 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Pattern:
     """Bytes to be found, some of which may be anything: ``mask`` says which are compared."""
 
-    octets: Octets
-    mask: Octets
-    _expected: npt.NDArray[np.void] = field(init=False, repr=False)
+    __slots__ = ("_expected", "_item", "_mask", "width")
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_expected", (self.octets & self.mask).view(self._item))
-
-    @property
-    def width(self) -> int:
-        return len(self.octets)
-
-    @property
-    def _item(self) -> np.dtype[np.void]:
-        return np.dtype((np.void, self.width))
+    def __init__(self, octets: bytes, mask: bytes) -> None:
+        self.width = len(octets)
+        self._mask = np.frombuffer(mask, np.uint8)
+        self._expected = np.frombuffer(octets, np.uint8) & self._mask
+        self._item = np.dtype((np.void, self.width))
 
     def matches(self, rows: Octets) -> Mask:
-        """Which of the rows are such bytes. Rows are compared as a whole: the fastest way there is in numpy."""
-        found: Mask = (rows & self.mask).view(self._item)[:, 0] == self._expected[0]
+        """Which of the rows are such bytes."""
+        masked = rows & self._mask
+        if (masked == self._expected).all():  # the usual case
+            return np.ones(len(rows), np.bool_)
+        # Rows as a whole: the fastest way there is in numpy to compare many.
+        found: Mask = masked.view(self._item)[:, 0] == self._expected.view(self._item)[0]
         return found
 
 
@@ -163,3 +163,11 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     if valid is None:
         return taken
     return pa.BinaryArray.from_buffers(pa.binary(), count, [validity(valid), *taken.buffers()[1:]])
+
+
+def strings(column: pa.BinaryArray) -> pa.StringArray:
+    """The column as text. Raises pa.ArrowInvalid if it is no UTF-8. The column is no part of another."""
+    valid, offsets, octets = column.buffers()
+    if octets is None or not (np.frombuffer(octets, np.uint8) & 0x80).any():  # ASCII, which needs no closer look
+        return pa.StringArray.from_buffers(len(column), offsets, octets, valid, column.null_count)
+    return column.cast(pa.string())

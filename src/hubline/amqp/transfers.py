@@ -228,7 +228,7 @@ def _head(octets: bytes, *, is_settled: bool) -> _Head:
     for value in (handle, delivery_id, tag):
         mask[value.start : value.end] = bytes((IGNORED,)) * (value.end - value.start)
     return _Head(
-        Pattern(np.frombuffer(octets, np.uint8), np.frombuffer(bytes(mask), np.uint8)),
+        Pattern(octets, bytes(mask)),
         handle=_Number(handle.start, handle.end - handle.start),
         delivery_id=_Number(delivery_id.start, delivery_id.end - delivery_id.start),
         is_settled=is_settled,
