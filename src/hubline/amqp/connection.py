@@ -18,6 +18,7 @@ what it may not is told so and closed; one that is silent for too long is closed
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -46,8 +47,11 @@ OPEN_SECONDS: Final = 30.0
 # A peer that has not confirmed a close by then, or not read what is left for it, is cut off.
 CLOSE_SECONDS: Final = 5.0
 
-# Senders wait while more than this is not taken by the transport: enough to keep a fast peer busy.
+# Senders wait while more than this is not written: enough to keep a fast peer busy.
 WRITE_BYTES_HIGH: Final = 1024 * 1024
+
+# What the transport gets at once. It copies what its socket does not take, and moves it about; so it gets little.
+WRITE_PIECE_BYTES: Final = 256 * 1024
 
 # Answers that a peer asks for and does not read: beyond this it is cut off.
 WRITE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -99,14 +103,16 @@ class Connection(asyncio.BufferedProtocol):
         """What the peer said in its open."""
         self.error: Error | None = None
         """Why the connection is over, if it is."""
-        self.is_writable = True
-        """Whether the transport takes more; senders wait for it."""
         self._handler = handler
         self._loop = asyncio.get_running_loop()
         self._reader = FrameReader(frame_bytes_max=options.frame_bytes_max)
         self._transport: asyncio.Transport | None = None
         self._pending: list[Bytes] = []
         self._is_flush_scheduled = False
+        self._outgoing: deque[memoryview] = deque()
+        self._outgoing_bytes = 0
+        self._is_transport_full = False
+        self._is_closing_transport = False
         self._sessions: dict[int, Session] = {}
         self._by_remote_channel: dict[int, Session] = {}
         self._ended_channels: set[int] = set()
@@ -136,6 +142,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_over(self) -> bool:
         """Whether nothing more can be said: closing, closed or lost."""
         return self._is_close_sent or self._closed.done()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether there is room for more; senders wait for it."""
+        return self._outgoing_bytes < WRITE_BYTES_HIGH
 
     @property
     def frame_bytes_max(self) -> int:
@@ -220,7 +231,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
         self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BYTES_HIGH)
+        # Full as soon as it keeps anything. With 0, that of TLS would take itself for full when it is empty.
+        transport.set_write_buffer_limits(high=1, low=0)
         if self._is_close_sent:
             self._close_transport()
             return
@@ -262,12 +274,15 @@ class Connection(asyncio.BufferedProtocol):
         self._handler.on_closed(self, self.error)
 
     def pause_writing(self) -> None:
-        self.is_writable = False
+        self._is_transport_full = True
 
     def resume_writing(self) -> None:
-        self.is_writable = True
-        for session in list(self._sessions.values()):
-            session.wake()
+        self._is_transport_full = False
+        was_writable = self.is_writable
+        self._write_outgoing()
+        if self.is_writable and not was_writable:
+            for session in list(self._sessions.values()):
+                session.wake()
 
     # Taking what came.
 
@@ -414,17 +429,33 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, data: Bytes) -> None:
         if not data or self._transport is None or self._transport.is_closing():
             return
-        self._transport.write(data)
+        self._outgoing.append(memoryview(data))
+        self._outgoing_bytes += len(data)
         self._sent_at = self._loop.time()
-        if self._transport.get_write_buffer_size() > WRITE_BYTES_MAX:
+        self._write_outgoing()
+        if self._outgoing_bytes > WRITE_BYTES_MAX:
             self.error = Error(RESOURCE_LIMIT_EXCEEDED, "the peer does not read what it asks for")
             self._transport.abort()
 
-    def _close_transport(self) -> None:
-        """Lets the transport go once it has written what it has."""
-        if self._transport is not None:
+    def _write_outgoing(self) -> None:
+        """Gives the transport what it takes without copying much."""
+        assert self._transport is not None  # noqa: S101
+        while self._outgoing and not self._is_transport_full:
+            data = self._outgoing.popleft()
+            if len(data) > WRITE_PIECE_BYTES:
+                self._outgoing.appendleft(data[WRITE_PIECE_BYTES:])
+                data = data[:WRITE_PIECE_BYTES]
+            self._outgoing_bytes -= len(data)
+            self._transport.write(data)
+        if self._is_closing_transport and not self._outgoing:
             self._transport.close()
+
+    def _close_transport(self) -> None:
+        """Lets the transport go once everything is written."""
+        if self._transport is not None:
+            self._is_closing_transport = True
             self._set_deadline(CLOSE_SECONDS)
+            self._write_outgoing()
 
     # Time.
 

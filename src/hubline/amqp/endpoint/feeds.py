@@ -32,7 +32,7 @@ READERS_WITHOUT_EPOCH_MAX: Final = 5
 BATCH_COUNT_MAX: Final = 5000
 
 # Encoded at once, so that a reader of large events holds little more than what its connection may buffer.
-ENCODED_BYTES_MAX: Final = 1024 * 1024
+ENCODED_BYTES_MAX: Final = 4 * 1024 * 1024
 
 # How long a reader waits in one go. It is woken by new events and by takeovers, so this is for draining alone.
 WAIT_SECONDS: Final = 1.0
