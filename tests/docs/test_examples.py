@@ -15,7 +15,9 @@ import pytest
 from hubline.cli import main
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/how-to").glob("*.md"))]
+# Its programs need a server: tests/endpoint runs them.
+SERVED = "event-hubs-on-your-laptop"
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem != SERVED)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS_MAX = 60.0
 

@@ -40,7 +40,8 @@ class Server:
     data: Path
     port: int
     process: subprocess.Popen[str]
-    has_key: bool
+    announced: str
+    """The connection string that it printed."""
 
     def connection_string(self, hub: str, *, key: str = KEY) -> str:
         return (
@@ -70,7 +71,7 @@ def serving(data: Path, *args: str, key: str | None = KEY) -> Iterator[Server]:
     assert process.stdout is not None
     try:
         announced: dict[str, Any] = json.loads(process.stdout.readline())
-        yield Server(data, announced["port"], process, key is not None)
+        yield Server(data, announced["port"], process, announced["connectionString"])
     finally:
         process.kill()
         process.wait(PATIENCE_SECONDS)
