@@ -14,7 +14,7 @@ from hubline.amqp.endpoint.feeds import FedLinks, ReaderCount
 from hubline.amqp.endpoint.hubs import Hubs
 from hubline.amqp.endpoint.peers import Peer, Shared
 from hubline.amqp.endpoint.tokens import Grants, SharedKey
-from hubline.amqp.handshake import ServerHandshake
+from hubline.amqp.handshake import Handshake, ServerHandshake
 from hubline.amqp.links import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from hubline.amqp.performatives import Error
 from hubline.errors import ConfigError, HubUnavailable
@@ -85,15 +85,30 @@ class Endpoint:
     def _connection(self) -> Connection:
         grants = Grants(self._key, self._clock)
         peer = _CountedPeer(self._shared, grants, self._peers)
-        connection = Connection(
+        connection = _CountedConnection(
             ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
             handshake=ServerHandshake(grants.is_password_right),
-            handler=peer,
+            peer=peer,
+            peers=self._peers,
         )
         if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
             connection.close(Error(RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already"))
-        self._peers[connection] = peer
         return connection
+
+
+class _CountedConnection(Connection):
+    """A connection that counts once it is made: one whose TLS comes to nothing never is, and never ends either."""
+
+    def __init__(
+        self, options: ConnectionOptions, *, handshake: Handshake, peer: Peer, peers: dict[Connection, Peer]
+    ) -> None:
+        super().__init__(options, handshake=handshake, handler=peer)
+        self._peer = peer
+        self._peers = peers
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._peers[self] = self._peer
+        super().connection_made(transport)
 
 
 class _CountedPeer(Peer):
