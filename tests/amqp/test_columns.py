@@ -98,6 +98,21 @@ def test_a_message_without_its_place_in_the_partition_is_refused(missing: str, c
         _decode([message] * count)
 
 
+@pytest.mark.parametrize("count", [5, 50])
+def test_the_message_that_is_refused_is_named(count: int) -> None:
+    messages = [_event()] * count
+    messages[3] = messages[3][:-1]
+    with pytest.raises(AmqpDecodeError, match=f"message 4 of {count}: "):
+        _decode(messages)
+
+
+def test_messages_in_a_part_of_a_buffer_are_those_of_a_buffer_of_their_own() -> None:
+    messages = [spell_message(usual_shape, _values(number)) for number in range(60)]
+    data, starts, ends = join_messages(messages)
+    apart = EventDecoder(PARTITION).decode(*join_messages(messages[20:40]))
+    assert EventDecoder(PARTITION).decode(data, starts[20:40], ends[20:40]).equals(apart)
+
+
 @pytest.mark.parametrize("count", [1, 50])
 def test_times_beyond_the_calendar_become_its_ends(count: int) -> None:
     for milliseconds, expected in ((-(2**63), TIME_MS_MIN), (2**63 - 1, TIME_MS_MAX), (-1, -1)):

@@ -38,6 +38,9 @@ from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
 
+# A column of Arrow holds no more; far less is decoded at once.
+BYTES_MAX: Final = 2**30
+
 # Fewer messages are decoded sooner one by one.
 BULK_COUNT_MIN: Final = 16
 
@@ -75,11 +78,10 @@ class EventDecoder:
         Raises AmqpDecodeError if a message is no AMQP, or is none that a hub delivers: each has a sequence number,
         an offset and an enqueued time.
         """
+        messages = _Messages(data, starts, ends, _read_delivered)
         if len(starts) < BULK_COUNT_MIN:
-            return _event_batch(_read_all(data, starts, ends, _read_delivered), self._partition)
-        columns = _Columns(data, len(starts))
-        columns.fill(self._layouts, starts, ends, read=_read_delivered)
-        return columns.events(self._partition)
+            return _event_batch(messages.read(range(len(starts))), self._partition)
+        return _Columns(messages, self._layouts).events(self._partition)
 
 
 class SentDecoder:
@@ -101,11 +103,10 @@ class SentDecoder:
         return events if sent.partition_key is None else _with_key(events, sent.partition_key)
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
+        messages = _Messages(data, starts, ends, read_event)
         if len(starts) < BULK_COUNT_MIN:
-            return _outgoing_batch(_read_all(data, starts, ends, read_event))
-        columns = _Columns(data, len(starts))
-        columns.fill(self._layouts, starts, ends, read=read_event)
-        return columns.outgoing()
+            return _outgoing_batch(messages.read(range(len(starts))))
+        return _Columns(messages, self._layouts).outgoing()
 
 
 def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
@@ -133,10 +134,29 @@ def _read_delivered(data: Bytes, start: int, end: int) -> EventFields:
     return event
 
 
-def _read_all(data: Octets, starts: Positions, ends: Positions, read: _Read) -> Iterator[EventFields]:
-    view = data.data
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield read(view, start, end)
+class _Messages:
+    """Messages in a buffer, of which no more is looked at than they take."""
+
+    def __init__(self, data: Octets, starts: Positions, ends: Positions, read: _Read) -> None:
+        first, last = (int(starts.min()), int(ends.max())) if len(starts) else (0, 0)
+        if last - first > BYTES_MAX:
+            raise AmqpDecodeError(f"{last - first:,} bytes of messages at once are too many: take fewer")
+        self.data = data[first:last]
+        self.starts = starts - first
+        self.ends = ends - first
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def read(self, indexes: Sequence[int]) -> Iterator[EventFields]:
+        """Some of them, one by one."""
+        view = self.data.data
+        for index in indexes:
+            try:
+                yield self._read(view, int(self.starts[index]), int(self.ends[index]))
+            except AmqpDecodeError as error:
+                raise AmqpDecodeError(f"message {index + 1} of {len(self)}: {error}") from None
 
 
 def _event_batch(events: Iterable[EventFields], partition: str) -> pa.RecordBatch:
@@ -195,8 +215,9 @@ class _Pairs:
 class _Columns:
     """Columns in the making. Each byte string is a piece of ``data``, or of what was added because it is not there."""
 
-    def __init__(self, data: Octets, count: int) -> None:
-        self._data = data
+    def __init__(self, messages: _Messages, layouts: Layouts) -> None:
+        count = len(messages)
+        self._data = messages.data
         self._count = count
         self._added = bytearray()
         self._body = _Pieces(count)
@@ -206,12 +227,10 @@ class _Columns:
         self._sequence_number = np.zeros(count, np.int64)
         self._enqueued_ms = np.zeros(count, np.int64)
         self._pairs: list[_Pairs] = []
-
-    def fill(self, layouts: Layouts, starts: Positions, ends: Positions, *, read: _Read) -> None:
-        matches, others = layouts.find(self._data, starts, ends)
+        matches, others = layouts.find(messages.data, messages.starts, messages.ends)
         for match in matches:
             self._add_match(match)
-        for index, event in zip(others, _read_all(self._data, starts[others], ends[others], read), strict=True):
+        for index, event in zip(others, messages.read(others), strict=True):
             self._add_event(index, event)
 
     def events(self, partition: str) -> pa.RecordBatch:

@@ -151,6 +151,8 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
+    if valid is not None:
+        starts, lengths = _without_null(starts, lengths, valid)
     order = None if bool((starts[1:] >= starts[:-1]).all()) else np.argsort(starts, kind="stable")
     offsets = np.empty(2 * count, np.int32)
     offsets[0::2] = starts if order is None else starts[order]
@@ -163,6 +165,12 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     if valid is None:
         return taken
     return pa.BinaryArray.from_buffers(pa.binary(), count, [validity(valid), *taken.buffers()[1:]])
+
+
+def _without_null(starts: Positions, lengths: Positions, valid: Mask) -> tuple[Positions, Positions]:
+    """The same pieces, and for each null an empty one where the one before it ends: which keeps what is in order so."""
+    ends = np.maximum.accumulate(np.where(valid, starts + lengths, 0))
+    return np.where(valid, starts, ends), np.where(valid, lengths, 0)
 
 
 def strings(column: pa.BinaryArray) -> pa.StringArray:
