@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import ssl
 import subprocess
@@ -601,3 +602,47 @@ def certificate(tmp_path: Path) -> Callable[[], tuple[Path, Path]]:
         return cert, key
 
     return make
+
+
+def test_links_detached_before_they_are_answered_leave_nothing_behind(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (served, port), client(port) as peer:
+            for number in range(20):
+                link, _ = peer.receiver(name=f"hasty {number}")
+                link.detach()
+            await ask(peer, "$management", None, {})  # answered after all of them were heard
+            await until(lambda: served._shared.readers._counts == {})
+            await peer.receiver(name="steady")[0].attached()
+
+    asyncio.run(run())
+
+
+def test_more_links_than_a_connection_may_have_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hubline.amqp.endpoint.peers.LINKS_MAX", 3)
+
+    async def run() -> None:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
+            for number in range(3):
+                await peer.sender(name=str(number))[0].attached()
+            assert await refusal(peer.sender(name="fourth")[0]) == "amqp:resource-limit-exceeded"
+
+    asyncio.run(run())
+
+
+def test_hub_that_breaks_in_an_unforeseen_way_ends_the_link_alone(tmp_path: Path) -> None:
+    async def broken(*_args: object, **_named: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def run() -> list[str]:
+        failures: list[str] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(str(context["exception"])))
+        async with local_hub(tmp_path) as hub:
+            hub.open_sender = broken  # type: ignore[method-assign,assignment]
+            async with endpoint(hub) as (_, port), client(port) as peer:
+                assert await refusal(peer.sender()[0]) == "amqp:internal-error"
+                await peer.receiver()[0].attached()
+        return failures
+
+    failures = asyncio.run(run())
+    gc.collect()
+    assert set(failures) <= {"a bug"}

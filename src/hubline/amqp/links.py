@@ -36,6 +36,7 @@ SERIAL_MODULUS: Final = 2**32
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
 RESOURCE_LIMIT_EXCEEDED: Final = "amqp:resource-limit-exceeded"
+DETACH_FORCED: Final = "amqp:link:detach-forced"
 CONNECTION_FORCED: Final = "amqp:connection:forced"
 
 
@@ -334,7 +335,9 @@ class Link:
 
     def take_detach(self, error: Error | None) -> None:
         """The peer's detach, or its confirmation of ours."""
-        if self._state is not _State.DETACHING:
+        if self._state is _State.ATTACHING and self._handler is None:
+            self.refuse(Error(DETACH_FORCED, "the link was detached before it was answered"))
+        elif self._state is not _State.DETACHING:
             self.session.send(Detach(self.handle, closed=True))
         self.end(error)
 

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 
 from hubline.amqp.columns import SentDecoder
-from hubline.amqp.endpoint.conditions import error_of
+from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, error_of
 from hubline.amqp.endpoint.requests import Spawn
 from hubline.amqp.links import Link, Message
 from hubline.amqp.performatives import Accepted, Attach, DeliveryState, Error, Rejected
@@ -87,9 +87,14 @@ class Intake:
         try:
             while self._waiting:
                 group = self._next_group()
-                await self._append(link, group)
-                link.session.connection.release(sum(sent.bytes_count for sent in group))
+                try:
+                    await self._append(link, group)
+                finally:
+                    link.session.connection.release(sum(sent.bytes_count for sent in group))
                 self._top_up(link)
+        except Exception:
+            link.detach(Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            raise
         finally:
             self.appending = None
             if link.is_over:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,7 +18,7 @@ from hubline.amqp.endpoint.addresses import (
     path_segments,
 )
 from hubline.amqp.endpoint.cbs import TokenNode
-from hubline.amqp.endpoint.conditions import NOT_FOUND, UNAUTHORIZED, error_of
+from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, error_of
 from hubline.amqp.endpoint.feeds import (
     EPOCH_PROPERTY,
     METRICS_CAPABILITY,
@@ -33,11 +33,14 @@ from hubline.amqp.endpoint.management import ManagementNode
 from hubline.amqp.endpoint.requests import Answering, RequestNode
 from hubline.amqp.endpoint.selectors import parse_filter
 from hubline.amqp.endpoint.tokens import Grants
-from hubline.amqp.links import Link
+from hubline.amqp.links import RESOURCE_LIMIT_EXCEEDED, Link
 from hubline.amqp.performatives import RECEIVER, SEND_SETTLED, SENDER, Attach, Error, Open, Source, Target
 from hubline.amqp.sessions import Session
 from hubline.errors import ConfigError, HublineError, HubNotFound, PartitionNotFound
 from hubline.ports import Hub
+
+# More than a client needs to read every partition of the largest hub. Each takes some memory here.
+LINKS_MAX: Final = 2048
 
 # How long a stopping endpoint waits for what clients have sent to be durable and answered.
 DRAIN_SECONDS: Final = 10.0
@@ -63,10 +66,16 @@ class Peer:
         self._intakes: dict[Link, Intake] = {}
         self._entities: dict[Link, list[str]] = {}
         self._expiry: asyncio.TimerHandle | None = None
+        self.on_gone: Callable[[], object] = lambda: None
+        """Called when the connection is over."""
 
     def on_open(self, connection: Connection, remote: Open) -> None: ...
 
     def on_link(self, link: Link) -> None:
+        self._forget_what_is_over()
+        if len(self._entities) >= LINKS_MAX:
+            link.refuse(Error(RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
+            return
         text = _address_text(link)
         address = parse_address(text)
         match address:
@@ -91,6 +100,7 @@ class Peer:
             self._expiry.cancel()
         self._nodes.clear()
         self._entities.clear()
+        self.on_gone()
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Runs something for this client, to its end."""
@@ -113,7 +123,6 @@ class Peer:
     # Requests.
 
     def _accept_requests(self, link: Link, kind: type, answering: Answering) -> None:
-        self._forget_what_is_over()
         key = (link.session, kind)
         if key not in self._nodes:
             self._nodes[key] = RequestNode(answering, self.spawn)
@@ -146,6 +155,9 @@ class Peer:
             await opening
         except HublineError as error:
             _refuse(link, error_of(error))
+        except Exception:
+            _refuse(link, Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            raise
 
     async def _open_intake(self, link: Link, address: SenderAddress) -> None:
         hub = await self._hub(address.hub, address.partition)
@@ -153,7 +165,6 @@ class Peer:
         if link.is_over:
             await sender.close()
             return
-        self._forget_what_is_over()
         intake = self._intakes[link] = Intake(sender, partition=address.partition, spawn=self.spawn)
         link.accept(_answer_to(link), intake)
 

@@ -14,7 +14,7 @@ from hubline.amqp.endpoint.feeds import FedLinks, ReaderCount
 from hubline.amqp.endpoint.hubs import Hubs
 from hubline.amqp.endpoint.peers import Peer, Shared
 from hubline.amqp.endpoint.tokens import Grants, SharedKey
-from hubline.amqp.handshake import Handshake, ServerHandshake
+from hubline.amqp.handshake import ServerHandshake
 from hubline.amqp.links import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from hubline.amqp.performatives import Error
 from hubline.errors import ConfigError, HubUnavailable
@@ -26,6 +26,9 @@ IDLE_SECONDS: Final = 240.0
 
 # As many as the service's standard tier has; each takes some 100 kB.
 CONNECTIONS_MAX: Final = 5000
+
+# A client that has not shaken hands by then is not going to.
+TLS_SECONDS: Final = 15.0
 
 # Clients that connect at the same moment, as a fleet does after a restart.
 BACKLOG: Final = 1024
@@ -53,7 +56,14 @@ class Endpoint:
             )
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._connection, host, port, ssl=tls, backlog=BACKLOG)
+            self._server = await loop.create_server(
+                self._connection,
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=TLS_SECONDS if tls else None,
+                backlog=BACKLOG,
+            )
         except OSError as error:
             raise HubUnavailable(
                 f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another port, or 0 for any"
@@ -83,44 +93,32 @@ class Endpoint:
         await peer.finish()
 
     def _connection(self) -> Connection:
-        grants = Grants(self._key, self._clock)
-        peer = _CountedPeer(self._shared, grants, self._peers)
-        connection = _CountedConnection(
-            ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
-            handshake=ServerHandshake(grants.is_password_right),
-            peer=peer,
-            peers=self._peers,
-        )
+        return _ServedConnection(self._shared, Grants(self._key, self._clock), self._take)
+
+    def _take(self, connection: Connection, peer: Peer) -> None:
+        """A client is there: known from now until its connection is over."""
         if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
             connection.close(Error(RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already"))
-        return connection
+            return
+        self._peers[connection] = peer
+        peer.on_gone = lambda: self._peers.pop(connection, None)
 
 
-class _CountedConnection(Connection):
-    """A connection that counts once it is made: one whose TLS comes to nothing never is, and never ends either."""
+class _ServedConnection(Connection):
+    """A connection that is taken note of when it is made: where TLS fails it never is."""
 
-    def __init__(
-        self, options: ConnectionOptions, *, handshake: Handshake, peer: Peer, peers: dict[Connection, Peer]
-    ) -> None:
-        super().__init__(options, handshake=handshake, handler=peer)
-        self._peer = peer
-        self._peers = peers
+    def __init__(self, shared: Shared, grants: Grants, take: Callable[[Connection, Peer], None]) -> None:
+        self._peer = Peer(shared, grants)
+        self._take = take
+        super().__init__(
+            ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
+            handshake=ServerHandshake(grants.is_password_right),
+            handler=self._peer,
+        )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._peers[self] = self._peer
+        self._take(self, self._peer)
         super().connection_made(transport)
-
-
-class _CountedPeer(Peer):
-    """A peer that is forgotten when its connection is over."""
-
-    def __init__(self, shared: Shared, grants: Grants, peers: dict[Connection, Peer]) -> None:
-        super().__init__(shared, grants)
-        self._peers = peers
-
-    def on_closed(self, connection: Connection, error: Error | None) -> None:
-        super().on_closed(connection, error)
-        self._peers.pop(connection, None)
 
 
 def is_loopback(host: str) -> bool:
