@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hubline.cli.exits import ExitCode
-from hubline.config import parse_duration, parse_hub, parse_position, parse_size, parse_store
+from hubline.config import parse_duration, parse_hub, parse_position, parse_size, parse_store, parse_transport
 from tests.cli.test_main import COMMANDS, TYPERS_OWN
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"
@@ -28,6 +28,7 @@ def section(page: str, title: str) -> str:
     ("title", "parse"),
     [
         ("Hubs", parse_hub),
+        ("Transports", parse_transport),
         ("Stores", parse_store),
         ("Positions", parse_position),
         ("Durations", parse_duration),

@@ -15,9 +15,9 @@ import pytest
 from hubline.cli import main
 
 ROOT = Path(__file__).parents[2]
-# Its programs need a server: tests/endpoint runs them.
-SERVED = "event-hubs-on-your-laptop"
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem != SERVED)]
+# Their programs need a server: tests/endpoint and tests/eventhubs run them.
+SERVED = ("event-hubs-on-your-laptop", "connect-to-azure")
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem not in SERVED)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS_MAX = 60.0
 

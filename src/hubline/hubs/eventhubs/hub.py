@@ -97,6 +97,7 @@ class EventHubsHub:
         reading = Reading(
             Where(self._hub, partition),
             f"{self.name}/ConsumerGroups/{group}/Partitions/{partition}",
+            group,
             partition,
             epoch,
             Progress(self._hub, position, there),

@@ -35,6 +35,7 @@ from hubline.amqp.types import Described, Symbol
 from hubline.errors import ConfigError, HubError, HubUnavailable, ReaderRefused
 from hubline.hubs.eventhubs.conditions import (
     LINK_REDIRECT,
+    NOT_FOUND,
     POSITION_REFUSED,
     QUOTA_EXCEEDED,
     STOLEN,
@@ -83,6 +84,7 @@ class Reading:
 
     where: Where
     address: str
+    group: str
     partition: str
     epoch: int | None
     progress: Progress
@@ -296,6 +298,13 @@ class EventHubsReceiver:
             return reader_refused(reading.where, reading.epoch, error)
         if error is not None and error.condition in POSITION_REFUSED:
             return self._progress.refuse("beyond" if self._progress.is_proven else "foreign")
+        if error is not None and error.condition == NOT_FOUND:
+            return HubError(
+                f"{reading.where} has no consumer group {reading.group}: create it, or read in one that is there "
+                f"({error.description})",
+                hub=reading.where.hub,
+                partition=reading.partition,
+            )
         if error is not None and error.condition == QUOTA_EXCEEDED:
             return HubUnavailable(
                 f"{reading.where} has as many readers without an epoch in this group as it takes: "
