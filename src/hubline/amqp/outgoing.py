@@ -102,10 +102,12 @@ def encode_deliveries(
     data = memoryview(frames.buffers()[2])
     start = 0
     for index in np.flatnonzero(sizes + head.width > link.frame_bytes_max).tolist():
-        yield data[start : int(ends[index])]
+        if start < ends[index]:
+            yield data[start : int(ends[index])]
         start = int(ends[index + 1])
         yield from head.split(data[int(ends[index]) + head.width : start], first_delivery_id + index)
-    yield data[start : int(ends[-1])]
+    if start < ends[-1]:
+        yield data[start : int(ends[-1])]
 
 
 class _TransferHead:
@@ -200,8 +202,11 @@ def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
     counts = np.where(_valid(properties), np.diff(offsets), 0)
     if not counts.any():
         return []
-    pairs = _emit(_string(properties.keys), _string_or_null(properties.items))
-    bounds = _offsets(pairs)[offsets]
+    # A part of a column still holds the pairs of the whole: only its own are of interest.
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys, items = (column.slice(first, count) for column in (properties.keys, properties.items))
+    pairs = _emit(_string(keys), _string_or_null(items))
+    bounds = _offsets(pairs)[offsets - first]
     content = pa.BinaryArray.from_buffers(
         pa.binary(), len(counts), [validity(counts > 0), pa.py_buffer(bounds.astype(np.int32)), pairs.buffers()[2]]
     )
@@ -232,8 +237,8 @@ def _require_sizes(sizes: _Lengths, bytes_max: int, hub: str) -> None:
     if len(too_large):
         index = int(too_large[0])
         raise EventTooLarge(
-            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: hub {hub or 'there'} takes at "
-            f"most {bytes_max:,}. Nothing was sent: split the event",
+            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: {f'hub {hub}' if hub else 'the hub'} "
+            f"takes at most {bytes_max:,}. Nothing was sent: split the event",
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),
