@@ -236,9 +236,10 @@ def _require_sizes(sizes: _Lengths, bytes_max: int, hub: str) -> None:
     too_large = np.flatnonzero(sizes > bytes_max)
     if len(too_large):
         index = int(too_large[0])
+        name = f"hub {hub}" if hub else "the hub"
         raise EventTooLarge(
-            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: {f'hub {hub}' if hub else 'the hub'} "
-            f"takes at most {bytes_max:,}. Nothing was sent: split the event",
+            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: {name} takes at most "
+            f"{bytes_max:,}. Nothing was sent: split the event",
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),
