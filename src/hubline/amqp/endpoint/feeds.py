@@ -47,7 +47,7 @@ class ReaderCount:
     @contextmanager
     def one_more(self, address: ReceiverAddress) -> Iterator[None]:
         """Counts a reader as long as it lasts. Raises HubFull."""
-        key = (address.hub.lower(), address.group.lower(), address.partition)
+        key = _key(address)
         if self._counts.get(key, 0) >= READERS_WITHOUT_EPOCH_MAX:
             raise HubFull(
                 "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
@@ -69,6 +69,12 @@ class FedLinks:
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, str, str], dict[Link, int | None]] = {}
+        self._changed = asyncio.Event()
+
+    async def settled(self, address: ReceiverAddress) -> None:
+        """Waits until those that have ended have let go of the partition: who comes after them is not held off."""
+        while any(link.is_over for link in self._epochs.get(_key(address), ())):
+            await self._changed.wait()
 
     @contextmanager
     def one_more(self, address: ReceiverAddress, link: Link, epoch: int | None) -> Iterator[None]:
@@ -76,7 +82,8 @@ class FedLinks:
 
         They would hear of it from the hub as well, but only once they have credit to read on.
         """
-        links = self._epochs.setdefault((address.hub.lower(), address.group.lower(), address.partition), {})
+        key = _key(address)
+        links = self._epochs.setdefault(key, {})
         if epoch is not None:
             for other, other_epoch in links.items():
                 other.detach(Error(STOLEN, _stolen_text(epoch, other_epoch)))
@@ -86,6 +93,14 @@ class FedLinks:
             yield
         finally:
             links.pop(link, None)
+            if not links and self._epochs.get(key) is links:
+                del self._epochs[key]
+            self._changed.set()  # wakes all who wait, to look again
+            self._changed.clear()
+
+
+def _key(address: ReceiverAddress) -> tuple[str, str, str]:
+    return (address.hub.lower(), address.group.lower(), address.partition)
 
 
 def _stolen_text(epoch: int, other_epoch: int | None) -> str:

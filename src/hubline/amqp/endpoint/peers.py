@@ -174,6 +174,7 @@ class Peer:
         position = parse_filter(source.filter if isinstance(source, Source) else None)
         epoch = _epoch(link.remote)
         hub = await self._hub(address.hub, address.partition)
+        await self._shared.fed.settled(address)
         with self._shared.readers.one_more(address) if epoch is None else nullcontext():
             receiver = await open_receiver(hub, address, position, epoch)
             if link.is_over:

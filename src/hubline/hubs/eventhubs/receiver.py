@@ -139,13 +139,17 @@ class EventHubsReceiver:
             self._require_readable()
             if self._progress.missing_from is not None:
                 self._progress.explain(await self._reading.describe())
-            elif self._arrived:
+                continue
+            if self._arrived:
                 return self._take(count_max)
-            elif loop.time() >= deadline:
+            self._keep_attached()
+            if loop.time() >= deadline:
                 self._last_sequence = self._progress.last_sequence
                 return EventBatch.empty(self._reading.partition)
-            else:
-                await self._until_changed(deadline)
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._changed.wait()
 
     async def close(self) -> None:
         if self._is_closed:
@@ -182,17 +186,13 @@ class EventHubsReceiver:
         self._supply()
         return EventBatch.concat(parts)
 
-    async def _until_changed(self, deadline: float) -> None:
-        """Waits for anything to happen. A lost link is opened again meanwhile."""
-        if self._link is None and self._reattaching is None:
-            self._reattaching = asyncio.create_task(self._reattach(), name="hubline-eventhubs-reattach")
-        self._changed.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(deadline):
-                await self._changed.wait()
+    def _keep_attached(self) -> None:
+        """Sees to it that a lost link is opened again, and raises what came of it, if that is an error."""
         if self._reattaching is not None and self._reattaching.done():
             reattached, self._reattaching = self._reattaching, None
-            reattached.result()  # raises what went wrong
+            reattached.result()
+        if self._link is None and self._reattaching is None:
+            self._reattaching = asyncio.create_task(self._reattach(), name="hubline-eventhubs-reattach")
 
     def _require_readable(self) -> None:
         if self._is_closed:

@@ -39,7 +39,7 @@ REDIRECTS_MAX: Final = 3
 # A peer that says nothing for so long is gone; it is asked to say something at least twice as often.
 IDLE_SECONDS: Final = 60.0
 
-# A token that could not be renewed is tried again after so long; the old one is still good for some minutes.
+# A token that could not be renewed is asked for again after so long; the old one is still good for some minutes.
 RENEW_AGAIN_SECONDS: Final = 10.0
 
 
@@ -196,16 +196,19 @@ class Service:
         renew_at = renewal_at(life.token, now=self._clock())
         while not life.connection.is_over:
             await asyncio.sleep(max(renew_at - self._clock(), 0.0))
+            again_at = self._clock() + RENEW_AGAIN_SECONDS
             try:
-                await self._show(life, await self._tokens.token(self._audience))
+                token = await self._tokens.token(self._audience)
+                # A source may have nothing newer yet, or never: a signature is what it is.
+                if token.expires_at > life.token.expires_at:
+                    await self._show(life, token)
+                    again_at = renewal_at(token, now=self._clock())
             except HublineError as error:
                 # The service ends the links itself once the old token expires, and they tell why.
                 log.warning("token_not_renewed hub=%s reason=%s", self._where.hub, error)
                 if isinstance(error, AccessDenied):
                     return
-                renew_at = self._clock() + RENEW_AGAIN_SECONDS
-            else:
-                renew_at = renewal_at(life.token, now=self._clock())
+            renew_at = again_at
 
     def _redirect(self, error: Error) -> Endpoint:
         """Where a redirect leads. The token goes there too, so it has to be a place of the same domain."""
