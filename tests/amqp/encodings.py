@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 from uuid import UUID
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from hubline.amqp.types import (
@@ -29,6 +30,11 @@ from hubline.amqp.types import (
     UInt,
     ULong,
     UShort,
+)
+
+# For every test with random values: no test is about time, and the machine may be busy.
+fuzz = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 Payload = Callable[[], bytes]

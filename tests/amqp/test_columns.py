@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.amqp import columns
@@ -19,7 +19,7 @@ from hubline.amqp.events import BATCH_FORMAT, EventFields, read_event
 from hubline.amqp.message import Data, Message, Value
 from hubline.amqp.types import Symbol, Timestamp, UInt
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
-from tests.amqp.encodings import spell
+from tests.amqp.encodings import fuzz, spell
 from tests.amqp.events import Shape, Values, differing, shapes, spell_message, usual_shape
 
 PARTITION = "7"
@@ -35,19 +35,14 @@ def _batches(draw: st.DrawFn) -> list[bytes]:
     return [spell_message(shape, these) for shape, these in zip(picks, values, strict=True)]
 
 
-slow = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None
-)
-
-
 @given(_batches())
-@slow
+@fuzz
 def test_events_decoded_together_are_those_decoded_one_by_one(messages: list[bytes]) -> None:
     assert _together(messages) == _one_by_one(messages)
 
 
 @given(st.lists(differing, min_size=BULK_COUNT_MIN, max_size=60), st.data())
-@slow
+@fuzz
 def test_damaged_events_are_read_or_refused_as_one_by_one(values: list[Values], data: st.DataObject) -> None:
     messages = [bytearray(spell_message(usual_shape, these)) for these in values]
     for _ in range(data.draw(st.integers(1, 4))):
@@ -59,7 +54,7 @@ def test_damaged_events_are_read_or_refused_as_one_by_one(values: list[Values], 
 
 
 @given(_batches())
-@slow
+@fuzz
 def test_sent_messages_decoded_together_are_those_decoded_one_by_one(messages: list[bytes]) -> None:
     payload = b"".join(b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message for message in messages)
     assert _rows_or_none(lambda: SentDecoder().decode(payload, BATCH_FORMAT)) == _sent_one_by_one(messages)

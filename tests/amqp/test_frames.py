@@ -9,7 +9,7 @@ from contextlib import suppress
 from random import Random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.amqp.errors import AmqpDecodeError, AmqpEncodeError, AmqpFrameError
@@ -36,7 +36,7 @@ from hubline.amqp.performatives import (
 )
 from hubline.amqp.transfers import Deliveries
 from hubline.amqp.types import Described, UInt, ULong
-from tests.amqp.encodings import integers, spell
+from tests.amqp.encodings import fuzz, integers, spell
 
 FRAME_BYTES_MAX = 4096
 
@@ -81,10 +81,6 @@ _ODD: Sequence[tuple[int, object]] = [
     (8, True),
     (9, True),
 ]
-
-fuzz = settings(
-    max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None
-)
 
 
 @given(st.lists(_frames(), max_size=60))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.amqp.columns import EventDecoder, SentDecoder, join_messages
@@ -28,6 +28,7 @@ from hubline.amqp.transfers import Deliveries
 from hubline.amqp.types import Symbol, Timestamp
 from hubline.errors import EventTooLarge
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
+from tests.amqp.encodings import fuzz
 
 LINK = Link(channel=3, handle=300, frame_bytes_max=1024)
 
@@ -45,7 +46,6 @@ _delivered = st.lists(
         [(row[0], "7", offset, sequence, time * 1000, *row[1:]) for row, offset, sequence, time in rows], EVENT_SCHEMA
     )
 )
-fuzz = settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
 @given(_sent)

@@ -62,7 +62,7 @@ from hubline.amqp.types import (
     UShort,
 )
 from hubline.model import EVENT_SCHEMA, outgoing
-from tests.amqp.encodings import typed, values
+from tests.amqp.encodings import fuzz, typed, values
 
 # What is private or hardly typed over there is of any type here.
 azure_decode: Any = _decode
@@ -253,6 +253,7 @@ _TO_PROTON: Mapping[type, Callable[[Any], object]] = {
 
 
 @given(values)
+@fuzz
 def test_proton_writes_what_hubline_reads_and_reads_what_it_writes(value: object) -> None:
     theirs = peer.Data()
     try:

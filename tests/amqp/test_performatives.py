@@ -43,7 +43,7 @@ from hubline.amqp.performatives import (
     Transfer,
 )
 from hubline.amqp.types import Array, Described, Int, Symbol, UInt, ULong
-from tests.amqp.encodings import spell, values
+from tests.amqp.encodings import fuzz, spell, values
 
 ERROR = Error("amqp:link:stolen", "another reader took it", {Symbol("who"): "b"})
 SOURCE = Source("hub", filter={Symbol("f"): Described(Symbol("f"), "x > 1")}, outcomes=("amqp:accepted:list",))
@@ -118,6 +118,7 @@ def test_an_error_is_a_list_of_three() -> None:
 
 @pytest.mark.parametrize(("performative", "length"), EVERYTHING, ids=_name)
 @given(seed=st.integers(0, 2**32))
+@fuzz
 def test_trailing_fields_may_be_absent_and_the_descriptor_symbolic(
     performative: Composite, length: int, seed: int
 ) -> None:
@@ -170,6 +171,7 @@ def test_what_is_no_performative_is_refused(value: object) -> None:
 
 
 @given(st.sampled_from(EVERYTHING), st.integers(0, 13), values)
+@fuzz
 def test_any_value_in_any_field_is_taken_or_refused(
     everything: tuple[Composite, int], place: int, value: object
 ) -> None:
@@ -220,6 +222,7 @@ def test_every_section_of_a_message_comes_back(body: Value | Data | Sequences) -
 
 
 @given(st.binary(max_size=100))
+@fuzz
 def test_any_bytes_are_a_message_or_a_typed_error(data: bytes) -> None:
     try:
         Message.decode(b"\x00\x53\x70\x45" + data)

@@ -9,35 +9,39 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hubline.amqp.decoding import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, Reader, decode
 from hubline.amqp.encoding import encode
 from hubline.amqp.errors import AmqpDecodeError, AmqpEncodeError
 from hubline.amqp.types import Array, Byte, Char, Decimal, Described, Int, Symbol, Timestamp, UByte, UInt, ULong, UShort
-from tests.amqp.encodings import spell, typed, values
+from tests.amqp.encodings import fuzz, spell, typed, values
 
 randoms = st.randoms(use_true_random=False)
 
 
 @given(values, randoms)
+@fuzz
 def test_every_legal_encoding_of_every_value_is_read(value: object, random: Random) -> None:
     assert typed(decode(spell(value, random))) == typed(value)
 
 
 @given(values)
+@fuzz
 def test_what_is_encoded_decodes_to_the_same_value_of_the_same_type(value: object) -> None:
     assert typed(decode(encode(value))) == typed(value)
 
 
 @given(values, randoms)
+@fuzz
 def test_no_legal_encoding_is_shorter_than_ours_outside_of_arrays(value: object, random: Random) -> None:
     if not _has_array(value):
         assert len(encode(value)) <= len(spell(value, random))
 
 
 @given(values, randoms)
+@fuzz
 def test_truncated_at_any_byte_is_refused(value: object, random: Random) -> None:
     data = spell(value, random)
     for length in range(len(data)):
@@ -48,6 +52,7 @@ def test_truncated_at_any_byte_is_refused(value: object, random: Random) -> None
 
 
 @given(values, randoms)
+@fuzz
 def test_a_value_is_skipped_to_its_end(value: object, random: Random) -> None:
     data = spell(value, random)
     reader = Reader(data + b"\x40")
@@ -59,6 +64,7 @@ def test_a_value_is_skipped_to_its_end(value: object, random: Random) -> None:
 @example(b"\x00" * 200)
 @example(b"\xc0\xff\xff")
 @example(b"\xf0\xff\xff\xff\xff\xff\xff\xff\xff\x40")
+@fuzz
 def test_any_bytes_are_a_value_or_a_typed_error(data: bytes) -> None:
     for attempt in (decode, lambda data: Reader(data).skip(), lambda data: list(Reader(data).map_keys())):
         with suppress(AmqpDecodeError):
@@ -66,7 +72,7 @@ def test_any_bytes_are_a_value_or_a_typed_error(data: bytes) -> None:
 
 
 @given(values, randoms, st.data())
-@settings(max_examples=200)
+@fuzz
 def test_a_damaged_value_is_another_value_or_a_typed_error(value: object, random: Random, data: st.DataObject) -> None:
     encoded = bytearray(spell(value, random))
     encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
