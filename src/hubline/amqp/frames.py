@@ -26,7 +26,7 @@ from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.errors import AmqpEncodeError, AmqpFrameError
 from hubline.amqp.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
 from hubline.amqp.rows import Octets, Positions, Progressions, RunFinder
-from hubline.amqp.transfers import Deliveries, TransferHeads
+from hubline.amqp.transfers import Deliveries, Found, TransferHeads
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -136,13 +136,21 @@ class FrameReader:
         """Runs of simple transfers together, and what stands between them by itself."""
         found = self._heads.find(data, bounds[:-1], bounds[1:])
         first, count = 0, len(bounds) - 1
-        while first < count:
-            end = found.run_end(first, self._unfinished)
-            if first < end:
-                yield from found.deliveries(first, end)
-            if end < count:
-                yield self._decode(int(bounds[end]), int(bounds[end + 1]))
-            first = end + 1
+        for other in np.flatnonzero(~found.is_found).tolist():
+            yield from self._run(found, bounds, first, other)
+            yield self._decode(int(bounds[other]), int(bounds[other + 1]))
+            first = other + 1
+        yield from self._run(found, bounds, first, count)
+
+    def _run(self, found: Found, bounds: Positions, first: int, end: int) -> Iterator[Frame | Deliveries]:
+        """Frames that are all simple transfers: together, but for what is the rest of a delivery."""
+        while first < end:
+            rest = found.first_of(self._unfinished, first, end)
+            if first < rest:
+                yield from found.deliveries(first, rest)
+            if rest < end:
+                yield self._decode(int(bounds[rest]), int(bounds[rest + 1]))
+            first = rest + 1
 
     def _decode(self, start: int, end: int) -> Frame:
         frame = decode_frame(self._buffer, start, end)

@@ -100,18 +100,13 @@ class Found:
         self.delivery_ids[frames] = head.delivery_id.values(rows)
         self.payloads[frames] = starts[frames] + head.pattern.width
 
-    def run_end(self, first: int, unfinished: Set[tuple[int, int]]) -> int:
-        """Where the run of simple transfers that starts with frame ``first`` ends.
-
-        A transfer on a link that is ``unfinished`` is the rest of a delivery, and ends the run as anything else does.
-        """
-        run = self.is_found[first:]
-        count = len(run) if run.all() else int(run.argmin())
-        if count and unfinished:
-            links = [channel << _HANDLE_BITS | handle for channel, handle in unfinished]
-            is_rest = np.isin(self.links[first : first + count], links)
-            count = int(is_rest.argmax()) if is_rest.any() else count
-        return first + count
+    def first_of(self, links: Set[tuple[int, int]], first: int, end: int) -> int:
+        """The first of the frames ``first`` to ``end`` that is of one of the links (channel and handle), or ``end``."""
+        if not links:
+            return end
+        numbers = [channel << _HANDLE_BITS | handle for channel, handle in links]
+        is_of_one = np.isin(self.links[first:end], numbers)
+        return first + int(is_of_one.argmax()) if is_of_one.any() else end
 
     def deliveries(self, first: int, end: int) -> Iterator[Deliveries]:
         """Those of the frames ``first`` to ``end``, all found, by link; and apart where they change to be settled."""
