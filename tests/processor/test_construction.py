@@ -25,7 +25,7 @@ from hubline.processor import (
 )
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
-from tests.support.scene import FaultyStore, Scene, virtual
+from tests.support.scene import LEASE, FaultyStore, Scene, until, virtual
 
 
 def processor_of(hub: Any = None, store: Any = None, **arguments: Any) -> Processor:
@@ -244,6 +244,19 @@ class TestStarting:
 
         with pytest.raises(StoreUnavailable, match="did not answer"):
             await scene.processor().processor.start()
+
+    @virtual
+    async def test_a_first_call_that_takes_longer_than_a_renewal_is_waited_for(self) -> None:
+        """It connects, and may create the schema beside others; no lease runs yet that it could cost."""
+        scene = Scene()
+        scene.store.delay_seconds["renew_ownership"] = 2 * LEASE.lease_seconds
+        recorder = scene.processor()
+
+        await recorder.processor.start()
+
+        scene.store.delay_seconds.clear()
+        await until(lambda: recorder.owned)
+        await recorder.processor.stop()
 
     def test_a_start_that_is_cut_short_leaves_nothing_running(self) -> None:
         async def main() -> None:
