@@ -182,17 +182,24 @@ class Dispatcher:
 
     async def _renew(self) -> None:
         async with self._versions:
-            before = {partition: held.ownership for partition, held in self._held.items()}
-            sent_at = _time()
-            renewed = await self._bounded(self._store.renew_ownership, self._group, self._member, list(before.values()))
-            for ownership in renewed:
-                self._keep(ownership, sent_at)
-            missing = before.keys() - {ownership.key.partition for ownership in renewed}
+            missing = await self._renew_leases(list(self._held))
             if missing:
                 # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
-                self._reconcile(await self._list(), sorted(missing), sent_at)
-        if any(ownership.requested_by for ownership in renewed):
+                self._reconcile(await self._list(), missing)
+                if still_held := [partition for partition in missing if partition in self._held]:
+                    await self._renew_leases(still_held)
+
+    async def _renew_leases(self, partitions: Sequence[str]) -> list[str]:
+        """Announces the member and renews these leases; returns those of which the store has another version."""
+        sent_at = _time()
+        owned = [self._held[partition].ownership for partition in partitions]
+        renewed = await self._bounded(self._store.renew_ownership, self._group, self._member, owned)
+        for ownership in renewed:
+            self._keep(ownership, sent_at)
+        if any(o.requested_by and o.request_age_seconds < self._lease.grace_seconds for o in renewed):
             self._wake.set()
+        kept = {ownership.key.partition for ownership in renewed}
+        return [partition for partition in partitions if partition not in kept]
 
     def _keep(self, ownership: Ownership, sent_at: float) -> None:
         held = self._held.get(ownership.key.partition)
@@ -203,7 +210,11 @@ class Dispatcher:
         held.expires_at = sent_at + self._lease.lease_seconds
         self._holder.renewed(ownership)
 
-    def _reconcile(self, state: GroupState, partitions: Iterable[str], sent_at: float) -> None:
+    def _reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
+        """Learns the versions of what is still this processor's, and loses the rest.
+
+        No lease is longer for it: a record looks young also when the store's clock was set back.
+        """
         records = {ownership.key.partition: ownership for ownership in state.ownerships}
         for partition in partitions:
             held, record = self._held.get(partition), records.get(partition)
@@ -211,7 +222,6 @@ class Dispatcher:
                 continue
             if record and (record.owner_id, record.epoch) == (self._member.owner_id, held.ownership.epoch):
                 held.ownership = record
-                held.expires_at = sent_at + self._lease.lease_seconds - record.age_seconds
             else:
                 gone = state.damaged.get(partition, "its record is gone")
                 self._lose(partition, self._who_took(record) if record else gone)
@@ -350,7 +360,8 @@ class Dispatcher:
         if self._held.get(partition) is held:
             del self._held[partition]
         log.info("released partition=%s reason=%s", partition, reason)
-        self._wake.set()
+        if reason is not ReleaseReason.RELINQUISHED:
+            self._wake.set()
 
     async def _give_up(self, partition: str, held: _Held) -> bool:
         """Gives up a partition at rest, in one call with all others that come to rest until it is sent.
@@ -365,7 +376,6 @@ class Dispatcher:
     async def _give_up_at_rest(self) -> set[str]:
         async with self._versions:
             at_rest, self._at_rest = self._at_rest, {}
-            sent_at = _time()
             claims = [held.given_up() for held in at_rest.values()]
             given_up = {o.key.partition for o in await self._bounded(self._store.claim_ownership, claims)}
             for partition in given_up:
@@ -375,7 +385,7 @@ class Dispatcher:
             missing = at_rest.keys() - given_up
             if missing:
                 # Another version is stored: ours, if an answer was lost on the way; else someone took it.
-                self._reconcile(await self._list(), sorted(missing), sent_at)
+                self._reconcile(await self._list(), sorted(missing))
             return given_up
 
     # Small things
