@@ -17,6 +17,8 @@ $(STAMP): pyproject.toml
 	@echo "setting up $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]' >/dev/null 2>&1 || \
+		echo "no C compiler: the AMQP cross-check with qpid-proton is skipped"
 	@touch $(STAMP)
 
 setup: $(STAMP) ## install hubline and its tools into .venv

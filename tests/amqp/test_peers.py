@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import proton
 import pyarrow as pa
 import pytest
 from azure.eventhub import EventData, EventDataBatch
@@ -69,7 +68,7 @@ azure_decode: Any = _decode
 azure_encode: Any = _encode
 azure_frames: Any = performatives
 azure_transport: Any = PyamqpTransport
-peer: Any = proton
+peer: Any = pytest.importorskip("proton", reason="python-qpid-proton is built from C, and no compiler was found")
 
 RHEA: Mapping[str, Mapping[str, str]] = json.loads((Path(__file__).parent / "vectors" / "rhea.json").read_text())
 A_UUID = UUID("00112233-4455-6677-8899-aabbccddeeff")
