@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from hubline.amqp.endpoint import Endpoint, SharedKey
 from hubline.config import EventHubsAddress, Secret, parse_hub
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.ports import Hub
+from hubline.testing.contracts.hub import HubFactory
 
 GROUP = "$Default"
 # Far longer than anything takes: a slow machine fails no test.
@@ -48,6 +51,31 @@ async def serving(root: Path, *, port: int = 0, clock: Callable[[], float] = tim
     finally:
         await endpoint.stop()
         await folder.close()
+
+
+class EndpointHubFactory(HubFactory):
+    """Hubs for the contract suites, each with an endpoint of its own."""
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.root = tmp_path
+
+    def client(self, at: EventHubsAddress) -> Hub:
+        """The adapter that is held to the contract."""
+        raise NotImplementedError
+
+    async def create_hub(self, partition_count: int) -> Hub:
+        raise NotImplementedError  # an endpoint goes with every hub: see hub()
+
+    @asynccontextmanager
+    async def hub(self, partition_count: int) -> AsyncIterator[Hub]:
+        name = await new_hub(self.root, partition_count)
+        async with serving(self.root) as port:
+            hub = self.client(address(port, name))
+            try:
+                yield hub
+            finally:
+                await hub.close()
 
 
 def connection_string(port: int, name: str, *, key: str = KEY.secret.reveal(), more: str = "") -> str:

@@ -7,12 +7,10 @@ it cannot do is told in the module: a link is opened after ``open_receiver`` has
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 
+from hubline.config import EventHubsAddress
 from hubline.errors import AccessDenied, ReaderRefused, ReaderStolen
 from hubline.hubs.eventhubs.sdk import SdkHub
 from hubline.model import Position
@@ -21,7 +19,6 @@ from hubline.testing.contracts.hub import (
     ARRIVAL_SECONDS,
     DescriptionContract,
     EventContract,
-    HubFactory,
     PositionContract,
     ReceiverContract,
     SenderContract,
@@ -29,28 +26,14 @@ from hubline.testing.contracts.hub import (
     opened,
     send,
 )
-from tests.eventhubs.support import address, new_hub, serving
+from tests.eventhubs.support import EndpointHubFactory, address, new_hub, serving
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of the SDK's own sockets and tasks
 
 
-class TestSdkHub(HubFactory):
-    @pytest.fixture(autouse=True)
-    def _place(self, tmp_path: Path) -> None:
-        self.root = tmp_path
-
-    async def create_hub(self, partition_count: int) -> Hub:
-        raise NotImplementedError  # an endpoint goes with every hub: see hub()
-
-    @asynccontextmanager
-    async def hub(self, partition_count: int) -> AsyncIterator[Hub]:
-        name = await new_hub(self.root, partition_count)
-        async with serving(self.root) as port:
-            hub = SdkHub(address(port, name))
-            try:
-                yield hub
-            finally:
-                await hub.close()
+class TestSdkHub(EndpointHubFactory):
+    def client(self, at: EventHubsAddress) -> Hub:
+        return SdkHub(at)
 
     test_a_hub_tells_its_partitions = DescriptionContract.test_a_hub_tells_its_partitions
     test_a_new_partition_is_empty = DescriptionContract.test_a_new_partition_is_empty

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from hubline.errors import ConfigError, HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.errors import HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.hubs.arguments import require_count, require_one_target, require_outgoing
 from hubline.hubs.hashing import partition_index
-from hubline.hubs.local.columns import require_outgoing, require_sizes
+from hubline.hubs.local.columns import require_sizes
 from hubline.model import (
     EVENT_SCHEMA,
     EventBatch,
@@ -207,8 +208,7 @@ class MemoryReceiver:
         self._is_closed = False
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        if count_max < 1:
-            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+        require_count(count_max)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -281,8 +281,7 @@ class MemorySender:
     ) -> None:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._hub.name)
-        if partition is not None and partition_key is not None:
-            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_one_target(partition, partition_key)
         require_outgoing(events)
         require_sizes(events, hub=self._hub.name)
         if partition is not None:

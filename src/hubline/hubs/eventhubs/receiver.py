@@ -32,7 +32,8 @@ from hubline.amqp.performatives import (
 from hubline.amqp.rows import Octets, Positions
 from hubline.amqp.transfers import Deliveries
 from hubline.amqp.types import Described, Symbol
-from hubline.errors import ConfigError, HubError, HubUnavailable, ReaderRefused
+from hubline.errors import HubError, HubUnavailable, ReaderRefused
+from hubline.hubs.arguments import require_count
 from hubline.hubs.eventhubs.conditions import (
     LINK_REDIRECT,
     NOT_FOUND,
@@ -130,8 +131,7 @@ class EventHubsReceiver:
         return self._last_sequence
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        if count_max < 1:
-            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+        require_count(count_max)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:

@@ -33,9 +33,10 @@ from hubline.errors import (
     HubUnavailable,
     PartitionNotFound,
 )
+from hubline.hubs.arguments import require_count, require_one_target, require_outgoing
 from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_refused, reader_stolen
 from hubline.hubs.eventhubs.positions import Progress, Start
-from hubline.hubs.eventhubs.sender import Share, require_outgoing, shared_out
+from hubline.hubs.eventhubs.sender import Share, shared_out
 from hubline.model import EVENT_SCHEMA, EventBatch, HubProperties, PartitionProperties, Position, PositionKind
 
 if TYPE_CHECKING:
@@ -209,8 +210,7 @@ class SdkReceiver:
         return self._last_sequence
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        if count_max < 1:
-            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+        require_count(count_max)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -306,8 +306,7 @@ class SdkSender:
     ) -> None:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._where.hub)
-        if partition is not None and partition_key is not None:
-            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_one_target(partition, partition_key)
         require_outgoing(events)
         if partition is not None:
             await self._hub.require_partition(partition)

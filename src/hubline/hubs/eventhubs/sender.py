@@ -32,7 +32,8 @@ from hubline.amqp.performatives import (
     Target,
 )
 from hubline.amqp.transfers import Deliveries
-from hubline.errors import ConfigError, EventTooLarge, HubError, HubUnavailable
+from hubline.errors import EventTooLarge, HubError, HubUnavailable
+from hubline.hubs.arguments import require_one_target, require_outgoing
 from hubline.hubs.eventhubs.conditions import (
     LINK_REDIRECT,
     MESSAGE_TOO_LARGE,
@@ -99,8 +100,7 @@ class EventHubsSender:
     ) -> None:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._hub)
-        if partition is not None and partition_key is not None:
-            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_one_target(partition, partition_key)
         require_outgoing(events)
         async with self._lock:
             shares = await shared_out(events, partition, partition_key, self._partition_ids)
@@ -311,17 +311,6 @@ async def shared_out(
         _part(events, np.flatnonzero(targets == target), None if target < 0 else ids[target])
         for target in np.unique(targets).tolist()
     ]
-
-
-def require_outgoing(events: pa.RecordBatch) -> None:
-    """Refuses columns that a hub cannot take."""
-    if not events.schema.equals(OUTGOING_SCHEMA):
-        raise ConfigError(
-            f"events to send need the columns of OUTGOING_SCHEMA ({', '.join(OUTGOING_SCHEMA.names)}), "
-            f"not {events.schema.names}: make them with hubline.model.outgoing"
-        )
-    if events.column("body").null_count:
-        raise ConfigError("a body is null: an event's body may be empty, but not missing")
 
 
 def _is_retryable(state: DeliveryState | None) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.errors import ConfigError, EventTooLarge
+from hubline.errors import EventTooLarge
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA, EventBatch
 
 # As the service takes: body, key and properties together.
@@ -69,18 +69,6 @@ class StoredBatch:
         """What is left of the batch from ``next_sequence`` on. Nothing is copied."""
         skipped = max(next_sequence - self.first_sequence, 0)
         return StoredBatch(self.first_sequence + skipped, self.enqueued_us, self.events.slice(skipped))
-
-
-def require_outgoing(events: pa.RecordBatch) -> None:
-    """Refuses columns that a hub cannot store."""
-    if not events.schema.equals(OUTGOING_SCHEMA):
-        raise ConfigError(
-            f"events to send need the columns of OUTGOING_SCHEMA ({', '.join(OUTGOING_SCHEMA.names)}), "
-            f"not {events.schema.names}: make them with hubline.model.outgoing"
-        )
-    if events.column("body").null_count:
-        index = pc.index(events.column("body").is_null(), True).as_py()
-        raise ConfigError(f"the body of event {index} is null: an event's body may be empty, but not missing")
 
 
 def require_sizes(events: pa.RecordBatch, *, hub: str) -> None:

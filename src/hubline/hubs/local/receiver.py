@@ -7,7 +7,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-from hubline.errors import ConfigError, HubError, PositionInvalid
+from hubline.errors import HubError, PositionInvalid
+from hubline.hubs.arguments import require_count
 from hubline.hubs.local.columns import received
 from hubline.hubs.local.life import HubReplaced, Life
 from hubline.hubs.local.partition import Opened
@@ -42,8 +43,7 @@ class LocalReceiver:
         return self._last_sequence
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        if count_max < 1:
-            raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+        require_count(count_max)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:

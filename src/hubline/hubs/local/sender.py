@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hubline.errors import ConfigError, HubError
+from hubline.errors import HubError
+from hubline.hubs.arguments import require_one_target, require_outgoing
 from hubline.hubs.hashing import partition_index, partition_indexes
 from hubline.hubs.local.appends import Share
-from hubline.hubs.local.columns import encode, require_outgoing, require_sizes
+from hubline.hubs.local.columns import encode, require_sizes
 from hubline.hubs.local.folder import Meta
 from hubline.hubs.local.session import Session
 from hubline.model import OUTGOING_SCHEMA
@@ -50,8 +51,7 @@ class LocalSender:
         return shares
 
     def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
-        if partition is not None and partition_key is not None:
-            raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        require_one_target(partition, partition_key)
         require_outgoing(events)
         if partition_key is not None:
             events = _with_key(events, partition_key)
