@@ -11,20 +11,26 @@ Every partition has one owner; events arrive in columnar batches; progress is ch
     processor.run()
 """
 
-from hubline.balance import Balanced, Fixed, Greedy
-from hubline.connect import open_hub, open_store
-from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, StartPositions, outgoing
-from hubline.processor import (
-    CheckpointPolicy,
-    FailureChoice,
-    InvalidPositionChoice,
-    LeaseOptions,
-    PartitionContext,
-    Processor,
-    ProcessorOptions,
-    ReleaseReason,
-    RetryPolicy,
-)
+import importlib
+from typing import TYPE_CHECKING
+
+from hubline import errors as errors  # costs nothing, and belongs to every name below
+
+if TYPE_CHECKING:
+    from hubline.balance import Balanced, Fixed, Greedy
+    from hubline.connect import open_hub, open_store
+    from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, StartPositions, outgoing
+    from hubline.processor import (
+        CheckpointPolicy,
+        FailureChoice,
+        InvalidPositionChoice,
+        LeaseOptions,
+        PartitionContext,
+        Processor,
+        ProcessorOptions,
+        ReleaseReason,
+        RetryPolicy,
+    )
 
 __all__ = [
     "Balanced",
@@ -49,3 +55,25 @@ __all__ = [
     "open_store",
     "outgoing",
 ]
+
+# Where each name comes from, if not from the processor.
+_ROOMS = {
+    "hubline.balance": ("Balanced", "Fixed", "Greedy"),
+    "hubline.connect": ("open_hub", "open_store"),
+    "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
+}
+_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+
+if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object
+
+    def __getattr__(name: str) -> object:
+        """Loads a name when it is first asked for: the command line's help must not cost Arrow."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES.get(name, "hubline.processor")), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
