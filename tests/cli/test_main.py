@@ -45,8 +45,17 @@ def test_every_parameter_has_its_environment_twin() -> None:
     assert len(parameters) > 30
     for path, parameter in parameters:
         if parameter.name not in TYPERS_OWN:
-            flag = max(parameter.opts, key=len)
-            assert parameter.envvar == "HUBLINE_" + flag.removeprefix("--").replace("-", "_").upper(), path
+            flag = max(parameter.opts, key=len).removeprefix("--").replace("-", "_").upper()
+            assert parameter.envvar in (f"HUBLINE_{flag}", f"HUBLINE_{path[-1].upper()}_{flag}"), path
+
+
+def test_environment_twin_means_one_thing() -> None:
+    meanings: dict[str, set[str | None]] = {}
+    for command in COMMANDS.values():
+        for parameter in command.params:
+            meanings.setdefault(parameter.envvar, set()).add(parameter.metavar)
+    meanings.pop(None, None)  # type: ignore[call-overload]  # Typer's own flags have no twin
+    assert {twin: found for twin, found in meanings.items() if len(found) > 1} == {}
 
 
 def test_help_tells_the_exit_codes(cli: Cli) -> None:

@@ -12,9 +12,14 @@ def env_twin(flag: str) -> str:
     return "HUBLINE_" + flag.lstrip("-").replace("-", "_").upper()
 
 
-def option(flag: str, help: str, **settings: Any) -> Any:  # noqa: A002 (Typer's word)
-    """A flag with its environment twin."""
-    return typer.Option(flag, help=help, envvar=env_twin(flag), **settings)
+def option(flag: str, help: str, *, verb: str = "", **settings: Any) -> Any:  # noqa: A002 (Typer's word)
+    """A flag with its environment twin.
+
+    One variable means one thing: where other verbs use the flag's name for something else, the twin of this one has
+    the ``verb`` in its name.
+    """
+    twin = env_twin(f"{verb}-{flag.lstrip('-')}" if verb else flag)
+    return typer.Option(flag, help=help, envvar=twin, **settings)
 
 
 HubArgument = Annotated[

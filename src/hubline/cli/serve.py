@@ -39,6 +39,7 @@ def serve(
             "--hub",
             "Create this hub if it is not there, with so many partitions; may be given several times. "
             "All hubs of the folder are served.",
+            verb="serve",
             metavar="NAME[:PARTITIONS]",
         ),
     ] = None,
