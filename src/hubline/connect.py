@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.config import (
     EventHubsAddress,
+    HubAddress,
     LocalHubAddress,
     MemoryAddress,
     PostgresAddress,
     SqliteAddress,
+    StoreAddress,
     Transport,
     parse_hub,
     parse_store,
@@ -29,17 +31,17 @@ TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
 """How Event Hubs are spoken to where an address does not say it."""
 
 
-def open_hub(hub: str | Hub) -> Hub:
+def open_hub(hub: str | HubAddress | Hub) -> Hub:
     """The hub of an address (see :func:`~hubline.config.parse_hub`); a hub is given back as it is."""
-    if not isinstance(hub, str):
-        return hub
-    match parse_hub(hub):
+    match parse_hub(hub) if isinstance(hub, str) else hub:
         case LocalHubAddress(root, name):
             from hubline.hubs.local import LocalHub
 
             return LocalHub(root, name)
         case EventHubsAddress() as address:
             return _event_hubs(address)
+        case opened:
+            return opened
 
 
 def _event_hubs(address: EventHubsAddress) -> Hub:
@@ -55,14 +57,12 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
     return EventHubsHub(address, transport=transport)
 
 
-def open_store(store: str | CheckpointStore) -> CheckpointStore:
+def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
     """The store of an address (see :func:`~hubline.config.parse_store`); a store is given back as it is.
 
     Within a process, all that name the same ``memory:`` address share one store.
     """
-    if not isinstance(store, str):
-        return store
-    match parse_store(store):
+    match parse_store(store) if isinstance(store, str) else store:
         case MemoryAddress(name):
             return _memory_store(name)
         case SqliteAddress(path):
@@ -73,6 +73,8 @@ def open_store(store: str | CheckpointStore) -> CheckpointStore:
             from hubline.stores.sql import PostgresStore
 
             return PostgresStore(conninfo)
+        case opened:
+            return opened
 
 
 _memory_stores: dict[str, MemoryStore] = {}

@@ -1,0 +1,62 @@
+"""The columns of the source: those of the JVM connector, in its order, and as Arrow has them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from hubline.errors import ConfigError
+from hubline.model import EventBatch
+
+SOURCE_SCHEMA: Final = StructType(
+    [
+        StructField("body", BinaryType()),
+        StructField("partition", StringType()),
+        StructField("offset", StringType()),
+        StructField("sequenceNumber", LongType()),
+        StructField("enqueuedTime", TimestampType()),
+        StructField("publisher", StringType()),
+        StructField("partitionKey", StringType()),
+        StructField("properties", MapType(StringType(), StringType())),
+        StructField("systemProperties", MapType(StringType(), StringType())),
+    ]
+)
+"""``publisher`` and ``systemProperties`` are always null: they are there so that existing jobs find their columns."""
+
+
+def require_schema(schema: StructType) -> None:
+    """Refuses a schema of the user's own that is not a choice of the source's columns."""
+    known = {field.name: field.dataType for field in SOURCE_SCHEMA}
+    for field in schema:
+        if field.name not in known:
+            raise ConfigError(f"there is no column {field.name!r}: the columns are {', '.join(known)}")
+        if field.dataType != known[field.name]:
+            wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
+            raise ConfigError(f"the column {field.name} is {wanted}, and not {given}")
+
+
+class Layout:
+    """Puts events into the columns that Spark was promised. Nothing is copied."""
+
+    def __init__(self, schema: StructType) -> None:
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+
+    def arranged(self, batch: EventBatch) -> pa.RecordBatch:
+        """The events with the promised columns, in their order and with their very types."""
+        events = batch.arrow
+        columns = [
+            events.column(field.name) if field.name in events.schema.names else pa.nulls(len(events), field.type)
+            for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -1,0 +1,32 @@
+"""Which Spark this works with, said before anything of it is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from typing import Final
+
+VERSION_MIN: Final = (4, 2)
+"""The first whose Python sources are told where a batch starts and how much it may take."""
+
+
+def require_pyspark() -> None:
+    """Raises ImportError with what to do, where pyspark is missing or too old."""
+    try:
+        found = importlib.metadata.version("pyspark")
+    except importlib.metadata.PackageNotFoundError:
+        found = None
+    if found is None:
+        raise ImportError("hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'")
+    require_version(found)
+
+
+def require_version(found: str) -> None:
+    """Raises ImportError if this version of Spark is too old."""
+    match = re.match(r"(\d+)\.(\d+)", found)
+    if match and (int(match[1]), int(match[2])) < VERSION_MIN:
+        wanted = ".".join(map(str, VERSION_MIN))
+        raise ImportError(
+            f"hubline.spark needs Spark {wanted} or later, and pyspark {found} is installed: before {wanted}, Python "
+            "sources cannot limit a batch, and are not told what is done. Upgrade with: pip install 'hubline[spark]'"
+        )

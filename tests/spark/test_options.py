@@ -1,0 +1,241 @@
+"""The options: every name, and what becomes of wrong ones."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from hubline.balance import Balanced, Fixed, Greedy
+from hubline.config import EventHubsAddress, LocalHubAddress
+from hubline.errors import ConfigError
+from hubline.model import Position
+from hubline.processor import InvalidPositionChoice
+from hubline.spark.options import IGNORED_OPTIONS, Options, parse_options
+
+KEY = "c2VjcmV0LXBsYW50ZWQta2V5"
+CONNECTION_STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={KEY}"
+HUB = f"{CONNECTION_STRING};EntityPath=telemetry"
+
+
+def options(**given: str) -> Options:
+    return parse_options({"hub": "local:/data/telemetry", **given})
+
+
+def connector(**given: object) -> str:
+    return json.dumps({"offset": None, "seqNo": -1, "enqueuedTime": None, "isInclusive": True, **given})
+
+
+class TestTheHub:
+    def test_it_is_an_address(self) -> None:
+        assert options().hub == LocalHubAddress(Path("/data"), "telemetry")
+
+    def test_a_relative_path_is_of_the_driver(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.chdir(tmp_path)
+
+        parsed = parse_options({"hub": "local:./telemetry"})
+
+        assert parsed.hub == LocalHubAddress(tmp_path.resolve(), "telemetry")
+
+    def test_the_connectors_name_for_it_is_taken_in_any_case(self) -> None:
+        parsed = parse_options({"EVENTHUBS.ConnectionString": HUB})
+
+        assert isinstance(parsed.hub, EventHubsAddress)
+        assert parsed.has_connector_names
+
+    def test_the_connectors_endpoint_with_the_hubs_name_is_taken(self) -> None:
+        endpoint = HUB.replace("windows.net/;", "windows.net/telemetry;")
+
+        assert parse_options({"eventhubs.connectionString": endpoint}).hub == parse_options({"hub": HUB}).hub
+
+    def test_it_may_come_from_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("TELEMETRY", HUB)
+
+        assert parse_options({"hub": "env:TELEMETRY"}).hub == parse_options({"hub": HUB}).hub
+
+    def test_an_encrypted_connection_string_is_explained(self) -> None:
+        with pytest.raises(ConfigError, match=r"EventHubsUtils\.encrypt"):
+            parse_options({"eventhubs.connectionString": "A" * 64 + "=="})
+
+    def test_it_is_required(self) -> None:
+        with pytest.raises(ConfigError, match='option "hub" is missing'):
+            parse_options({"start": "earliest"})
+
+    def test_no_repr_or_error_shows_its_key(self) -> None:
+        parsed = parse_options({"hub": HUB})
+        wrong = [
+            {"hub": HUB + ";Nonsense=1"},
+            {"hub": HUB, "grup": "x"},
+            {"hub": HUB, HUB: "x"},
+            {"hub": HUB, "start": HUB},
+            {"hub": HUB, "eventhubs.startingPositions": json.dumps({HUB: HUB})},
+            {"hub": HUB, "store": "postgresql://u:" + KEY + "@h:port/db"},
+            {"hub": HUB, "ownership": HUB},
+            {"hub": HUB, "owner": HUB + " "},
+            {"hub": HUB, "max_events": HUB},
+            {"hub": HUB, "timeout": HUB},
+        ]
+
+        assert KEY not in repr(parsed) + str(parsed.hub)
+        for given in wrong:
+            with pytest.raises(ConfigError) as caught:
+                parse_options(given)
+            assert KEY not in str(caught.value)
+            assert caught.value.__context__ is None
+
+    def test_the_options_pickle_small(self) -> None:
+        pickled = pickle.dumps(parse_options({"hub": HUB, "start": "earliest"}))
+
+        assert pickle.loads(pickled) == parse_options({"hub": HUB, "start": "earliest"})  # noqa: S301 - our own
+        assert len(pickled) < 4096
+
+
+class TestUnknownOptions:
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            ("grup", "group"),
+            ("maxEventPerTrigger", "maxEventsPerTrigger"),
+            ("startingPosition", "eventhubs.startingPosition"),
+            ("consumerGroup", "eventhubs.consumerGroup"),
+            ("max-events", "max_events"),
+        ],
+    )
+    def test_the_nearest_is_suggested(self, given: str, meant: str) -> None:
+        with pytest.raises(ConfigError, match=f"did you mean {meant}"):
+            options(**{given: "1"})
+
+    def test_without_a_near_one_all_are_listed(self) -> None:
+        with pytest.raises(ConfigError, match="the options are end, ends"):
+            options(zzzzzzzz="1")
+
+    def test_two_names_for_one_thing_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match=r"group and eventhubs\.consumerGroup mean the same"):
+            options(group="a", **{"eventhubs.consumerGroup": "b"})
+
+    def test_what_the_connector_needed_and_this_one_does_not_is_let_by(self) -> None:
+        assert options(**dict.fromkeys(IGNORED_OPTIONS, "1")) == options()
+
+    def test_the_connectors_entra_callback_is_explained(self) -> None:
+        with pytest.raises(ConfigError, match="eventhubs://NAMESPACE/NAME"):
+            options(**{"eventhubs.useAadAuth": "true"})
+
+
+class TestPositions:
+    @pytest.mark.parametrize(
+        ("text", "position"),
+        [
+            ("earliest", Position.earliest()),
+            ("latest", Position.latest()),
+            ("sequence:5:inclusive", Position.sequence(5, inclusive=True)),
+            (connector(offset="-1"), Position.earliest()),
+            (connector(offset=-1), Position.earliest()),
+            (connector(offset="@latest"), Position.latest()),
+            (connector(seqNo=100), Position.sequence(100, inclusive=True)),
+            (connector(offset="123", isInclusive=False), Position.offset("123")),
+            (
+                connector(enqueuedTime="2026-01-31T12:00:00.000000Z"),
+                Position.enqueued(datetime(2026, 1, 31, 12, tzinfo=UTC)),
+            ),
+        ],
+    )
+    def test_a_start_is_hublines_or_the_connectors(self, text: str, position: Position) -> None:
+        start = options(start=text).start
+
+        assert start is not None
+        assert start.for_partition("0") == position
+
+    def test_the_connectors_positions_by_partition(self) -> None:
+        key = json.dumps({"ehName": "telemetry", "partitionId": 2})
+        start = options(
+            **{"eventhubs.startingPositions": json.dumps({key: json.loads(connector(seqNo=7))}), "start": "earliest"}
+        ).start
+
+        assert start is not None
+        assert start.for_partition("2") == Position.sequence(7, inclusive=True)
+        assert start.for_partition("0") == Position.earliest()
+
+    def test_an_end_is_before_its_event_unless_said_otherwise(self) -> None:
+        assert options(end="time:2026-01-31T12:00:00Z").end.general.inclusive is False
+        assert options(end="sequence:5:inclusive").end.general.inclusive is True
+
+    def test_a_stream_has_no_silent_start(self) -> None:
+        with pytest.raises(ConfigError, match='a stream needs the option "start"'):
+            _ = options().stream_start
+
+    def test_with_the_connectors_names_a_stream_starts_where_it_did(self) -> None:
+        assert parse_options({"eventhubs.connectionString": HUB}).stream_start.general == Position.latest()
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "{",
+            "[]",
+            "{}",
+            '{"offset": null, "seqNo": -1}',
+            '{"seqNo": "5"}',
+            '{"seqNo": true}',
+            '{"offset": "", "isInclusive": 1}',
+            '{"sequence": 5}',
+            "yesterday",
+            '{"a":' * 10_000,
+        ],
+    )
+    def test_nonsense_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigError, match="the option start"):
+            options(start=text)
+
+
+class TestTheRest:
+    def test_ownership(self) -> None:
+        store = {"store": "sqlite:////tmp/state.db"}
+
+        assert options(ownership="all").strategy is None
+        assert isinstance(options(ownership="balanced", **store).strategy, Balanced)
+        assert isinstance(options(ownership="greedy", **store).strategy, Greedy)
+        assert isinstance(options(ownership="fixed:3", **store).strategy, Fixed)
+
+    def test_ownership_needs_a_store(self) -> None:
+        with pytest.raises(ConfigError, match="needs a store"):
+            options(ownership="greedy")
+
+    def test_a_store_of_one_process_is_refused(self) -> None:
+        with pytest.raises(ConfigError, match="memory:"):
+            options(store="memory:")
+
+    def test_the_connectors_word_for_lost_data(self) -> None:
+        assert options(failOnDataLoss="false").on_invalid_position is InvalidPositionChoice.EARLIEST
+        assert options(failOnDataLoss="true").on_invalid_position is InvalidPositionChoice.FAIL
+
+    def test_durations_may_be_the_connectors(self) -> None:
+        assert options(**{"eventhubs.receiverTimeout": "PT00H03M20S"}).timeout_seconds == 200
+        assert options(timeout="30s").timeout_seconds == 30
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("max_events", "0"),
+            ("max_events", "-1"),
+            ("max_events", "1e9"),
+            ("max_events", "9" * 30),
+            ("max_bytes", "0"),
+            ("tasks", "0"),
+            ("tasks", "1000000"),
+            ("split_events", "x"),
+            ("timeout", "0s"),
+            ("timeout", "PT"),
+            ("outage", "forever"),
+            ("group", "../etc"),
+            ("owner", "a b"),
+            ("lease", "0s"),
+            ("on_invalid_position", "skip"),
+            ("ownership", "fixed:0"),
+            ("hub", "\x00"),
+        ],
+    )
+    def test_hostile_values_are_refused(self, name: str, value: str) -> None:
+        with pytest.raises(ConfigError, match=rf"option {name}"):
+            options(**{name: value})
