@@ -377,6 +377,17 @@ class GroupState:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreExamination:
+    """What a store shows to who looks for faults: its own time of day, and the checkpoints that do not read back.
+
+    ``damaged`` maps partitions to what is wrong with their checkpoint, and how to mend it.
+    """
+
+    time: datetime
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class HubProperties:
     """What a hub is."""
 

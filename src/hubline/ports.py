@@ -8,7 +8,7 @@ have taken effect, and callers live with both.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from hubline.model import (
     PartitionKey,
     PartitionProperties,
     Position,
+    StoreExamination,
 )
 
 
@@ -167,3 +168,15 @@ class CheckpointStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Examinable(Protocol):
+    """A store that more can be learned of than its work needs. People ask it, by ``hubline doctor``; no processor does.
+
+    Not every store is: one without a clock of its own, and whose records cannot be damaged, has nothing to tell.
+    """
+
+    async def examine(self, group: GroupKey) -> StoreExamination:
+        """Reads, and changes nothing."""
+        ...

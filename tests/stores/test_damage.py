@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -176,6 +177,17 @@ def test_a_checkpoint_of_another_type_stops_its_partition_only(sqlite_file: Sqli
     play(sqlite_file, scenario)
 
 
+def test_the_stores_own_time_is_told(database: SqlDatabase) -> None:
+    async def scenario(store: SqlStore) -> None:
+        before = datetime.now(UTC)
+        examined = await store.examine(GROUP)
+        # The database is on this machine; SQLite tells milliseconds.
+        assert before - timedelta(milliseconds=1) <= examined.time <= datetime.now(UTC)
+        assert examined.damaged == {}
+
+    play(database, scenario)
+
+
 async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: str, told: str) -> None:
     fine = Checkpoint(GROUP.partition("1"), "7", 7)
     for checkpoint in (Checkpoint(KEY, "7", 7), fine):
@@ -184,6 +196,9 @@ async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: 
     database.execute(f"UPDATE hubline_checkpoint SET {change} WHERE partition_id = '0'")
 
     assert await store.list_checkpoints(GROUP) == [fine]
+    examined = await store.examine(GROUP)
+    assert list(examined.damaged) == ["0"]
+    assert told in examined.damaged["0"]
     with pytest.raises(RecordDamaged, match=r"table hubline_checkpoint, row .* partition_id='0'") as damaged:
         await store.fence(KEY, 2)
     assert (damaged.value.partition, damaged.value.record) == ("0", "hubline_checkpoint")

@@ -56,6 +56,7 @@ _LOCKED_ROWS = """(
 _QUERIES = queries_for(
     Dialect(
         now="clock_timestamp()",  # now() is when the transaction began
+        epoch_seconds="CAST(extract(epoch FROM clock_timestamp()) AS float8)",
         age=lambda column: (
             f"CASE WHEN {column} IS NOT NULL "  # greatest() ignores a NULL
             f"THEN CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8) END"

@@ -19,6 +19,7 @@ class Dialect:
     """What a database spells in its own way: SQL text, never values."""
 
     now: str
+    epoch_seconds: str  # the same as seconds since 1970, as a float
     age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is no time
     rows: str  # :rows as a subquery with columns new_partition, new_owner, new_epoch, known_version
     locked_rows: str  # the same, once the ownership record of each is locked, one after the other
@@ -95,6 +96,8 @@ class Queries:
         SELECT partition_id, epoch, "offset", sequence_number FROM hubline_checkpoint WHERE {group}
     """
 
+    read_clock: str = "SELECT {epoch_seconds}"
+
     read_checkpoint: str = 'SELECT epoch, "offset", sequence_number FROM hubline_checkpoint WHERE {key}'
 
     # One statement: between reading the position and raising the epoch the former owner could still write.
@@ -138,6 +141,7 @@ def queries_for(dialect: Dialect) -> Queries:
     ages = {"modified_age": dialect.age("modified_at"), "requested_age": dialect.age("requested_at")}
     parts = {
         "now": dialect.now,
+        "epoch_seconds": dialect.epoch_seconds,
         "rows": dialect.rows,
         "locked_rows": dialect.locked_rows,
         "skip_locked": dialect.skip_locked,

@@ -82,6 +82,17 @@ def read_checkpoints(group: GroupKey, rows: list[Row]) -> list[Checkpoint]:
     return found
 
 
+def damaged_checkpoints(group: GroupKey, rows: list[Row]) -> dict[str, str]:
+    """Of the rows of ``list_checkpoints`` those that do not read back, and what is wrong with each."""
+    damaged: dict[str, str] = {}
+    for partition, *row in rows:
+        try:
+            read_checkpoint(group.partition(_text("partition_id", partition)), tuple(row))
+        except (_Damage, RecordDamaged) as problem:
+            damaged[str(partition)] = str(problem)
+    return damaged
+
+
 def _ownership(group: GroupKey, row: Row | list[object]) -> Ownership:
     partition, owner_id, epoch, version, age, requested_by, request_age = row
     is_requested = requested_by is not None

@@ -30,6 +30,7 @@ _NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"  # millise
 _QUERIES = queries_for(
     Dialect(
         now=_NOW,
+        epoch_seconds=f"{_NOW} / 1000.0",
         age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {_NOW} - {column}) / 1000.0 END",
         rows=_ROWS,
         locked_rows=_ROWS,  # a transaction here locks the whole database

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from itertools import groupby
 
-from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey
+from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey, StoreExamination
 from hubline.stores.fencing import NOBODY, fenced
 from hubline.stores.sql.database import Connection, Database, Params, Statement
 from hubline.stores.sql.pool import CALL_SECONDS_MAX, ConnectionPool
 from hubline.stores.sql.queries import Queries
-from hubline.stores.sql.records import read_checkpoint, read_checkpoints, read_group, read_written
+from hubline.stores.sql.records import damaged_checkpoints, read_checkpoint, read_checkpoints, read_group, read_written
 
 MEMBER_SECONDS_MAX = 86_400.0
 """A member not heard of for a day is deleted when another renews: no lease is that long, and the table stays small."""
@@ -126,6 +127,18 @@ class SqlStore:
         taking = Statement(self._queries.take_ownership, _of_partition(key))
         resetting = Statement(self._queries.reset_checkpoint, _of_checkpoint(key, checkpoint))
         await self._pool.run(lambda connection: connection.write(taking, resetting))
+
+    async def examine(self, group: GroupKey) -> StoreExamination:
+        clock = Statement(self._queries.read_clock, {})
+        listing = Statement(self._queries.list_checkpoints, _of_group(group))
+
+        def work(connection: Connection) -> StoreExamination:
+            ((seconds,),) = connection.read(clock)
+            assert isinstance(seconds, float)  # noqa: S101 (the query has no other answer)
+            damaged = damaged_checkpoints(group, connection.read(listing))
+            return StoreExamination(datetime.fromtimestamp(seconds, UTC), damaged)
+
+        return await self._pool.run(work)
 
     async def close(self) -> None:
         await self._pool.close()
