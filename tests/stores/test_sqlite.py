@@ -171,8 +171,8 @@ def test_a_full_disk_loses_the_call_and_nothing_else(sqlite_file: SqliteFile) ->
 
 
 def limit_pages(connection: Connection, page_count_max: int) -> None:
-    assert isinstance(connection, sqlite._SqliteConnection)
-    connection._driver.execute(f"PRAGMA max_page_count = {page_count_max}")
+    assert isinstance(connection, sqlite.SqliteConnection)
+    connection.driver.execute(f"PRAGMA max_page_count = {page_count_max}")
 
 
 def test_a_limit_on_the_size_of_files_is_named(sqlite_file: SqliteFile) -> None:
@@ -265,8 +265,8 @@ def test_what_was_answered_is_synced_to_disk(sqlite_file: SqliteFile) -> None:
 
 
 def pragmas(connection: Connection) -> list[object]:
-    assert isinstance(connection, sqlite._SqliteConnection)
-    return [connection._driver.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
+    assert isinstance(connection, sqlite.SqliteConnection)
+    return [connection.driver.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
 
 
 def test_an_sqlite_without_returning_is_refused(sqlite_file: SqliteFile, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,10 +33,10 @@ _CONNECTION_DEFAULTS = {
 }
 
 # Renewals and claims re-read a row they had to wait for, which only this isolation level does.
-_SESSION = f"""
+_SESSION = """
     SET default_transaction_isolation = 'read committed';
-    SET statement_timeout = '{STATEMENT_SECONDS_MAX}s';
-    SET idle_in_transaction_session_timeout = '{STATEMENT_SECONDS_MAX}s';
+    SET statement_timeout = '{seconds}s';
+    SET idle_in_transaction_session_timeout = '{seconds}s';
 """
 
 _ROWS = """(
@@ -53,7 +53,7 @@ _LOCKED_ROWS = """(
     ) AS locked
 )"""
 
-_QUERIES = queries_for(
+QUERIES = queries_for(
     Dialect(
         now="clock_timestamp()",  # now() is when the transaction began
         epoch_seconds="CAST(extract(epoch FROM clock_timestamp()) AS float8)",
@@ -64,6 +64,7 @@ _QUERIES = queries_for(
         rows=_ROWS,
         locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
         skip_locked="FOR UPDATE SKIP LOCKED",
+        locked="FOR NO KEY UPDATE",
         largest="greatest",
         parameter=r"%(\1)s",
     )
@@ -80,15 +81,18 @@ class PostgresStore(SqlStore):
     """A :class:`~hubline.ports.CheckpointStore` in the database that ``conninfo``, a URL for libpq, names."""
 
     def __init__(self, conninfo: Secret, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        super().__init__(_PostgresDatabase(conninfo), _QUERIES, call_seconds_max=call_seconds_max)
+        super().__init__(PostgresDatabase(conninfo), QUERIES, call_seconds_max=call_seconds_max)
 
 
-class _PostgresDatabase:
-    def __init__(self, conninfo: Secret) -> None:
+class PostgresDatabase:
+    """Where connections to a PostgreSQL server come from; for the store, and for a sink in the same database."""
+
+    def __init__(self, conninfo: Secret, *, statement_seconds_max: int = STATEMENT_SECONDS_MAX) -> None:
         if (problem := _problem(conninfo)) is not None:
             raise ConfigError(problem)
         params = conninfo_to_dict(conninfo.reveal())
         self._conninfo = conninfo
+        self._statement_seconds_max = statement_seconds_max
         self._password = Secret(str(params.get("password", "")))
         self._defaults = {name: value for name, value in _CONNECTION_DEFAULTS.items() if name not in params}
         place = ":".join(str(params[name]) for name in ("host", "port") if name in params)
@@ -96,15 +100,15 @@ class _PostgresDatabase:
             f"the PostgreSQL store {params.get('dbname', '')!r} at {place or 'localhost'}"
         )
 
-    def connect(self) -> _PostgresConnection:
+    def connect(self) -> PostgresConnection:
         driver = psycopg.connect(
             make_conninfo(self._conninfo.reveal(), **self._defaults),
             autocommit=True,
             prepare_threshold=None,  # works behind any connection pooler, and plans with the values at hand
         )
-        connection = _PostgresConnection(driver)
+        connection = PostgresConnection(driver)
         try:
-            connection.run_script(_SESSION)
+            connection.run_script(_SESSION.format(seconds=self._statement_seconds_max))
             migrate(connection, load_migrations("postgres"), table_exists=_TABLE_EXISTS)
         except BaseException:
             connection.close()
@@ -168,9 +172,9 @@ def _problem(conninfo: Secret) -> str | None:
     return None
 
 
-class _PostgresConnection:
+class PostgresConnection:
     def __init__(self, driver: psycopg.Connection[Row]) -> None:
-        self._driver = driver
+        self.driver = driver
         # A second handle on the same socket, for what other threads do, and for a look without reading.
         self._socket = socket.socket(fileno=os.dup(driver.fileno()))
 
@@ -181,24 +185,24 @@ class _PostgresConnection:
         if len(statements) == 1:
             return [self.read(statements[0])]  # a transaction by itself
         # All is sent before the first answer is read.
-        with self._driver.pipeline(), self._driver.transaction():
+        with self.driver.pipeline(), self.driver.transaction():
             cursors = [self._execute(statement) for statement in statements]
         return [_rows(cursor) for cursor in cursors]
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        with self._driver.transaction():
-            self._driver.execute("SELECT pg_advisory_xact_lock(%s)", [_MIGRATION_LOCK])
+        with self.driver.transaction():
+            self.driver.execute("SELECT pg_advisory_xact_lock(%s)", [_MIGRATION_LOCK])
             yield
 
     def run_script(self, text: str) -> None:
-        self._driver.execute(text.encode())
+        self.driver.execute(text.encode())
 
     def is_usable(self) -> bool:
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return not self._driver.closed
+            return not self.driver.closed
         except OSError:
             return False
         return False  # the server ended the connection, or is saying why it will
@@ -209,10 +213,10 @@ class _PostgresConnection:
 
     def close(self) -> None:
         self._socket.close()
-        self._driver.close()
+        self.driver.close()
 
     def _execute(self, statement: Statement) -> psycopg.Cursor[Row]:
-        return self._driver.execute(statement.query.encode(), statement.params)
+        return self.driver.execute(statement.query.encode(), statement.params)
 
 
 def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:

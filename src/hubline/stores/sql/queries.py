@@ -24,6 +24,7 @@ class Dialect:
     rows: str  # :rows as a subquery with columns new_partition, new_owner, new_epoch, known_version
     locked_rows: str  # the same, once the ownership record of each is locked, one after the other
     skip_locked: str  # ends a subquery whose rows are to be locked, except those that others have locked
+    locked: str  # ends a query whose row is to be locked until the transaction ends
     largest: str  # the function that returns its largest argument
     parameter: str  # what :name becomes, as a replacement for re.sub
 
@@ -100,6 +101,9 @@ class Queries:
 
     read_checkpoint: str = 'SELECT epoch, "offset", sequence_number FROM hubline_checkpoint WHERE {key}'
 
+    # The first statement of a sink's transaction: from then on nobody else moves the checkpoint or takes its fence.
+    lock_checkpoint: str = 'SELECT epoch, "offset", sequence_number FROM hubline_checkpoint WHERE {key} {locked}'
+
     # One statement: between reading the position and raising the epoch the former owner could still write.
     fence: str = """
         INSERT INTO hubline_checkpoint (namespace, hub, consumer_group, partition_id, epoch, updated_at)
@@ -145,6 +149,7 @@ def queries_for(dialect: Dialect) -> Queries:
         "rows": dialect.rows,
         "locked_rows": dialect.locked_rows,
         "skip_locked": dialect.skip_locked,
+        "locked": dialect.locked,
         "largest": dialect.largest,
         "seen_age": dialect.age("seen_at"),
         "group": GROUP,

@@ -27,7 +27,7 @@ _ROWS = """(
 )"""
 _NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"  # milliseconds since 1970
 
-_QUERIES = queries_for(
+QUERIES = queries_for(
     Dialect(
         now=_NOW,
         epoch_seconds=f"{_NOW} / 1000.0",
@@ -35,6 +35,7 @@ _QUERIES = queries_for(
         rows=_ROWS,
         locked_rows=_ROWS,  # a transaction here locks the whole database
         skip_locked="",
+        locked="",
         largest="max",
         parameter=r":\1",
     )
@@ -47,21 +48,23 @@ class SqliteStore(SqlStore):
     """A :class:`~hubline.ports.CheckpointStore` in the file at ``path``, made if need be; its folder must be there."""
 
     def __init__(self, path: Path | str, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        super().__init__(_SqliteDatabase(Path(path).absolute()), _QUERIES, call_seconds_max=call_seconds_max)
+        super().__init__(SqliteDatabase(Path(path).absolute()), QUERIES, call_seconds_max=call_seconds_max)
 
 
-class _SqliteDatabase:
+class SqliteDatabase:
+    """Where connections to an SQLite file come from; for the store, and for a sink in the same file."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self.shown = f"the SQLite store {path}"
 
-    def connect(self) -> _SqliteConnection:
+    def connect(self) -> SqliteConnection:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             raise StoreError(
                 f"{self.shown} needs SQLite {'.'.join(map(str, SQLITE_VERSION_MIN))} or later, and this Python has "
                 f"{sqlite3.sqlite_version}: use another build of Python, or a PostgreSQL store"
             )
-        connection = _SqliteConnection(self._path)
+        connection = SqliteConnection(self._path)
         try:
             connection.prepare()
             migrate(connection, load_migrations("sqlite"), table_exists=_TABLE_EXISTS)
@@ -105,21 +108,21 @@ _HOPELESS = {
 }
 
 
-class _SqliteConnection:
+class SqliteConnection:
     def __init__(self, path: Path) -> None:
         self._path = path
         # Transactions are begun and ended here by hand. Threads take turns with it.
-        self._driver = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False)
+        self.driver = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False)
         # Bytes that are no text must fail one record, not the whole list.
-        self._driver.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
+        self.driver.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
         self._file = _identity(path)
 
     def prepare(self) -> None:
-        self._driver.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
-        self._driver.execute("PRAGMA synchronous = FULL")  # what was answered survives a power cut
+        self.driver.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+        self.driver.execute("PRAGMA synchronous = FULL")  # what was answered survives a power cut
 
     def read(self, statement: Statement) -> list[Row]:
-        return self._driver.execute(statement.query, statement.params).fetchall()
+        return self.driver.execute(statement.query, statement.params).fetchall()
 
     def write(self, *statements: Statement) -> list[list[Row]]:
         with self.exclusive():
@@ -128,13 +131,13 @@ class _SqliteConnection:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         # IMMEDIATE: a transaction that starts by reading fails at its first write if another one wrote meanwhile.
-        self._driver.execute("BEGIN IMMEDIATE")
+        self.driver.execute("BEGIN IMMEDIATE")
         try:
             yield
-            self._driver.execute("COMMIT")
+            self.driver.execute("COMMIT")
         except BaseException:
-            if self._driver.in_transaction:  # SQLite itself rolls back on some errors
-                self._driver.execute("ROLLBACK")
+            if self.driver.in_transaction:  # SQLite itself rolls back on some errors
+                self.driver.execute("ROLLBACK")
             raise
 
     def run_script(self, text: str) -> None:
@@ -143,7 +146,7 @@ class _SqliteConnection:
         for piece in text.split(";"):
             statement += f"{piece};"
             if sqlite3.complete_statement(statement):  # not so in a comment, a string or a trigger
-                self._driver.execute(statement)
+                self.driver.execute(statement)
                 statement = ""
 
     def is_usable(self) -> bool:
@@ -151,10 +154,10 @@ class _SqliteConnection:
         return _identity(self._path) == self._file
 
     def cut(self) -> None:
-        self._driver.interrupt()
+        self.driver.interrupt()
 
     def close(self) -> None:
-        self._driver.close()
+        self.driver.close()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

@@ -93,17 +93,7 @@ class SqlStore:
         await self._pool.run(lambda connection: connection.write(*requests))
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
-        fencing = Statement(self._queries.fence, {**_of_partition(key), "epoch": epoch})
-
-        def work(connection: Connection) -> Checkpoint | None:
-            (rows,) = connection.write(fencing)
-            if not rows:
-                held_epoch, _ = self._stored_checkpoint(connection, key)
-                raise fenced(key, epoch=epoch, held_epoch=held_epoch)
-            _, checkpoint = read_checkpoint(key, rows[0])
-            return checkpoint
-
-        return await self._pool.run(work)
+        return await self._pool.run(lambda connection: take_fence(connection, self._queries, key, epoch=epoch))
 
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
         listing = Statement(self._queries.list_checkpoints, _of_group(group))
@@ -111,12 +101,12 @@ class SqlStore:
 
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         key = checkpoint.key
-        moving = Statement(self._queries.update_checkpoint, {**_of_checkpoint(key, checkpoint), "epoch": epoch})
+        moving = Statement(self._queries.update_checkpoint, {**of_checkpoint(key, checkpoint), "epoch": epoch})
 
         def work(connection: Connection) -> None:
             (rows,) = connection.write(moving)
             if not rows:
-                held_epoch, _ = self._stored_checkpoint(connection, key)
+                held_epoch, _ = stored_checkpoint(connection, self._queries, key)
                 if held_epoch != epoch:
                     raise fenced(key, epoch=epoch, held_epoch=held_epoch)
                 # Otherwise what is stored is as far already, or further.
@@ -124,8 +114,8 @@ class SqlStore:
         await self._pool.run(work)
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
-        taking = Statement(self._queries.take_ownership, _of_partition(key))
-        resetting = Statement(self._queries.reset_checkpoint, _of_checkpoint(key, checkpoint))
+        taking = Statement(self._queries.take_ownership, of_partition(key))
+        resetting = Statement(self._queries.reset_checkpoint, of_checkpoint(key, checkpoint))
         await self._pool.run(lambda connection: connection.write(taking, resetting))
 
     async def examine(self, group: GroupKey) -> StoreExamination:
@@ -150,23 +140,36 @@ class SqlStore:
             (fresh if claim.version is None else known).append(claim)
         return (self._queries.insert_ownership, fresh), (self._queries.update_ownership, known)
 
-    def _stored_checkpoint(self, connection: Connection, key: PartitionKey) -> tuple[int, Checkpoint | None]:
-        """Who holds the fence, and the checkpoint. A row that is missing is held by nobody."""
-        rows = connection.read(Statement(self._queries.read_checkpoint, _of_partition(key)))
-        return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
+
+def take_fence(connection: Connection, queries: Queries, key: PartitionKey, *, epoch: int) -> Checkpoint | None:
+    """Takes the partition's checkpoint for the epoch: the one way to do it, for stores and sinks alike."""
+    (rows,) = connection.write(Statement(queries.fence, {**of_partition(key), "epoch": epoch}))
+    if not rows:
+        held_epoch, _ = stored_checkpoint(connection, queries, key)
+        raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+    _, checkpoint = read_checkpoint(key, rows[0])
+    return checkpoint
+
+
+def stored_checkpoint(connection: Connection, queries: Queries, key: PartitionKey) -> tuple[int, Checkpoint | None]:
+    """Who holds the fence, and the checkpoint. A row that is missing is held by nobody."""
+    rows = connection.read(Statement(queries.read_checkpoint, of_partition(key)))
+    return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
 
 
 def _of_group(group: GroupKey) -> Params:
     return {"namespace": group.namespace, "hub": group.hub, "consumer_group": group.group}
 
 
-def _of_partition(key: PartitionKey) -> Params:
+def of_partition(key: PartitionKey) -> Params:
+    """The values of a query that names a partition."""
     return {**_of_group(key.group_key), "partition_id": key.partition}
 
 
-def _of_checkpoint(key: PartitionKey, checkpoint: Checkpoint | None) -> Params:
+def of_checkpoint(key: PartitionKey, checkpoint: Checkpoint | None) -> Params:
+    """The values of a query that writes a checkpoint."""
     return {
-        **_of_partition(key),
+        **of_partition(key),
         "offset": None if checkpoint is None else checkpoint.offset,
         "sequence_number": None if checkpoint is None else checkpoint.sequence_number,
     }
