@@ -12,5 +12,6 @@ from hubline.spark.versions import require_pyspark
 require_pyspark()
 
 from hubline.spark.datasource import EventHubs  # noqa: E402 - its imports fail in less clear words without Spark
+from hubline.spark.session import session  # noqa: E402
 
-__all__ = ["EventHubs"]
+__all__ = ["EventHubs", "session"]

@@ -1,0 +1,69 @@
+"""What Spark must not show: the regular expressions (Java's) by which it hides secrets, ours joined to the user's.
+
+Spark hides by four settings. Setting one replaces its default, so each default stands here too, and a user's own
+expression is joined to ours: nobody undoes the hiding by adding to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+# Settings, options and environment variables whose value is hidden whole, by their name or by what the value holds.
+# The first line is Spark's own default.
+_NAMES_AND_VALUES: Final = (
+    r"secret|password|token|access[.]?key",
+    r"passwd|credential|signature|shared_?access|account_?key|connection[-._]?string|api[-._]?key",
+    # Passwords in URLs; those of libpq and JDBC have the word password in them.
+    r"://[^/@\s]*:[^\s]*@",
+    r"[?&;]sig=",
+)
+
+_OPTION_NAMES: Final = (r"url",)
+
+_END: Final = r"""[^;&,\s"'`)\]}]"""
+# Pieces of any text that Spark produces: plans, descriptions, errors that quote them.
+_PIECES: Final = (
+    # Keys of connection strings. Base64 has no quotes, commas, semicolons or spaces.
+    rf"(?:SharedAccessKey|AccountKey|SharedSecretValue)\s*=\s*{_END}+",
+    # A signature has blanks in it: SharedAccessSignature sr=...&sig=...&se=...&skn=...
+    r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
+    rf"(?<![A-Za-z0-9])sig=(?:{_END}|%)+",
+    r"(?<=://)[^\s/@:\"'`]*:[^\s\"'`]*@",
+    rf"""(?:password|passwd|pwd|client_?secret|secret|token)\s*=\s*(?:'[^']*'|"[^"]*"|{_END}+)""",
+)
+
+
+def _any_of(*alternatives: str) -> str:
+    return "(?i:" + "|".join(alternatives) + ")"
+
+
+HIDING: Final[Mapping[str, str]] = {
+    "spark.redaction.regex": _any_of(*_NAMES_AND_VALUES),
+    "spark.sql.redaction.options.regex": _any_of(*_OPTION_NAMES, *_NAMES_AND_VALUES),
+    "spark.redaction.string.regex": _any_of(*_PIECES),
+    "spark.sql.redaction.string.regex": _any_of(*_PIECES),
+}
+"""By setting, what is hidden."""
+
+_HIDDEN: Final = re.compile(HIDING["spark.redaction.regex"])
+
+
+def hiding(given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that hide secrets, with those of the user in them."""
+    texts = given.get("spark.redaction.string.regex")
+    # Without its own expression, SQL goes by the general one.
+    given = {**({"spark.sql.redaction.string.regex": texts} if texts else {}), **given}
+    return {name: _joined(ours, given.get(name)) for name, ours in HIDING.items()}
+
+
+def is_hidden(name: str, value: str) -> bool:
+    """Whether a setting looks as if it held a secret. (The expressions themselves are full of such words.)"""
+    return name not in HIDING and any(_HIDDEN.search(text) for text in (name, value))
+
+
+def _joined(ours: str, given: str | None) -> str:
+    if not given or ours in given:
+        return given or ours
+    return f"(?:{given})|{ours}"

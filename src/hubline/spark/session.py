@@ -1,0 +1,203 @@
+"""A Spark session with the settings that matter for hubs: quick micro-batches, retries, and hidden secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hubline.errors import ConfigError
+from hubline.spark.java import find_java, java_home
+from hubline.spark.redaction import HIDING, hiding, is_hidden
+
+if TYPE_CHECKING:
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+# A task that fails is tried so often in all, as on a cluster; plain local[N] gives up at once.
+TASK_ATTEMPTS: Final = 4
+LOCAL_MASTER: Final = f"local[*,{TASK_ATTEMPTS}]"
+
+LOOPBACK: Final = "127.0.0.1"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # Sockets that other users of the machine cannot connect to, and that save about 40 ms a micro-batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Connections to hubs are kept in the workers.
+    "spark.python.worker.reuse": "true",
+    # Times of events are in UTC; so is what is shown of them.
+    "spark.sql.session.timeZone": "UTC",
+    # Filters by time and partition decide what is read at all.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # By rows alone (10,000), events of 1 MB would make batches of 10 GB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.log.level": "WARN",
+}
+"""What a session of any kind gets."""
+
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # The default starts some 40 processes a micro-batch to write its logs: these two make 15 ms of 70. They are for
+    # folders of this machine, which is where a session without a cluster keeps its checkpoints.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+}
+"""What a session without a cluster gets in addition."""
+
+_LOCAL: Final = re.compile(r"local(?:\[(?P<cores>[^\],]+)(?P<attempts>,[^\]]+)?\])?")
+
+
+def session(app_name: str = "hubline", *, master: str | None = None, **config: object) -> SparkSession:
+    """A session in which ``format("eventhubs")`` is known, with the settings that were measured to matter.
+
+        spark = hubline.spark.session("billing", **{"spark.sql.shuffle.partitions": 4})
+
+    ``config`` is any of Spark's settings; it wins over ours, as do ``spark-defaults.conf`` and what spark-submit was
+    given, but for redaction: expressions of your own are joined to ours. Without a ``master`` anywhere it runs on this
+    machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
+    looked for first, see :func:`~hubline.spark.java.find_java`.
+
+    A session that runs already is given back if it has the settings asked for; otherwise ConfigError names those that
+    differ, since Spark would ignore them in silence.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    given = _given(app_name, master, config)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        running = SparkSession.builder.getOrCreate()
+        _require_same(running, given)
+        return _prepared(running)
+    if "spark.master" not in given and not _is_told_a_master():
+        given["spark.master"] = LOCAL_MASTER
+    with _surroundings(given):
+        conf = _completed(_started_with(given), given)
+        return _prepared(SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> dict[str, str]:
+    """What the caller asked for, as Spark takes it."""
+    for name, value in config.items():
+        if not name.startswith("spark."):
+            raise ConfigError(f'{name} is no setting of Spark: their names start with "spark.", as in spark.ui.enabled')
+        if not isinstance(value, str | int | float):
+            raise ConfigError(f"{name} is text, a number, True or False, and not {type(value).__name__}")
+    given = {name: _as_text(value) for name, value in config.items()}
+    given["spark.app.name"] = app_name
+    if master := master or given.get("spark.master"):
+        given["spark.master"] = _with_attempts(master)
+    return given
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _with_attempts(master: str) -> str:
+    match = _LOCAL.fullmatch(master)
+    if match is None or match["attempts"]:
+        return master
+    return f"local[{match['cores'] or 1},{TASK_ATTEMPTS}]"
+
+
+def _is_told_a_master() -> bool:
+    """Whether Spark itself was told where to run, by spark-submit or in its files."""
+    in_arguments = "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    in_file = re.search(r"^\s*spark\.master\b", _defaults_file(), re.MULTILINE)
+    return _is_submitted() or in_arguments or in_file is not None
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this program: then Java runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _defaults_file() -> str:
+    """The text of spark-defaults.conf, or nothing."""
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", ""), "conf"))
+    try:
+        return Path(folder, "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
+    """The environment that Spark starts in. What the user has set stays as it is."""
+    if _is_submitted():
+        yield
+        return
+    with java_home(find_java()) as home:
+        wanted = {"JAVA_HOME": str(home)}
+        if _LOCAL.fullmatch(given.get("spark.master", "")):
+            # The user interface goes by this alone: it would listen on every address of the machine.
+            wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
+            # Otherwise workers run on whichever python3 comes first, which may have no hubline.
+            wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+_started: dict[str, str] = {}
+
+
+def _started_with(given: Mapping[str, str]) -> SparkConf:
+    """Starts Java, if it does not run yet, and gives what it was told: by ``given``, spark-defaults.conf, spark-submit.
+
+    What looks like a secret is not told on the command line, where every user of the machine could read it.
+    """
+    from pyspark import SparkConf, SparkContext
+
+    if SparkContext._gateway is None:  # noqa: SLF001
+        _started.update(item for item in given.items() if not is_hidden(*item))
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(_started.items())))  # noqa: SLF001
+    assert SparkContext._jvm is not None  # noqa: S101, SLF001
+    for name in _started.keys() - given.keys():  # asked for by a session that is no more
+        SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
+        del _started[name]
+    return SparkConf()
+
+
+def _completed(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
+    """The settings of the user, and ours where the user has none."""
+    settled = {**dict(conf.getAll()), **given}
+    settled["spark.master"] = _with_attempts(settled.get("spark.master", LOCAL_MASTER))
+    ours = {**SETTINGS, **(LOCAL_SETTINGS if _LOCAL.fullmatch(settled["spark.master"]) else {})}
+    return conf.setAll(list({**ours, **settled, **hiding(settled)}.items()))
+
+
+def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
+    """Refuses settings that the running session does not have. Their values are not shown: they may be secrets."""
+    wanted = {name: value for name, value in given.items() if name not in (*HIDING, "spark.app.name")}
+    other = sorted(name for name, value in wanted.items() if running.conf.get(name, None) != value)
+    other += sorted(name for name, ours in HIDING.items() if ours not in (running.conf.get(name, None) or ""))
+    if other:
+        raise ConfigError(
+            f"a Spark session runs already, with other settings for {', '.join(other)}: stop it first, or leave them "
+            "out and register the source with spark.dataSource.register(hubline.spark.EventHubs)"
+        )
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    from hubline.spark.datasource import EventHubs
+
+    # Registering again would do no harm, but for a warning.
+    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(EventHubs.name()):  # noqa: SLF001
+        spark.dataSource.register(EventHubs)
+    return spark
