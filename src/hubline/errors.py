@@ -18,12 +18,14 @@
     │   ├── StoreUnavailable   try again later
     │   ├── StoreIncompatible  the schema is newer than this hubline
     │   ├── RecordDamaged      one record does not read back; the others are fine
-    │   └── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
+    │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
+    │   └── SinkError          the sink's table cannot take the rows: missing, altered, other columns, no rights
+    │       └── RowsRefused    the database refuses rows, and nothing tells of which events they came
     └── ProcessorError         processing a partition went wrong
         ├── HandlerFailed      the handler raised, also after its retries
         ├── HandlerStalled     the handler has been running for very long
         ├── PartitionStalled   the hub has events, and none arrive
-        ├── DeadLetterLimit    too many events in a row failed
+        ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
         └── LeaseLost          another processor took the partition, or the lease ran out
 
 Errors carry plain fields, so that a caller can act on them without reading the text, and never a secret.
@@ -160,6 +162,18 @@ class Fenced(StoreError):
         self.held_epoch = held_epoch
 
 
+class SinkError(StoreError):
+    """The sink's table cannot take what it is given. Nothing was written; it stays so until somebody mends it."""
+
+    def __init__(self, message: str, *, table: str = "") -> None:
+        super().__init__(message)
+        self.table = table
+
+
+class RowsRefused(SinkError):
+    """The database refuses rows of which it is not known from which events they came. Nothing was written."""
+
+
 class ProcessorError(HublineError):
     """Processing a partition went wrong."""
 
@@ -191,7 +205,14 @@ class PartitionStalled(ProcessorError):
 
 
 class DeadLetterLimit(ProcessorError):
-    """Too many events in a row failed: more likely the handler or what it needs is broken than the events."""
+    """Too many events failed: more likely the handler, or what it needs, is broken than the events.
+
+    ``limit`` is which one: ``"in a row"``, ``"ratio"`` or ``"per minute"``.
+    """
+
+    def __init__(self, message: str, *, partition: str, limit: str = "in a row") -> None:
+        super().__init__(message, partition=partition)
+        self.limit = limit
 
 
 class LeaseLost(ProcessorError):

@@ -485,7 +485,7 @@ class PartitionPump:
                 f"{self.key.partition} failed, up to {batch.last_sequence}: the handler, or what it needs, is broken"
             )
             raise DeadLetterLimit(message, partition=self.key.partition) from failed.__cause__
-        letter = DeadLetter(self.key, batch[0], failed.__cause__ or failed, failed.attempts)
+        letter = DeadLetter.of(self.key, batch[0], failed.__cause__ or failed, attempts=failed.attempts)
         with self._progress(batch) as context:
             await self._call_guarded("on_dead_letter", letter, context, batch=batch)
         log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
