@@ -70,6 +70,15 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "BUSY_SECONDS", 0.0)
 
 
+async def received(hub: EventHubsHub, partition: str, count: int) -> list[bytes]:
+    receiver = await hub.open_receiver(partition, group=GROUP, position=Position.earliest())
+    bodies: list[bytes] = []
+    while len(bodies) < count:
+        bodies += (await receiver.receive(count_max=count, wait_seconds=ARRIVAL_SECONDS)).bodies
+    await receiver.close()
+    return bodies
+
+
 class TestOutcomes:
     def test_a_busy_service_is_asked_again_and_keeps_the_events_once(self, tmp_path: Path) -> None:
         async def check() -> None:
@@ -77,6 +86,27 @@ class TestOutcomes:
             async with failing(tmp_path, busy) as hub:
                 await (await hub.open_sender()).send(outgoing(["a", "b"]), partition="0")
                 assert (await hub.describe_partition("0")).last_sequence == 1
+
+        asyncio.run(check())
+
+    def test_what_is_turned_away_is_kept_before_what_comes_after_it(self, tmp_path: Path) -> None:
+        bodies = [bytes([number]) * 700_000 for number in range(4)]  # a message each
+
+        async def check() -> None:
+            async with failing(tmp_path, [HubUnavailable("busy")]) as hub:
+                await (await hub.open_sender()).send(outgoing(bodies), partition="0")
+                assert await received(hub, "0", len(bodies)) == bodies
+
+        asyncio.run(check())
+
+    def test_nothing_is_sent_to_a_partition_after_what_it_refuses(self, tmp_path: Path) -> None:
+        bodies = [bytes([number]) * 700_000 for number in range(4)]
+
+        async def check() -> None:
+            async with failing(tmp_path, [HubFull("no room")]) as hub:
+                with pytest.raises(HubFull):
+                    await (await hub.open_sender()).send(outgoing(bodies), partition="0")
+                assert (await hub.describe_partition("0")).is_empty
 
         asyncio.run(check())
 

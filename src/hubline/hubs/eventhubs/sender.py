@@ -54,7 +54,8 @@ MESSAGE_BYTES_MAX: Final = 1024 * 1024
 ATTACH_SECONDS: Final = 30.0
 # The service acknowledges within a second or so, once it has the message.
 OUTCOME_SECONDS: Final = 60.0
-# Messages on their way at once: enough to fill a connection, few enough to hold in memory.
+# Messages on their way at once, where their order does not count: enough to fill a connection, few enough to hold in
+# memory. To a partition goes one at a time: behind a message that is turned away, others would be kept before it.
 UNSETTLED_MAX: Final = 32
 REDIRECTS_MAX: Final = 3
 
@@ -77,6 +78,11 @@ class Share:
     events: pa.RecordBatch
     indexes: npt.NDArray[np.int64]
     key: str | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether all of it goes to one partition."""
+        return self.partition is not None or self.key is not None
 
 
 class EventHubsSender:
@@ -107,7 +113,10 @@ class EventHubsSender:
             links = [await self._link(share.partition) for share in shares]
             batches = self._encoded(shares, links)
             # What one partition refuses does not keep the others from being sent, as with several hubs.
-            sending = [link.send(part) for link, part in zip(links, batches, strict=True)]
+            sending = [
+                link.send(part, unsettled_max=1 if share.is_ordered else UNSETTLED_MAX)
+                for share, link, part in zip(shares, links, batches, strict=True)
+            ]
             outcomes = await asyncio.gather(*sending, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
@@ -176,13 +185,13 @@ class SendLink:
                 return
         raise HubUnavailable(f"{self.where} was redirected again and again", hub=self.where.hub)
 
-    async def send(self, batches: Sequence[Batch]) -> None:
-        """Sends in order, and waits until all are kept. Raises what became of the first that was not.
+    async def send(self, batches: Sequence[Batch], *, unsettled_max: int) -> None:
+        """Sends so many at a time, and waits until all are kept. Raises what became of the first that was not.
 
-        What is on its way when the connection is lost may or may not have been kept.
+        What is on its way when the connection is lost may or may not have been kept; what comes after it is not sent.
         """
-        for first in range(0, len(batches), UNSETTLED_MAX):
-            await self._send_some(batches[first : first + UNSETTLED_MAX])
+        for first in range(0, len(batches), unsettled_max):
+            await self._send_some(batches[first : first + unsettled_max])
 
     def close(self) -> None:
         if self._link is not None:
