@@ -119,7 +119,7 @@ def _server_cpu(folder: Path, work: Callable[[int], Awaitable[None]], *, is_fill
     """CPU seconds that the serving process takes for the work."""
     asyncio.run(_prepare(folder, is_filled=is_filled))
     with _serving(folder) as (process_id, port):
-        asyncio.run(_warm_up(port))
+        asyncio.run(_warm_up(port, is_filled=is_filled))
         before = _cpu_seconds(process_id)
 
         async def run() -> None:
@@ -219,12 +219,14 @@ async def _connected(port: int, counter: _Counter) -> Connection:
     return connection
 
 
-async def _warm_up(port: int) -> None:
+async def _warm_up(port: int, *, is_filled: bool) -> None:
     """Lets the server load what it loads once."""
-    counter = _Counter(0)
+    counter = _Counter(CREDIT if is_filled else 0)
     connection = await _connected(port, counter)
     link = _receiver(connection, 0, counter)
     await link.attached()
+    if is_filled:
+        await counter.done.wait()
     link = _sender(connection, 0, counter)
     await link.attached()
     connection.close()

@@ -1,8 +1,9 @@
 """Arrow columns to messages, thousands at a time: what a sender sends, and what a hub delivers.
 
-A message is put together from pieces: columns of byte strings, null where an event has no such piece. Some are there
-already, as bodies and keys; between them stand rows of fixed width, with sizes and numbers written in by numpy. Arrow
-joins them. A size has one byte where all in a batch fit, and four otherwise.
+A message is put together from pieces. Some are columns of byte strings that are there already, as bodies and keys, null
+where an event has none; between them stand rows of one width, with sizes and numbers written in by numpy. Neighbours of
+one width are written as one: offsets nearly always are, and bodies often. Arrow joins what is left. A size has one byte
+where all in a batch fit, and four otherwise.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def encode_batches(
     anything was sent, if an event does not fit even alone.
     """
     head = _batch_head(partition_key)
-    messages = _wrapped(_outgoing_pieces(events))
+    messages = _wrapped(_outgoing_pieces(events), len(events))
     ends = _offsets(messages)
     _require_sizes(np.diff(ends) + len(head), bytes_max, hub)
     return _batches(head, messages, ends, bytes_max)
@@ -94,8 +95,8 @@ def encode_deliveries(
     """
     pieces = [*_delivered_pieces(events)]
     if delivery_annotations:
-        pieces.insert(0, _rows(len(events), delivery_annotations))
-    sizes = sum(map(_lengths, pieces), np.zeros(len(events), np.int64))
+        pieces.insert(0, _Rows(len(events), delivery_annotations))
+    sizes = _total_lengths(pieces, len(events))
     head = _TransferHead(link)
     frames = _joined([head.rows(sizes, first_delivery_id), *pieces])
     ends = _offsets(frames)
@@ -126,9 +127,9 @@ class _TransferHead:
         self._frame_header = frame_header(link.channel)
         self.width = 4 + len(self._frame_header) + len(transfer)
 
-    def rows(self, sizes: _Lengths, first_delivery_id: int) -> pa.BinaryArray:
+    def rows(self, sizes: _Lengths, first_delivery_id: int) -> _Rows:
         ids = (np.arange(len(sizes)) + first_delivery_id) & UINT_MAX
-        return _rows(
+        return _Rows(
             len(sizes),
             (sizes + self.width).astype(">u4"),
             self._frame_header,
@@ -145,13 +146,13 @@ class _TransferHead:
         return Transfer(self._link.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
 
 
-def _outgoing_pieces(events: pa.RecordBatch) -> list[pa.BinaryArray]:
+def _outgoing_pieces(events: pa.RecordBatch) -> list[_Piece]:
     body, key, properties = events.columns
-    pieces = [] if key.null_count == len(key) else [_key_annotation(key)]
-    return [*pieces, *_property_pieces(properties), *_data_pieces(body)]
+    keys = [] if key.null_count == len(key) else [_key_annotation(key)]
+    return [*keys, *_property_pieces(properties), *_data_pieces(body)]
 
 
-def _delivered_pieces(events: pa.RecordBatch) -> list[pa.BinaryArray]:
+def _delivered_pieces(events: pa.RecordBatch) -> list[_Piece]:
     body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
     keys = [] if key.null_count == len(key) else [_key_pair(key)]
     return [
@@ -163,7 +164,7 @@ def _delivered_pieces(events: pa.RecordBatch) -> list[pa.BinaryArray]:
 
 def _annotation_pieces(
     sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[pa.BinaryArray]
-) -> list[pa.BinaryArray]:
+) -> list[_Piece]:
     count = len(offset)
     string_code, offset_sizes = _size(_STRING, _lengths(offset))
     before = (
@@ -173,13 +174,13 @@ def _annotation_pieces(
         offset_sizes,
     )
     after = (_symbol(ENQUEUED_TIME) + b"\x83", _numbers(enqueued_time, divisor=1000))
-    key_lengths = sum(map(_lengths, keys), np.zeros(count, np.int64))
+    key_lengths = _total_lengths(keys, count)
     content_lengths = _lengths(offset) + key_lengths + _width(before) + _width(after)
     value_counts = 6 + 2 * (key_lengths > 0)
     return [
-        _rows(count, _ANNOTATIONS, *_compound(content_lengths, value_counts), *before),
+        _Rows(count, _ANNOTATIONS, *_compound(content_lengths, value_counts), *before),
         offset,
-        _rows(count, *after),
+        _Rows(count, *after),
         *keys,
     ]
 
@@ -187,14 +188,14 @@ def _annotation_pieces(
 def _key_pair(keys: pa.StringArray) -> pa.BinaryArray:
     """Name and value of an annotation; null where there is no key."""
     code, sizes = _size(_STRING, _lengths(keys))
-    return _emit(_rows(len(keys), _symbol(PARTITION_KEY) + code, sizes), keys)
+    return _emit(_Rows(len(keys), _symbol(PARTITION_KEY) + code, sizes), keys)
 
 
 def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
     """A section of annotations; null where there is no key."""
     pairs = _key_pair(keys)
     lengths = _lengths(pairs)
-    return _emit(_rows(len(keys), _ANNOTATIONS, *_compound(lengths, np.full(len(keys), 2))), pairs)
+    return _emit(_Rows(len(keys), _ANNOTATIONS, *_compound(lengths, np.full(len(keys), 2))), pairs)
 
 
 def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
@@ -205,25 +206,24 @@ def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
     # A part of a column still holds the pairs of the whole: only its own are of interest.
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys, items = (column.slice(first, count) for column in (properties.keys, properties.items))
-    pairs = _emit(_string(keys), _string_or_null(items))
+    pairs = _joined([_string(keys), _string_or_null(items)])
     bounds = _offsets(pairs)[offsets - first]
     content = pa.BinaryArray.from_buffers(
         pa.binary(), len(counts), [validity(counts > 0), pa.py_buffer(bounds.astype(np.int32)), pairs.buffers()[2]]
     )
-    head = _rows(len(counts), _APPLICATION_PROPERTIES, *_compound(_lengths(content), 2 * counts))
+    head = _Rows(len(counts), _APPLICATION_PROPERTIES, *_compound(_lengths(content), 2 * counts))
     return [_emit(head, content)]
 
 
-def _data_pieces(body: pa.BinaryArray) -> list[pa.BinaryArray]:
+def _data_pieces(body: pa.BinaryArray) -> list[_Piece]:
     code, sizes = _size(_BINARY, _lengths(body))
-    return [_rows(len(body), _DATA + code, sizes), body]
+    return [_Rows(len(body), _DATA + code, sizes), body]
 
 
-def _wrapped(pieces: Sequence[pa.BinaryArray]) -> pa.BinaryArray:
+def _wrapped(pieces: Sequence[_Piece], count: int) -> pa.BinaryArray:
     """Messages from their pieces, each as a Data section of a batch."""
-    lengths = sum(map(_lengths, pieces), np.zeros(len(pieces[0]), np.int64))
-    code, sizes = _size(_BINARY, lengths)
-    return _joined([_rows(len(lengths), _DATA + code, sizes), *pieces])
+    code, sizes = _size(_BINARY, _total_lengths(pieces, count))
+    return _joined([_Rows(count, _DATA + code, sizes), *pieces])
 
 
 def _batch_head(partition_key: str | None) -> bytes:
@@ -260,7 +260,7 @@ def _batches(head: bytes, messages: pa.BinaryArray, ends: Positions, bytes_max: 
 def _string(column: pa.StringArray) -> pa.BinaryArray:
     """Strings as AMQP values; null where there is none."""
     code, sizes = _size(_STRING, _lengths(column))
-    return _emit(_rows(len(column), code, sizes), column)
+    return _emit(_Rows(len(column), code, sizes), column)
 
 
 def _string_or_null(column: pa.StringArray) -> pa.BinaryArray:
@@ -289,26 +289,54 @@ def _compound(lengths: _Lengths, counts: _Lengths) -> tuple[_Field, _Field, _Fie
 _Field: TypeAlias = bytes | npt.NDArray[np.generic]
 
 
-def _rows(count: int, *fields: _Field) -> pa.BinaryArray:
-    """Rows of one width: each field is the same bytes in all rows, or one number a row."""
-    layout = [
-        (str(number), f"S{len(field)}" if isinstance(field, bytes) else field.dtype)
-        for number, field in enumerate(fields)
-    ]
-    rows = np.empty(count, layout)
-    for number, field in enumerate(fields):
-        rows[str(number)] = field
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(rows.itemsize)
-    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(rows)])
+class _Rows:
+    """Rows of one width: each field is the same bytes in all rows, or one number or string of one length a row."""
+
+    def __init__(self, count: int, *fields: _Field) -> None:
+        self.count = count
+        self.fields = fields
+
+    @classmethod
+    def of(cls, column: pa.Array) -> _Rows | None:
+        """A column of byte strings, if they are all there and of one length."""
+        if column.null_count or not len(column):
+            return None
+        bounds = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+        width = int(bounds[1] - bounds[0])
+        if not width or not (np.diff(bounds) == width).all():
+            return None
+        return cls(len(column), np.frombuffer(column.buffers()[2], f"S{width}", len(column), int(bounds[0])))
+
+    def array(self) -> pa.BinaryArray:
+        alike = b"".join(field if isinstance(field, bytes) else bytes(field.itemsize) for field in self.fields)
+        buffer = pa.allocate_buffer(len(alike) * self.count)
+        np.ndarray(self.count, f"V{len(alike)}", buffer)[:] = np.void(alike)
+        start = 0
+        for field in self.fields:
+            if self.count and not isinstance(field, bytes):
+                rows = np.ndarray(self.count, field.dtype, buffer, start, (len(alike),))
+                rows[:] = field
+            start += _width((field,))
+        offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(len(alike))
+        return pa.BinaryArray.from_buffers(pa.binary(), self.count, [None, pa.py_buffer(offsets), buffer])
+
+
+_Piece: TypeAlias = _Rows | pa.Array
 
 
 def _width(fields: Sequence[_Field]) -> int:
-    return sum(len(field) if isinstance(field, bytes) else field.dtype.itemsize for field in fields)
+    return sum(len(field) if isinstance(field, bytes) else field.itemsize for field in fields)
 
 
 def _numbers(column: pa.Array, *, divisor: int = 1) -> npt.NDArray[np.generic]:
     numbers: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
     return (numbers if divisor == 1 else numbers // divisor).astype(">i8")
+
+
+def _total_lengths(pieces: Sequence[_Piece], count: int) -> _Lengths:
+    fixed = sum(_width(piece.fields) for piece in pieces if isinstance(piece, _Rows))
+    columns = (piece for piece in pieces if not isinstance(piece, _Rows))
+    return sum(map(_lengths, columns), np.full(count, fixed, np.int64))
 
 
 def _lengths(column: pa.Array) -> _Lengths:
@@ -328,14 +356,29 @@ def _valid(column: pa.Array) -> Mask:
     return valid
 
 
-def _emit(*pieces: pa.Array) -> pa.BinaryArray:
-    """Joins the pieces of each row; null where one of them is."""
-    return pc.binary_join_element_wise(*map(_binary, pieces), _NOTHING, null_handling="emit_null")
+def _emit(head: _Rows, column: pa.Array) -> pa.BinaryArray:
+    """The column with its heads before it; null where it is."""
+    return pc.binary_join_element_wise(head.array(), _binary(column), _NOTHING, null_handling="emit_null")
 
 
-def _joined(pieces: Sequence[pa.Array]) -> pa.BinaryArray:
+def _joined(pieces: Sequence[_Piece]) -> pa.BinaryArray:
     """Joins the pieces of each row, leaving out those that are null."""
-    return pc.binary_join_element_wise(*map(_binary, pieces), _NOTHING, null_handling="skip")
+    columns: list[pa.BinaryArray] = []
+    fields: list[_Field] = []  # of rows that are to be written as one
+    count = 0
+    for piece in pieces:
+        rows = piece if isinstance(piece, _Rows) else _Rows.of(piece)
+        if rows is not None:
+            fields += rows.fields
+            count = rows.count
+            continue
+        if fields:
+            columns.append(_Rows(count, *fields).array())
+            fields = []
+        columns.append(_binary(piece))
+    if fields:
+        columns.append(_Rows(count, *fields).array())
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, _NOTHING, null_handling="skip")
 
 
 def _binary(column: pa.Array) -> pa.BinaryArray:
