@@ -18,6 +18,7 @@ class ExitCode(enum.IntEnum):
     NOT_FOUND = 3
     UNAVAILABLE = 4
     NOT_CONFIRMED = 5
+    WARNED = 6
     # As shells report an end by SIGINT or SIGPIPE: 128 + the signal's number.
     INTERRUPTED = 130
     PIPE_CLOSED = 141
@@ -25,7 +26,8 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub or partition not found, 4 hub or store "
-    "unavailable (trying again may help), 5 not confirmed, 130 interrupted, 141 the reader of the output went away."
+    "unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 130 interrupted, "
+    "141 the reader of the output went away."
 )
 
 

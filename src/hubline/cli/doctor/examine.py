@@ -1,0 +1,277 @@
+"""Asks hub and store, each question bounded in time, and has the answers judged. One that fails stops no other."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from hubline import errors
+from hubline.cli.doctor.checkpoints import check_checkpoints
+from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
+from hubline.cli.doctor.findings import Finding, error, note, ok, warning
+from hubline.cli.doctor.group import check_group
+from hubline.cli.doctor.intervals import check_clock, check_hub_clock, check_lease, check_sdk_intervals, check_speed
+from hubline.cli.lag import peek
+from hubline.cli.session import LOOKING_GROUP, together
+from hubline.cli.show import counted
+from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
+from hubline.connect import open_hub, open_store
+from hubline.model import Checkpoint, GroupKey, PartitionProperties
+from hubline.ports import CheckpointStore, Examinable, Hub
+from hubline.processor.options import LeaseOptions
+
+if TYPE_CHECKING:
+    from hubline.model import GroupState
+
+Result = TypeVar("Result")
+
+# Nobody has this id: forgetting it changes nothing, and needs the right to write.
+NOBODYS_ID: Final = "hubline-doctor"
+
+# Without a hub there is no group to ask about; that the store answers can be seen by any.
+UNKNOWN: Final = GroupKey("unknown", "unknown", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to examine. ``seconds_max`` bounds each question."""
+
+    hub: str
+    store: str
+    group: str
+    lease_seconds: float
+    renew_seconds: float
+    grace_seconds: float
+    seconds_max: float
+
+
+async def examine(order: Order, tell: Callable[[str], None]) -> list[Finding]:
+    """All findings, in the order of the checks. ``tell`` hears what is being looked at."""
+    visit = _Visit(order, tell)
+    await visit.examine_all()
+    return visit.findings
+
+
+class _Visit:
+    """One examination: what was found so far, and how questions are asked."""
+
+    def __init__(self, order: Order, tell: Callable[[str], None]) -> None:
+        self._order = order
+        self._tell = tell
+        self._places: dict[str, str] = {}
+        self.findings: list[Finding] = []
+
+    async def examine_all(self) -> None:
+        order = self._order
+        lease, judged = check_lease(order.lease_seconds, order.renew_seconds, order.grace_seconds)
+        self.findings += judged
+        async with self._opened_hub() as hub:
+            hub_facts = await self._examine_hub(hub) if hub else None
+            group = GroupKey(hub.namespace, hub.name, order.group) if hub else UNKNOWN
+            async with self._opened_store() as store:
+                facts = await self._examine_store(store, group, lease) if store else None
+            if hub and hub_facts and facts:
+                self.findings += check_group(hub_facts, facts, lease)
+                refused = await self._try_positions(hub, hub_facts, facts)
+                self.findings += check_checkpoints(hub_facts, facts, refused)
+            elif facts or hub_facts:
+                skipped = "owners and checkpoints were not compared with what the hub holds"
+                self.findings.append(note("doctor.skipped", skipped, mend="mend what is above, and ask again"))
+
+    # The hub -------------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _opened_hub(self) -> AsyncIterator[Hub | None]:
+        try:
+            self._places["hub"] = str(parse_hub(self._order.hub))
+            hub = open_hub(self._order.hub)
+        except errors.ConfigError as problem:
+            self.findings.append(error("hub.address", str(problem), mend="correct the address of the hub"))
+            yield None
+            return
+        self._tell(f"asking the hub {self._places['hub']}")
+        try:
+            yield hub
+        finally:
+            await self._ask("hub", hub.close())
+
+    async def _examine_hub(self, hub: Hub) -> HubFacts | None:
+        facts = await self._ask("hub", _hub_facts(hub))
+        if facts is None:
+            return None
+        if facts.unreadable:
+            what = f"{counted(len(facts.unreadable), 'partition')} of the hub that cannot be read"
+            mend = "each says why; the others are fine"
+            self.findings.append(error("hub.partitions", what, mend=mend, partitions=facts.unreadable))
+        count = len(facts.properties.partition_ids)
+        self.findings.append(ok("hub.ok", f"the hub {hub.name} answers, and has {counted(count, 'partition')}"))
+        newest = [each.last_enqueued_time for each in facts.held.values() if each.last_enqueued_time]
+        ahead = max(((each - facts.read_at).total_seconds() for each in newest), default=0.0)
+        self.findings += check_hub_clock(ahead)
+        return facts
+
+    async def _try_positions(
+        self, hub: Hub, hub_facts: HubFacts, facts: GroupFacts
+    ) -> dict[str, errors.PositionInvalid]:
+        """Reads on from every checkpoint that has events after it, to see whether the hub knows its offset."""
+        open_ends = [
+            each
+            for partition, each in facts.checkpoints.items()
+            if partition in hub_facts.held and _has_more(each, hub_facts.held[partition])
+        ]
+        refused: dict[str, errors.PositionInvalid] = {}
+
+        async def attempt(checkpoint: Checkpoint) -> None:
+            try:
+                await peek(hub, checkpoint.key.partition, checkpoint.resume)
+            except errors.PositionInvalid as problem:
+                refused[checkpoint.key.partition] = problem
+
+        self._tell(f"trying {counted(len(open_ends), 'checkpoint')}")
+        try:
+            async with asyncio.timeout(self._order.seconds_max):
+                await together(attempt, open_ends)
+        except (errors.HubError, TimeoutError) as problem:
+            why = str(problem) or f"no answer within {self._order.seconds_max:g} s"
+            what = f"whether the hub knows the offsets of the checkpoints could not be told: {why}"
+            mend = f"on Event Hubs, looking needs a consumer group {LOOKING_GROUP}"
+            self.findings.append(note("checkpoint.untried", what, mend=mend))
+        return refused
+
+    # The store -----------------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _opened_store(self) -> AsyncIterator[CheckpointStore | None]:
+        try:
+            address = parse_store(self._order.store)
+            self._places["store"] = str(address)
+            store = open_store(self._order.store) if self._is_there(address) else None
+        except errors.ConfigError as problem:
+            self.findings.append(error("store.address", str(problem), mend="correct the address of the store"))
+            store = None
+        if store is None:
+            yield None
+            return
+        self._tell(f"asking the store {address}")
+        try:
+            yield store
+        finally:
+            await self._ask("store", store.close())
+
+    def _is_there(self, address: StoreAddress) -> bool:
+        """Whether there is anything to look at: looking must not make an empty store."""
+        match address:
+            case MemoryAddress():
+                what = "a memory: store is seen by its own process alone: this is another one"
+                mend = "use sqlite:/// for the processes of one machine, or a store that many machines reach"
+                self.findings.append(warning("store.private", what, mend=mend))
+            case SqliteAddress(path) if not path.exists():
+                what = f"there is no file {path}: the first processor makes it, or the path is wrong"
+                mend = "correct the path if there should be something; relative ones begin where hubline is started"
+                self.findings.append(warning("store.new", what, mend=mend))
+                return False
+        return True
+
+    async def _examine_store(self, store: CheckpointStore, group: GroupKey, lease: LeaseOptions) -> GroupFacts | None:
+        facts = await self._ask("store", _group_facts(store, group))
+        if facts is None:
+            return None
+        self.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
+        await self._ask("store", store.leave(group, NOBODYS_ID), refused="store.read-only")
+        if isinstance(store, Examinable):
+            facts = await self._look_into(store, facts)
+        self.findings += check_speed(lease, facts)
+        self.findings += check_sdk_intervals(lease, facts)
+        return facts
+
+    async def _look_into(self, store: Examinable, facts: GroupFacts) -> GroupFacts:
+        asked_at = datetime.now(UTC)
+        examined = await self._ask("store", store.examine(facts.group))
+        if examined is None:
+            return facts
+        clock = ClockFacts(asked_at, examined.time, datetime.now(UTC))
+        self.findings += check_clock(clock, sdk_members=bool(facts.sdk_owners))
+        return replace(facts, damaged_checkpoints=examined.damaged)
+
+    # Asking --------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, whom: str, question: Awaitable[Result], *, refused: str = "") -> Result | None:
+        """The answer; None if there is none, and a finding that says why. ``refused`` is the code of a refusal."""
+        seconds, where = self._order.seconds_max, self._places[whom]
+        try:
+            async with asyncio.timeout(seconds):
+                return await question
+        except TimeoutError:
+            what = f"the {whom} has not answered for {seconds:g} s"
+            self.findings.append(error(f"{whom}.unreachable", what, where=where, mend=_MENDS["unreachable"]))
+        except errors.HublineError as problem:
+            kind = _kind(problem)
+            code = refused if refused and kind == "refused" else f"{whom}.{kind}"
+            self.findings.append(error(code, str(problem), where=where, mend=_MENDS[kind]))
+        except Exception as problem:  # noqa: BLE001 (one check must not stop the others; its text may hold a secret)
+            what = f"asking the {whom} failed in an unforeseen way: {type(problem).__name__}"
+            self.findings.append(error("doctor.failed", what, where=where, mend="this is a bug of hubline: tell us"))
+        return None
+
+
+_MENDS: Final = {
+    "address": "correct the address",
+    "missing": "create it, or correct the address",
+    "refused": "check the credentials, and what they allow; see what it says",
+    "unreachable": "check the network, the address, and that it runs; trying again may help",
+    "incompatible": "upgrade hubline here, to the version that the others have",
+    "damaged": "restore it from a backup, or create it anew",
+    "failed": "see what it says",
+}
+
+
+def _kind(problem: errors.HublineError) -> str:
+    match problem:
+        case errors.ConfigError():
+            return "address"
+        case errors.HubNotFound():
+            return "missing"
+        case errors.HubUnavailable() | errors.StoreUnavailable():
+            return "unreachable"
+        case errors.StoreIncompatible():
+            return "incompatible"
+        case errors.HubDamaged():
+            return "damaged"
+        case errors.AccessDenied() | errors.StoreError():
+            return "refused"
+        case _:
+            return "failed"
+
+
+async def _hub_facts(hub: Hub) -> HubFacts:
+    properties = await hub.describe()
+    held: dict[str, PartitionProperties] = {}
+    unreadable: dict[str, str] = {}
+
+    async def look(partition: str) -> None:
+        try:
+            held[partition] = await hub.describe_partition(partition)
+        except errors.HubError as problem:
+            unreadable[partition] = str(problem)
+
+    await together(look, properties.partition_ids)
+    return HubFacts(properties, held, unreadable, datetime.now(UTC))
+
+
+async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
+    await store.list_ownership(group)  # the first call connects; the second one is as those of processors
+    asked_at = time.monotonic()
+    state: GroupState = await store.list_ownership(group)
+    list_seconds = time.monotonic() - asked_at
+    checkpoints = {each.key.partition: each for each in await store.list_checkpoints(group)}
+    return GroupFacts(group, state, checkpoints, list_seconds)
+
+
+def _has_more(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
+    """Whether the event after the checkpoint is there, by its number."""
+    return held.begin_sequence <= checkpoint.sequence_number + 1 <= held.last_sequence

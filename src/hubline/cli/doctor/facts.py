@@ -1,0 +1,51 @@
+"""What was learned of a hub and a store, before anything is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from hubline.model import Checkpoint, GroupKey, GroupState, HubProperties, PartitionProperties
+
+
+@dataclass(frozen=True, slots=True)
+class HubFacts:
+    """A hub that answered. ``unreadable`` maps partitions that did not to what they said instead."""
+
+    properties: HubProperties
+    held: Mapping[str, PartitionProperties]
+    unreadable: Mapping[str, str]
+    read_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ClockFacts:
+    """The store's time of day, and this machine's before and after asking for it."""
+
+    asked_at: datetime
+    store_time: datetime
+    answered_at: datetime
+    resolution_seconds: float = 0.0
+
+    @property
+    def skew_seconds(self) -> float:
+        """How far the store is certainly ahead of this machine (negative: behind), whenever it looked at its clock."""
+        earliest = (self.store_time - self.answered_at).total_seconds()
+        latest = (self.store_time - self.asked_at + timedelta(seconds=self.resolution_seconds)).total_seconds()
+        if earliest > 0:
+            return earliest
+        return min(latest, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """What a store keeps of a group. ``list_seconds`` is how long it took to list who owns what."""
+
+    group: GroupKey
+    state: GroupState
+    checkpoints: Mapping[str, Checkpoint]
+    list_seconds: float
+    damaged_checkpoints: Mapping[str, str] = field(default_factory=dict)
+    sdk_owners: frozenset[str] = frozenset()
+    """Owners that wrote their records with an official SDK."""

@@ -1,0 +1,241 @@
+"""``hubline doctor``: what is wrong is found, told with how to mend it, and shows in the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from hubline import errors
+from hubline.cli.exits import ExitCode
+from hubline.connect import open_hub, open_store
+from hubline.hubs.local import LocalHub, create_hub, delete_hub
+from hubline.model import GroupKey, Member, Ownership
+from hubline.stores.memory import MemoryStore
+from tests.cli.conftest import Cli, Group, Result, append
+
+PLANTED = "hUnTeR2pLaNtEd"
+
+
+@pytest.fixture
+def state(hub: str, tmp_path: Path) -> Group:
+    """A group whose store is a file."""
+    address = f"sqlite:///{tmp_path}/state.db"
+    opened = open_hub(hub)
+    return Group(address, open_store(address), GroupKey(opened.namespace, opened.name, "billing"))
+
+
+def run(group: Group, *calls: Awaitable[object]) -> None:
+    async def running() -> None:
+        for call in calls:
+            await call
+        await group.store.close()
+
+    asyncio.run(running())
+
+
+def owned(group: Group, owner_id: str = "a") -> list[Awaitable[object]]:
+    """A member that owns every partition."""
+    claims = [Ownership(group.key.partition(name), owner_id, epoch=1) for name in "0123"]
+    store = group.store
+    return [store.claim_ownership(claims), store.renew_ownership(group.key, Member(owner_id), [])]
+
+
+def by_code(result: Result) -> dict[str, Any]:
+    return {each["code"]: each for each in result.json_lines}
+
+
+def test_all_is_well(cli: Cli, hub: str, state: Group) -> None:
+    append(hub, "0", "a", "b")
+    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "0", "--yes")
+    run(state, *owned(state))
+    shown = cli("doctor", hub, *state.args)
+    assert shown.code == 0
+    assert "4 partitions" in shown.out
+    assert shown.err == ""
+    found = by_code(cli("doctor", hub, *state.args, "--json"))
+    assert {each["severity"] for each in found.values()} == {"ok", "note"}  # three have no checkpoint yet
+    assert set(found["hub.ok"]) == {"severity", "code", "what", "where", "mend", "partitions"}
+    assert list(found["checkpoint.missing"]["partitions"]) == ["1", "2", "3"]
+    assert {"interval.ok", "store.ok", "store.clock", "group.members", "checkpoint.ok"} <= set(found)
+
+
+def test_looking_changes_nothing(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+    run(state, *owned(state))
+    before = dump(tmp_path)
+    assert cli("doctor", hub, *state.args).code == 0
+    assert dump(tmp_path) == before
+
+
+def dump(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "state.db")) as connection:
+        return list(connection.iterdump())
+
+
+def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Path) -> None:
+    result = cli("doctor", hub, "--store", "sqlite:///typo.db", "--json")
+    assert result.code == ExitCode.WARNED
+    assert "there is no file" in by_code(result)["store.new"]["what"]
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+    for partition in "01":
+        append(hub, partition, "a", "b", "c")
+    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:1", "--yes")
+    asyncio.run(delete_hub(tmp_path / "data", "orders"))
+    asyncio.run(create_hub(tmp_path / "data", "orders", partitions=4))
+    append(hub, "1", "d", "e", "f")
+    result = cli("doctor", hub, *state.args, "--json")
+    assert result.code == ExitCode.FAILED
+    found = by_code(result)
+    assert list(found["checkpoint.ahead"]["partitions"]) == ["0"]
+    assert list(found["checkpoint.foreign"]["partitions"]) == ["1"]
+    assert "checkpoints reset" in found["checkpoint.ahead"]["mend"]
+
+
+def test_a_damaged_checkpoint_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+    append(hub, "1", "a")
+    cli("checkpoints", "set", hub, *state.args, "--to", "latest", "--yes")
+    with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
+        connection.execute("UPDATE hubline_checkpoint SET sequence_number = NULL")
+    found = by_code(cli("doctor", hub, *state.args, "--json"))
+    assert "sequence_number is None" in found["checkpoint.damaged"]["partitions"]["1"]
+
+
+@pytest.mark.parametrize(
+    ("hub_address", "code"),
+    [
+        ("local:./data/ordres", "hub.missing"),
+        ("nonsense", "hub.address"),
+        (
+            f"Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=k;SharedAccessKey={PLANTED};EntityPath=e;"
+            "UseDevelopmentEmulator=true",
+            "hub.unreachable",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_hub_does_not_hide_the_store(
+    cli: Cli, state: Group, hub_address: str, code: str
+) -> None:
+    run(state, *owned(state))
+    result = cli("doctor", hub_address, "--store", state.store_address, "--time-limit", "3s", "--json")
+    assert result.code == ExitCode.FAILED
+    found = by_code(result)
+    assert found[code]["mend"]
+    assert found["store.ok"]
+    assert PLANTED not in result.out + result.err
+
+
+@pytest.mark.parametrize(
+    ("store_address", "code"),
+    [
+        (f"postgresql://me:{PLANTED}@127.0.0.1:1/db?connect_timeout=1", "store.unreachable"),
+        (f"postgresql://me:{PLANTED}@host:x/db", "store.address"),
+        ("sqlite:///data", "store.refused"),
+    ],
+)
+def test_what_is_wrong_with_the_store_does_not_hide_the_hub(cli: Cli, hub: str, store_address: str, code: str) -> None:
+    result = cli("doctor", hub, "--store", store_address, "--json")
+    assert result.code == ExitCode.FAILED
+    found = by_code(result)
+    assert found[code]["mend"]
+    assert found["hub.ok"]
+    assert found["doctor.skipped"]
+    assert PLANTED not in result.out + result.err
+
+
+def test_an_answer_that_does_not_come_is_not_waited_for(
+    cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(_self: MemoryStore, _group: GroupKey) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(MemoryStore, "list_ownership", silent)
+    result = cli("doctor", hub, *group.args, "--time-limit", "50ms", "--json")
+    assert "has not answered" in by_code(result)["store.unreachable"]["what"]
+
+
+def test_an_unforeseen_failure_stops_nothing_and_shows_no_text(
+    cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(_self: LocalHub) -> NoReturn:
+        raise RuntimeError(PLANTED)
+
+    monkeypatch.setattr(LocalHub, "describe", broken)
+    result = cli("doctor", hub, *group.args, "--json")
+    assert "RuntimeError" in by_code(result)["doctor.failed"]["what"]
+    assert "store.ok" in by_code(result)
+    assert PLANTED not in result.out + result.err
+
+
+def test_a_partition_that_cannot_be_read_hides_no_other(
+    cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    describe_partition = LocalHub.describe_partition
+
+    async def damaged(self: LocalHub, partition: str) -> Any:
+        if partition == "2":
+            raise errors.HubDamaged("partition 2 does not read back")
+        return await describe_partition(self, partition)
+
+    monkeypatch.setattr(LocalHub, "describe_partition", damaged)
+    found = by_code(cli("doctor", hub, *group.args, "--json"))
+    assert found["hub.partitions"]["partitions"] == {"2": "partition 2 does not read back"}
+    assert "4 partitions" in found["hub.ok"]["what"]
+
+
+def test_a_store_that_may_not_be_written_is_found(
+    cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: object) -> NoReturn:
+        raise errors.StoreError("permission denied for table hubline_member")
+
+    monkeypatch.setattr(MemoryStore, "leave", refused)
+    found = by_code(cli("doctor", hub, *group.args, "--json"))
+    assert found["store.read-only"]["severity"] == "error"
+
+
+def test_positions_that_cannot_be_tried_are_told_as_such(
+    cli: Cli, hub: str, state: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(hub, "0", "a", "b")
+    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "0", "--yes")
+
+    async def no_such_group(*_args: object, **_kwargs: object) -> NoReturn:
+        raise errors.HubNotFound("there is no consumer group hubline-cli")
+
+    monkeypatch.setattr(LocalHub, "open_receiver", no_such_group)
+    result = cli("doctor", hub, *state.args, "--json")
+    assert result.code == 0
+    assert by_code(result)["checkpoint.untried"]["severity"] == "note"
+
+
+def test_intervals_that_cannot_work_are_an_error(cli: Cli, hub: str, state: Group) -> None:
+    run(state, *owned(state))
+    result = cli("doctor", hub, *state.args, "--lease", "10s", "--renew", "5s", "--json")
+    assert result.code == ExitCode.FAILED
+    assert "does not outlast 3 renewals" in by_code(result)["interval.lease"]["what"]
+
+
+def test_many_partitions_are_cut_for_people_and_whole_in_json(cli: Cli, hub: str, state: Group) -> None:
+    cli("hub", "grow", hub, "--partitions", "10")
+    run(state, *owned(state))
+    shown = cli("doctor", hub, *state.args)
+    assert shown.code == ExitCode.WARNED
+    assert "and 2 more partitions" in shown.out
+    assert len(by_code(cli("doctor", hub, *state.args, "--json"))["group.unowned"]["partitions"]) == 6
+
+
+def test_hostile_names_cannot_reach_the_terminal(cli: Cli, hub: str, group: Group) -> None:
+    key = group.key.partition("\x1b[2J")
+    run(group, group.store.claim_ownership([Ownership(key, "\x1b]0;x\x07[bold]", epoch=1)]))
+    out = cli("doctor", hub, *group.args).out
+    assert "\x1b" not in out
+    assert "\\x1b[2J" in out
