@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,15 +14,15 @@ import typer
 from hubline.cli.exits import say
 from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, StoreOption, YesOption, option
-from hubline.cli.session import chosen_partitions, together, using_hub, using_store
+from hubline.cli.session import chosen_partitions, group_key, listed_checkpoints, together, using_hub, using_store
 from hubline.cli.show import confirm, counted, print_json, stderr_console, stdout_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, parse_position, validate_group_name, validate_partition_id
 from hubline.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hubline.model import Checkpoint, GroupKey, PartitionKey, PartitionProperties, Position
-    from hubline.ports import CheckpointStore, Hub
+    from hubline.model import Checkpoint, PartitionKey, PartitionProperties, Position
+    from hubline.ports import Hub
 
 app = typer.Typer(no_args_is_help=True, help="Show, set and reset how far a consumer group is.")
 
@@ -146,14 +145,14 @@ def _sequence(checkpoint: Checkpoint | None) -> int | None:
 
 async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:
     async with using_hub(hub) as opened, using_store(store) as opened_store:
-        return await _listed(opened_store, _group_key(opened, group))
+        return await listed_checkpoints(opened_store, group_key(opened, group))
 
 
 async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
     wanted = [validate_partition_id(each) for each in choice.partitions]
     async with using_hub(choice.hub) as hub, using_store(choice.store) as store:
-        group = _group_key(hub, choice.group)
-        before = {each.key.partition: each for each in await _listed(store, group)}
+        group = group_key(hub, choice.group)
+        before = {each.key.partition: each for each in await listed_checkpoints(store, group)}
         keys = [group.partition(each) for each in await chosen_partitions(hub, wanted)]
         after = await together(functools.partial(decide, hub), keys)
     changes = [_Change(key, before.get(key.partition), new) for key, new in zip(keys, after, strict=True)]
@@ -165,21 +164,6 @@ async def _apply(store: str, changes: Sequence[_Change]) -> None:
     async with using_store(store) as opened:
         for each in changes:
             await opened.reset_checkpoint(each.key, each.after)
-
-
-async def _listed(store: CheckpointStore, group: GroupKey) -> list[Checkpoint]:
-    return sorted(await store.list_checkpoints(group), key=lambda each: _in_order(each.key.partition))
-
-
-def _in_order(partition: str) -> tuple[int, str]:
-    """Numbers by their value, so that 10 comes after 9."""
-    return (int(partition), "") if partition.isdecimal() else (sys.maxsize, partition)
-
-
-def _group_key(hub: Hub, group: str) -> GroupKey:
-    from hubline.model import GroupKey
-
-    return GroupKey(hub.namespace, hub.name, validate_group_name(group))
 
 
 async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from hubline.config import validate_group_name
 from hubline.connect import open_hub, open_store
 from hubline.errors import PartitionNotFound
 
 if TYPE_CHECKING:
+    from hubline.model import Checkpoint, GroupKey
     from hubline.ports import CheckpointStore, Hub
 
 Item = TypeVar("Item")
@@ -41,6 +44,23 @@ async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
         yield store
     finally:
         await store.close()
+
+
+def group_key(hub: Hub, group: str) -> GroupKey:
+    """The key of a hub's consumer group, by the name that was typed."""
+    from hubline.model import GroupKey
+
+    return GroupKey(hub.namespace, hub.name, validate_group_name(group))
+
+
+async def listed_checkpoints(store: CheckpointStore, group: GroupKey) -> list[Checkpoint]:
+    """The group's checkpoints, in the order of partitions."""
+    return sorted(await store.list_checkpoints(group), key=lambda each: in_order(each.key.partition))
+
+
+def in_order(partition: str) -> tuple[int, str]:
+    """What to sort partitions by: numbers by their value, so that 10 comes after 9."""
+    return (int(partition), "") if partition.isdecimal() else (sys.maxsize, partition)
 
 
 async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
