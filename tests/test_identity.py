@@ -10,12 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.errors import ConfigError
-from hubline.identity import ID_PROPERTY, OUTPUTS_MAX, derived_ids, event_ids, ids_of, origin_of, split_ids, with_ids
+from hubline.identity import (
+    ID_PROPERTY,
+    OUTPUTS_MAX,
+    derived_ids,
+    event_ids,
+    ids_of,
+    is_id,
+    origin_of,
+    split_ids,
+    with_ids,
+)
 from hubline.model import OUTGOING_SCHEMA, HubProperties
 
 ORIGIN = "local:/data/telemetry@1700000000123"
 MAP = OUTGOING_SCHEMA.field("properties").type
-NUMBERS = st.integers(0, 2**63 - 1)
+NUMBERS = st.integers(0, 10**18 - 1)
 
 
 def properties(*rows: dict[str, str] | None) -> pa.MapArray:
@@ -65,12 +75,15 @@ def test_single_values_count_for_all_and_nulls_stay_null() -> None:
         "h/0/01/0",
         "/0/1/0",
         "h/0/1/0\n",
-        "h/0/9999999999999999999/0",
+        "h/0/1000000000000000000/0",
     ],
 )
 def test_what_is_no_id_is_refused_with_its_row(text: str) -> None:
+    ids = pa.array(["h/0/1/0", text, None])
+
+    assert is_id(ids).to_pylist() == [True, False, None]
     with pytest.raises(ConfigError, match="row 1"):
-        split_ids(pa.array(["h/0/1/0", text]))
+        split_ids(ids)
 
 
 def test_a_text_that_is_no_id_cannot_forge_a_log_line_or_flood_it() -> None:

@@ -24,7 +24,7 @@ ID_PROPERTY: Final = "hubline-id"
 """The application property that carries the id."""
 
 OUTPUTS_MAX: Final = 1_000_000
-"""What a later stage may make of one event: three such stages in a row fit into the 64 bits of an index."""
+"""What a later stage may make of one event: three such stages in a row fit into the 18 digits of an index."""
 
 ID_COLUMNS: Final = pa.schema(
     [
@@ -36,8 +36,9 @@ ID_COLUMNS: Final = pa.schema(
 )
 """What an id is made of, as :func:`split_ids` gives it."""
 
-_NUMBER: Final = "0|[1-9][0-9]{0,18}"
-ID_PATTERN: Final = f"^(?P<origin>[^\\n]+)/(?P<partition>[^/\\n]+)/(?P<sequenceNumber>{_NUMBER})/(?P<index>{_NUMBER})$"
+# 18 digits always fit into 64 bits, and no hub ever counts further.
+_NUMBER: Final = "0|[1-9][0-9]{0,17}"
+_PATTERN: Final = f"^(?P<origin>[^\\n]+)/(?P<partition>[^/\\n]+)/(?P<sequenceNumber>{_NUMBER})/(?P<index>{_NUMBER})$"
 _ID_SHOWN_LENGTH_MAX: Final = 80
 
 Text: TypeAlias = pa.StringArray | str
@@ -73,12 +74,17 @@ def derived_ids(ids: pa.StringArray, place: Numbers) -> pa.StringArray:
     return pc.binary_join_element_wise(*columns, _as_text(index), "/")
 
 
+def is_id(ids: pa.StringArray) -> pa.BooleanArray:
+    """Which of the texts are ids; null where there is none."""
+    return pc.match_substring_regex(ids, _PATTERN)
+
+
 def split_ids(ids: pa.StringArray) -> pa.RecordBatch:
     """What the ids are made of (:data:`ID_COLUMNS`), nulls for a null. Raises ConfigError for what is no id."""
-    parts = pc.extract_regex(ids, ID_PATTERN)
-    _require_none(pc.and_(ids.is_valid(), parts.is_null()), ids)
-    columns = pc.struct_field(parts, [0]), pc.struct_field(parts, [1]), *(_as_numbers(parts, ids, at) for at in (2, 3))
-    return pa.RecordBatch.from_arrays(list(columns), schema=ID_COLUMNS)
+    parts = pc.extract_regex(ids, _PATTERN)
+    _require_ids(ids, parts)
+    columns = [pc.struct_field(parts, [place]).cast(field.type) for place, field in enumerate(ID_COLUMNS)]
+    return pa.RecordBatch.from_arrays(columns, schema=ID_COLUMNS)
 
 
 def ids_of(properties: pa.MapArray) -> pa.StringArray:
@@ -137,18 +143,8 @@ def _as_text(numbers: Numbers) -> Text:
     return str(numbers) if isinstance(numbers, int) else numbers.cast(pa.string())
 
 
-def _as_numbers(parts: pa.StructArray, ids: pa.StringArray, at: int) -> pa.Int64Array:
-    text = pc.if_else(parts.is_valid(), pc.struct_field(parts, [at]), None)
-    try:
-        return text.cast(pa.int64())
-    except pa.ArrowInvalid:  # 19 digits may be more than 64 bits hold
-        too_large = pc.greater(text.cast(pa.decimal128(20)), pa.scalar(2**63 - 1, pa.decimal128(20)))
-        _require_none(too_large, ids)
-        raise
-
-
-def _require_none(is_wrong: pa.BooleanArray, ids: pa.StringArray) -> None:
-    row = pc.index(is_wrong, True).as_py()
+def _require_ids(ids: pa.StringArray, parts: pa.StructArray) -> None:
+    row = pc.index(pc.and_(ids.is_valid(), parts.is_null()), True).as_py()
     if row >= 0:
         shown = ascii(ids[row].as_py())[:_ID_SHOWN_LENGTH_MAX]
         raise ConfigError(
