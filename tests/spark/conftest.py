@@ -22,20 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores whose tasks are tried again, as on a cluster."""
+    """A session with two cores."""
     folder = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .appName("hubline-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder / "scratch"))
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.sql.python.filterPushdown.enabled", "true")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
-    session.dataSource.register(hubline.spark.EventHubs)
+    config = {
+        "spark.ui.enabled": False,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.log.level": "ERROR",
+    }
+    session = hubline.spark.session("hubline-tests", master="local[2]", **config)
     yield session
     session.stop()

@@ -53,7 +53,7 @@ class EventHubs(DataSource):
         return (PushdownReader if _PUSHDOWN_WORKER in sys.modules else BatchReader)(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from hubline.spark.reader import StreamReader
+        from hubline.spark.stream import StreamReader
 
         return StreamReader(self.parsed, schema)
 

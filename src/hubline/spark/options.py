@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from hubline.balance import Balanced, Fixed, Greedy, Strategy
 from hubline.config import (
@@ -115,7 +115,8 @@ class Options:
     """Everything that can be said about a source or a sink. Its repr shows no secret.
 
     ``start`` is None where nothing was said: a batch then starts at the beginning, and a stream refuses to start,
-    or starts at the end if its options are the JVM connector's.
+    or starts at the end if its options are the JVM connector's. ``strategy`` is how partitions are shared by those who
+    use the same store; ``reads_all`` shares nothing.
     """
 
     hub: HubAddress
@@ -132,6 +133,7 @@ class Options:
     outage_seconds: float = DEFAULT_OUTAGE_SECONDS
     store: StoreAddress | None = None
     strategy: Strategy | None = None
+    reads_all: bool = False
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
 
@@ -157,7 +159,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     taken = _Given(given)
     hub = taken.required("hub", _hub)
     store = taken.get("store", _store, None)
-    strategy = taken.get("ownership", _strategy, None)
+    ownership = taken.get("ownership", _ownership, None)
+    strategy = ownership if ownership != "all" else None
     if strategy is not None and store is None:
         raise ConfigError(
             "the option ownership needs a store, where the applications that share the group meet: add for instance "
@@ -178,6 +181,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         outage_seconds=taken.get("outage", _seconds, DEFAULT_OUTAGE_SECONDS),
         store=store,
         strategy=strategy,
+        reads_all=ownership == "all",
         owner_id=taken.get("owner", validate_owner_id, None),
         lease=_lease(taken),
     )
@@ -266,13 +270,13 @@ def _store(text: str) -> StoreAddress:
     return store
 
 
-def _strategy(text: str) -> Strategy | None:
+def _ownership(text: str) -> Strategy | Literal["all"]:
     match = re.fullmatch(r"fixed:([1-9][0-9]{0,5})", text)
     if match:
         return Fixed(int(match[1]))
     match text:
         case "all":
-            return None
+            return "all"
         case "balanced":
             return Balanced()
         case "greedy":

@@ -1,139 +1,277 @@
-"""What a Python process of Spark keeps between its tasks: one event loop, in a thread of its own, and open hubs in it.
+"""The task's side: reads ranges in Spark's Python workers, which live longer than a task.
 
-Spark's side of a task is plain blocking code; hubs are asynchronous. A task hands its coroutine to the loop and waits
-for it. The loop goes on between tasks, so that connections live on, heartbeats are answered, and what nobody has used
-for a while is closed. A process that is killed leaves nothing behind: all of it is sockets and files of that process.
+A worker keeps the links of its last tasks, on the loop that :mod:`~hubline.spark.process` runs: the next batch goes on
+where a link stands, without connecting. What is not used for a while is closed. All of it ends with the process: a
+worker that dies leaves nothing behind, since its readers have no epoch and hold nobody off.
+
+While Spark takes a batch from the task's thread, the next ones are received and decoded in the loop's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import contextlib
-import os
-import threading
-from collections.abc import AsyncIterator, Coroutine
-from typing import Final, TypeVar
+import logging
+import queue
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import pyarrow as pa
 
 from hubline.config import HubAddress
-from hubline.connect import open_hub
-from hubline.errors import HublineError
-from hubline.ports import Hub, Sender
+from hubline.errors import HubError, HubUnavailable, PositionInvalid, ReaderStolen
+from hubline.model import EventBatch, Position
+from hubline.ports import Hub, Receiver
+from hubline.processor import InvalidPositionChoice
+from hubline.processor.control import asked
+from hubline.processor.prefetch import described
+from hubline.spark import process
+from hubline.spark.columns import Layout
+from hubline.spark.offsets import Range
+from hubline.spark.options import Options
+from hubline.spark.positions import Places
 
-IDLE_SECONDS: Final = 60.0
-"""A hub that nobody uses for so long is closed: longer than most triggers, shorter than the service lets links idle."""
+log = logging.getLogger("hubline.spark.worker")
 
-# Often enough to be on time, seldom enough to cost nothing.
-_LOOK_SECONDS: Final = 5.0
-# Closing says goodbye to the service. At the end of a process it is not waited for longer than this.
-_GOODBYE_SECONDS: Final = 5.0
+# Events asked of a receiver at once, as many as one has on the way.
+COUNT_MAX: Final = 20_000
+# Received and arranged, and not yet taken by Spark. Enough that neither waits for the other; a task holds no more.
+AHEAD_BYTES_MAX: Final = 16 * 1024 * 1024
+# Ranges whose links are opened before their turn: their events arrive while others are read.
+AHEAD_RANGES_MAX: Final = 4
+# A link waits this long for its next range. The service takes five readers of a partition in a group: where many
+# workers take turns, those that do not get it again must let go soon.
+LINK_IDLE_SECONDS: Final = 10.0
+# Between two tries to reach a hub: soon enough for one that only restarted, and no flood for one that did not.
+RETRY_SECONDS: Final = 0.5
+# Events that are known to be there come at once. After this long the hub is asked whether they still are.
+SILENCE_SECONDS: Final = 5.0
 
-T = TypeVar("T")
+LinkKey = tuple[HubAddress, str, str]
 
 
-def run(work: Coroutine[object, object, T]) -> T:
-    """Runs it in this process's loop and waits for it. If the caller is interrupted, the work is cancelled."""
-    future = asyncio.run_coroutine_threadsafe(work, _Loop.of_this_process().loop)
+def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> Iterator[pa.RecordBatch]:
+    """The events of the ranges, one range after the other, as Spark was promised them."""
+    loop = process.loop()
+    feed = Feed(loop)
+    reading = asyncio.run_coroutine_threadsafe(_read(options, ranges, layout, feed), loop)
     try:
-        return future.result()
-    except BaseException:
-        future.cancel()
-        raise
-
-
-class OpenHub:
-    """A hub, and its one sender. Lent by :func:`lent`, to several at a time."""
-
-    def __init__(self, hub: Hub, now: float) -> None:
-        self.hub = hub
-        self.borrowers_count = 0
-        self.used_at = now
-        self._sender: Sender | None = None
-        self._sender_lock = asyncio.Lock()
-
-    async def sender(self) -> Sender:
-        async with self._sender_lock:
-            if self._sender is None:
-                self._sender = await self.hub.open_sender()
-            return self._sender
-
-    async def close(self) -> None:
-        if self._sender is not None:
-            await self._sender.close()
-        await self.hub.close()
-
-
-@contextlib.asynccontextmanager
-async def lent(address: HubAddress) -> AsyncIterator[OpenHub]:
-    """The hub, open. Only from within :func:`run`: it belongs to that loop."""
-    loop = _Loop.of_this_process()
-    opened = loop.opened(address)
-    opened.borrowers_count += 1
-    try:
-        yield opened
+        yield from feed
     finally:
-        opened.borrowers_count -= 1
-        opened.used_at = loop.loop.time()
+        # Spark takes no more than a query's limit: then the rest is not read.
+        reading.cancel()
 
 
-def close() -> None:
-    """Closes all hubs and ends the loop, if there is one. The next call of :func:`run` starts another."""
-    if _Loop.current is not None and _Loop.current.process_id == os.getpid():
-        _Loop.current.end()
-    _Loop.current = None
+class Feed:
+    """Hands batches from the loop's thread to the task's, bounded in bytes. The loop's side calls all but iteration."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    async def put(self, batch: pa.RecordBatch) -> None:
+        await self._room.wait()
+        self._bytes += batch.nbytes
+        if self._bytes >= AHEAD_BYTES_MAX:
+            self._room.clear()
+        self._queue.put(batch)
+
+    def end(self, error: BaseException | None = None) -> None:
+        self._queue.put(error)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        while True:
+            batch = self._queue.get()
+            if batch is None:
+                return
+            if isinstance(batch, BaseException):
+                raise batch
+            yield batch
+            self._loop.call_soon_threadsafe(self._taken, batch.nbytes)
+
+    def _taken(self, bytes_count: int) -> None:
+        self._bytes -= bytes_count
+        if self._bytes < AHEAD_BYTES_MAX:
+            self._room.set()
 
 
-class _Loop:
-    """The loop of a process. A forked one gets its own: threads do not survive a fork."""
+@dataclass(slots=True)
+class _Link:
+    """A receiver that stands before ``next_sequence``, until it is closed."""
 
-    current: _Loop | None = None
-    _lock: Final = threading.Lock()
+    receiver: Receiver
+    next_sequence: int
+    expiry: asyncio.TimerHandle
+
+
+class Links:
+    """The links that wait for their next range, one for each partition. Their hubs stay open longer than they do."""
 
     def __init__(self) -> None:
-        self.process_id = os.getpid()
-        self.loop = asyncio.new_event_loop()
-        self._hubs: dict[HubAddress, OpenHub] = {}
-        self._thread = threading.Thread(target=self._run, name="hubline-spark", daemon=True)
-        self._thread.start()
-        atexit.register(self.end)
+        self._waiting: dict[LinkKey, _Link] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
-    @classmethod
-    def of_this_process(cls) -> _Loop:
-        with cls._lock:
-            if cls.current is None or cls.current.process_id != os.getpid():
-                cls.current = cls()
-            return cls.current
+    def take(self, key: LinkKey, next_sequence: int) -> Receiver | None:
+        """The link that stands right there, if there is one. One that stands elsewhere is of no more use."""
+        link = self._waiting.get(key)
+        if link is None or link.next_sequence != next_sequence:
+            self._expire(key)
+            return None
+        del self._waiting[key]
+        link.expiry.cancel()
+        return link.receiver
 
-    def opened(self, address: HubAddress) -> OpenHub:
-        if address not in self._hubs:
-            self._hubs[address] = OpenHub(open_hub(address), self.loop.time())
-        return self._hubs[address]
+    def keep(self, key: LinkKey, receiver: Receiver, next_sequence: int) -> None:
+        """For the next range. A link that waits there already goes."""
+        self._expire(key)
+        expiry = asyncio.get_running_loop().call_later(LINK_IDLE_SECONDS, self._expire, key)
+        self._waiting[key] = _Link(receiver, next_sequence, expiry)
 
-    def end(self) -> None:
-        atexit.unregister(self.end)
-        if self.process_id != os.getpid() or not self._thread.is_alive():
-            return
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_GOODBYE_SECONDS)
+    def _expire(self, key: LinkKey) -> None:
+        link = self._waiting.pop(key, None)
+        if link is not None:
+            link.expiry.cancel()
+            closing = asyncio.create_task(_close(link.receiver))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        closing = self.loop.create_task(self._close_what_idles())
-        self.loop.run_forever()
-        closing.cancel()
-        for address in list(self._hubs):
-            self.loop.run_until_complete(self._close(address))
-        self.loop.close()
 
-    async def _close_what_idles(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            for address, opened in list(self._hubs.items()):
-                if not opened.borrowers_count and self.loop.time() - opened.used_at >= IDLE_SECONDS:
-                    await self._close(address)
+async def _close(receiver: Receiver) -> None:
+    with suppress(HubError):  # what cannot be closed in good order is gone already
+        await receiver.close()
 
-    async def _close(self, address: HubAddress) -> None:
-        # Out of the way first: who wants it while it closes opens another.
-        opened = self._hubs.pop(address)
-        with contextlib.suppress(HublineError, OSError):  # what cannot be closed in order is gone already
-            await opened.close()
+
+_links: WeakKeyDictionary[asyncio.AbstractEventLoop, Links] = WeakKeyDictionary()
+
+
+async def _read(options: Options, ranges: Sequence[Range], layout: Layout, feed: Feed) -> None:
+    """One task's reading, on the loop. What goes wrong is raised in the task's thread."""
+    links = _links.setdefault(asyncio.get_running_loop(), Links())
+    async with process.lent(options.hub) as opened:
+        readers = [_RangeReader(links, opened.hub, options, wanted) for wanted in ranges]
+        try:
+            for number, reader in enumerate(readers):
+                for ahead in readers[number : number + AHEAD_RANGES_MAX]:
+                    ahead.open_ahead()
+                async for batch in reader.batches():
+                    await feed.put(layout.arranged(batch))
+                reader.keep_link()
+            feed.end()
+        except Exception as error:  # noqa: BLE001 - raised in the task's thread
+            feed.end(error)
+        finally:
+            for reader in readers:
+                await reader.close()
+
+
+class _RangeReader:
+    """Reads one range, with as many receivers as it takes, and no event twice."""
+
+    def __init__(self, links: Links, hub: Hub, options: Options, wanted: Range) -> None:
+        self._links = links
+        self._hub = hub
+        self._options = options
+        self._wanted = wanted
+        self._next_sequence = wanted.start
+        self._opening: asyncio.Task[Receiver] | None = None
+        self._is_beyond = False  # whether the receiver has given out events after the range
+
+    def open_ahead(self) -> None:
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open())
+
+    async def batches(self) -> AsyncIterator[EventBatch]:
+        """The events, in order. A hub that cannot be reached is tried again while its timeout lasts."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.timeout_seconds
+        while self._next_sequence < self._wanted.end:
+            try:
+                batch = await self._receive()
+            except (HubUnavailable, ReaderStolen) as error:
+                await self.close()
+                if loop.time() >= deadline:
+                    raise
+                log.warning("range_retried partition=%s next=%d %s", self._wanted.partition, self._next_sequence, error)
+                await asyncio.sleep(RETRY_SECONDS)
+            except PositionInvalid as error:
+                await self.close()
+                self._next_sequence = self._after_gap(error)
+            else:
+                deadline = loop.time() + self._options.timeout_seconds
+                yield batch
+
+    def keep_link(self) -> None:
+        """The range is read: its receiver stands where the next one begins."""
+        if self._opening is not None and self._opening.done() and not self._is_beyond:
+            self._links.keep(self._key, self._opening.result(), self._next_sequence)
+            self._opening = None
+
+    async def close(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.cancel()
+            with suppress(asyncio.CancelledError, HubError):
+                await (await opening).close()
+
+    async def _receive(self) -> EventBatch:
+        self.open_ahead()
+        assert self._opening is not None  # noqa: S101 - it was just made
+        receiver = await self._opening
+        left_count = self._wanted.end - self._next_sequence
+        batch = await receiver.receive(count_max=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
+        if not len(batch):
+            raise await self._explained_silence()
+        if batch.last_sequence >= self._wanted.end:
+            # Sequence numbers may have holes, where a hub is compacted: then fewer events fill the range.
+            sequences = batch.arrow.column("sequenceNumber").to_numpy()
+            batch = batch.slice(0, int(np.searchsorted(sequences, self._wanted.end)))
+            self._is_beyond = True
+        self._next_sequence = self._wanted.end if self._is_beyond else batch.last_sequence + 1
+        return batch
+
+    async def _open(self) -> Receiver:
+        kept = self._links.take(self._key, self._next_sequence)
+        if kept is not None:
+            return kept
+        partition = self._wanted.partition
+        position = Position.sequence(self._next_sequence, inclusive=True)
+        opening = self._hub.open_receiver(partition, group=self._options.group, position=position)
+        return await asked(self._options.timeout_seconds, opening, what=f"open partition {partition}")
+
+    @property
+    def _key(self) -> LinkKey:
+        return self._options.hub, self._options.group, self._wanted.partition
+
+    @property
+    def _silence_seconds(self) -> float:
+        return min(SILENCE_SECONDS, self._options.timeout_seconds)
+
+    async def _explained_silence(self) -> HubError:
+        """The events of a range are there. If none come, it is the hub that changed, or the link that is dead."""
+        partition = self._wanted.partition
+        there = await described(self._hub, partition, seconds_max=self._options.timeout_seconds)
+        if self._wanted.end > there.last_sequence + 1:
+            places = Places(self._hub, group=self._options.group, seconds_max=self._options.timeout_seconds)
+            return places.invalid("beyond", Position.sequence(self._wanted.end - 1, inclusive=True), there)
+        return HubUnavailable(
+            f"partition {partition} of hub {self._hub.name} has sent nothing from {self._next_sequence} on for "
+            f"{self._silence_seconds:g} s, though it holds events up to {there.last_sequence}",
+            hub=self._hub.name,
+            partition=partition,
+        )
+
+    def _after_gap(self, error: PositionInvalid) -> int:
+        """Where to go on, as the user chose. The planner could not know: the events went since it looked."""
+        choice = self._options.on_invalid_position
+        if choice is InvalidPositionChoice.FAIL:
+            raise error
+        log.error("gap partition=%s next=%d %s choice=%s", error.partition, self._next_sequence, error.reason, choice)
+        if choice is InvalidPositionChoice.EARLIEST and self._next_sequence < error.begin_sequence:
+            return min(error.begin_sequence, self._wanted.end)
+        return self._wanted.end

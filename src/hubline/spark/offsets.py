@@ -1,0 +1,140 @@
+"""Offsets as Spark keeps them: for each partition the range that the batch reads, and under which epoch.
+
+    {"@hub": {"created": "2026-01-31T12:00:00+00:00"},
+     "0": {"from": 100, "to": 250, "epoch": 3},
+     "1": {"from": 70, "to": 70, "epoch": 1, "gap": {"reason": "expired", "next": 20}}}
+
+An offset tells its batch by itself, without the one before it: what a partition did between two batches (lost,
+regained, moved on by another application) does not change what a replay reads. ``from`` is the first sequence
+number that is read, ``to`` the first that is not. Spark compares offsets as JSON text, so that their order is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeGuard
+
+from hubline.errors import ConfigError
+
+# No partition id can be mistaken for it: they have no '@'.
+HUB_KEY: Final = "@hub"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Events of one partition: from sequence number ``start`` up to ``end``, which is not among them."""
+
+    partition: str
+    start: int
+    end: int
+
+    @property
+    def count(self) -> int:
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What was jumped because the user chose so: events from ``next_sequence`` on, which are gone or another hub's."""
+
+    reason: str
+    next_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a batch reads of one partition, and under which epoch it is owned."""
+
+    start: int
+    end: int
+    epoch: int = 0
+    gap: Gap | None = None
+
+    @classmethod
+    def at(cls, sequence: int, *, epoch: int = 0) -> Entry:
+        """Nothing yet, and from here on."""
+        return cls(sequence, sequence, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """How far a query has come. ``created`` is when its hub was created: one of the same name may come after it."""
+
+    created: str = ""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    is_connectors: bool = False
+    """Whether the JVM connector wrote it: then it says where a batch ends, and the one before it where it starts."""
+
+    def to_json(self) -> dict[str, dict[str, object]]:
+        return {
+            HUB_KEY: {"created": self.created},
+            **{partition: _entry_json(self.entries[partition]) for partition in in_order(self.entries)},
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, object]) -> StreamOffset:
+        """Raises ConfigError if it is something else's."""
+        if HUB_KEY not in value:
+            return _from_connector(value)
+        hub = value[HUB_KEY]
+        created = hub.get("created") if isinstance(hub, dict) else None
+        if not isinstance(created, str):
+            raise _foreign()
+        entries = {partition: _entry(entry) for partition, entry in value.items() if partition != HUB_KEY}
+        return cls(created, entries)
+
+    def ranges(self, before: StreamOffset) -> list[Range]:
+        """What the batch reads that ends here, in order of partitions; ``before`` counts for the JVM connector's."""
+        ranges = (
+            Range(partition, self._start(partition, before), self.entries[partition].end)
+            for partition in in_order(self.entries)
+        )
+        return [found for found in ranges if found.count > 0]
+
+    def _start(self, partition: str, before: StreamOffset) -> int:
+        if not self.is_connectors:
+            return self.entries[partition].start
+        earlier = before.entries.get(partition)
+        return earlier.end if earlier else self.entries[partition].end
+
+
+def in_order(partitions: Iterable[str]) -> list[str]:
+    """By number, as people count them: 2 before 10."""
+    return sorted(partitions, key=lambda partition: (len(partition), partition))
+
+
+def _entry_json(entry: Entry) -> dict[str, object]:
+    value: dict[str, object] = {"from": entry.start, "to": entry.end, "epoch": entry.epoch}
+    if entry.gap is not None:
+        value["gap"] = {"reason": entry.gap.reason, "next": entry.gap.next_sequence}
+    return value
+
+
+def _entry(value: object) -> Entry:
+    if not isinstance(value, dict):
+        raise _foreign()
+    start, end, epoch = (value.get(name) for name in ("from", "to", "epoch"))
+    if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end):
+        raise _foreign()
+    # The gap is told once, by the offset of the batch that jumped it.
+    return Entry(start, end, epoch)
+
+
+def _from_connector(value: Mapping[str, object]) -> StreamOffset:
+    """``{"telemetry": {"0": 250, "1": 70}}``: the JVM connector's, so that its queries go on where they were."""
+    positions = next(iter(value.values()), None)
+    if len(value) != 1 or not isinstance(positions, dict) or not all(map(_is_count, positions.values())):
+        raise _foreign()
+    return StreamOffset(entries={str(key): Entry.at(end) for key, end in positions.items()}, is_connectors=True)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _foreign() -> ConfigError:
+    return ConfigError(
+        "the query's checkpoint folder holds offsets that another kind of source wrote: give the query a "
+        "checkpointLocation of its own"
+    )

@@ -1,0 +1,337 @@
+"""The partitions that a query owns: the dispatch cycle's other half, between Spark's batches.
+
+The dispatcher of the processor decides what the query holds, and renews it in the background, also while a batch runs
+long. What a batch reads is decided between two batches, and so is what is given up:
+
+    1. fence       takes the checkpoint for the epoch: no former owner can move it from now on
+    2. place       where the partition stands; from here on it is part of the batches that are planned
+    3. batch       dying in it replays the same range, which Spark has written down
+    4. checkpoint  at the next trigger, when Spark says that the batch is done; dying before it, the offset in Spark's
+                   log is ahead of the store, and counts if nobody has had the partition since
+    5. release     a partition that is asked for is in no further batch, and is given up after 4
+
+All of it lives on the control loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from hubline.balance import Plan, Snapshot, Strategy
+from hubline.errors import Fenced, HublineError, PositionInvalid
+from hubline.model import Checkpoint, GroupKey, Ownership, Position, StartPositions
+from hubline.ports import CheckpointStore
+from hubline.processor.control import bounded
+from hubline.processor.dispatch import Dispatcher
+from hubline.processor.options import LeaseOptions, ReleaseReason, RetryPolicy
+from hubline.spark.offsets import Entry, Gap, StreamOffset
+from hubline.spark.positions import Places
+
+log = logging.getLogger("hubline.spark.ownership")
+
+# After a store did not take a checkpoint. A query asks a hundred times a second whether there is something to do.
+STORE_RETRY_SECONDS: Final = 1.0
+# How long a stop may take: Spark waits for its planning process, and people for Spark.
+STOP_SECONDS_MAX: Final = 10.0
+
+
+@dataclass(slots=True)
+class Owned:
+    """A partition that the query holds.
+
+    ``next_sequence`` is where it stood when it was opened: None while that is being found out. ``done_next`` is where
+    it stands now, ``checkpointed_next`` what the store knows of it.
+    """
+
+    ownership: Ownership
+    next_sequence: int | None = None
+    done_next: int = 0
+    checkpointed_next: int = 0
+    gap: Gap | None = None
+    is_closing: bool = False
+    at_rest: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def epoch(self) -> int:
+        return self.ownership.epoch
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether the store lags behind."""
+        return self.checkpointed_next < self.done_next
+
+    def place(self, entry: Entry | None) -> Entry | None:
+        """Where the next batch starts, given what the last one did; None while that is not known.
+
+        A range of the epoch before this one counts as well: nobody has had the partition since, for whoever takes it,
+        or resets its checkpoint, raises the epoch. With any other, the store tells how far it came.
+        """
+        if self.next_sequence is None:
+            return None
+        if entry is not None and entry.epoch == self.epoch:
+            return Entry.at(entry.end, epoch=self.epoch)
+        if entry is not None and entry.epoch + 1 == self.epoch and entry.end > self.next_sequence:
+            return Entry.at(entry.end, epoch=self.epoch)
+        return Entry(self.next_sequence, self.next_sequence, self.epoch, self.gap)
+
+
+class Settling:
+    """A strategy as it is, that also tells when there was nothing left to do."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+        self.is_settled = asyncio.Event()
+
+    @property
+    def partitions_max(self) -> int | None:
+        return self._strategy.partitions_max
+
+    def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
+        plan = self._strategy.plan(snapshot, rng)
+        if plan.is_idle:
+            self.is_settled.set()
+        return plan
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Who the query is in its group, and how it takes part."""
+
+    group: GroupKey
+    owner_id: str
+    strategy: Strategy
+    lease: LeaseOptions
+    start: StartPositions
+
+
+Jump = Callable[[PositionInvalid], int]
+"""Where to go on instead of an invalid position; raises it where the user wants that."""
+
+
+class Share:
+    """The part of a hub's partitions that a query owns: the dispatcher's Holder."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        places: Places,
+        membership: Membership,
+        *,
+        partitions: Callable[[], tuple[str, ...]],
+        jump: Jump,
+    ) -> None:
+        self._store = store
+        self._places = places
+        self._membership = membership
+        self._jump = jump
+        self._known_at_start = frozenset(partitions())
+        self._owned: dict[str, Owned] = {}
+        self._in_flight: frozenset[str] = frozenset()
+        self._retry_at = 0.0
+        self._opening: set[asyncio.Task[None]] = set()
+        self._reopen = RetryPolicy(backoff_seconds=0.5, backoff_seconds_max=5.0)
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._settling = Settling(membership.strategy)
+        self._is_stopping = False
+        self.failed: HublineError | None = None
+        """What ends the query: a position that is gone, where the user wants to hear of it."""
+        self._dispatcher = Dispatcher(
+            store,
+            self,
+            group=membership.group,
+            owner_id=membership.owner_id,
+            strategy=self._settling,
+            partitions=partitions,
+            lease=membership.lease,
+            rng=self._rng,
+        )
+
+    async def start(self) -> None:
+        await self._dispatcher.start()
+
+    async def stop(self) -> None:
+        """Gives everything up. A batch that still runs is not waited for: whether it ends well is not known here."""
+        self._is_stopping = True
+        for owned in self._owned.values():
+            owned.at_rest.set()
+        try:
+            async with asyncio.timeout(STOP_SECONDS_MAX):
+                await self._dispatcher.stop()
+        except TimeoutError:
+            log.warning("stop_timeout seconds=%g: the leases run out", STOP_SECONDS_MAX)
+            await self._dispatcher.abort()
+        for task in self._opening:
+            task.cancel()
+
+    async def settled(self, seconds_max: float) -> None:
+        """Waits until the query has its share, and knows where it stands: for a run that ends by itself."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                await self._settling.is_settled.wait()
+                while self._opening and self.failed is None:
+                    await asyncio.wait(self._opening)
+        except TimeoutError:
+            log.warning("not_settled seconds=%g", seconds_max)
+
+    def planned(self, partitions: Iterable[str]) -> None:
+        """A batch reads these: they are not given up before it is done."""
+        self._in_flight = frozenset(partitions)
+
+    async def done(self, start: StreamOffset) -> dict[str, Entry]:
+        """Spark has done all up to ``start``: writes the checkpoints, lets go of what was asked for.
+
+        Returns where the partitions stand that the next batch may read.
+        """
+        self._in_flight = frozenset()
+        places = {}
+        for partition, owned in self._owned.items():
+            place = owned.place(start.entries.get(partition))
+            if place is not None and self._dispatcher.is_current(partition, owned.epoch):
+                places[partition] = place
+                owned.done_next = place.end
+        await self._checkpoint()
+        for owned in self._owned.values():
+            if owned.is_closing and not owned.is_owed:
+                owned.at_rest.set()
+        return {partition: place for partition, place in places.items() if self._may_read(partition)}
+
+    def _may_read(self, partition: str) -> bool:
+        owned = self._owned.get(partition)
+        return owned is not None and not owned.is_closing
+
+    async def _checkpoint(self) -> None:
+        """Writes what is ahead of the store. A store that is down costs repeats after a crash, and no progress."""
+        behind = [owned for owned in self._owned.values() if owned.is_owed]
+        loop = asyncio.get_running_loop()
+        if behind and loop.time() >= self._retry_at:
+            written = await asyncio.gather(*map(self._write, behind))
+            if not all(written):
+                self._retry_at = loop.time() + STORE_RETRY_SECONDS
+
+    async def _write(self, owned: Owned) -> bool:
+        key, done_next = owned.ownership.key, owned.done_next
+        try:
+            offset = await self._places.offset_of(key.partition, done_next - 1)
+            await self._update(Checkpoint(key, offset, done_next - 1), owned.epoch)
+        except Fenced as error:
+            # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
+            self._lose(owned, error)
+        except PositionInvalid as error:
+            # The event is gone by now, and its offset with it. What comes after it is checkpointed again.
+            self.report_of(error, key.partition)
+        except HublineError as error:
+            self.report_of(error, key.partition)
+            return False
+        owned.checkpointed_next = done_next
+        return True
+
+    async def _update(self, checkpoint: Checkpoint, epoch: int) -> None:
+        seconds_max = self._membership.lease.renew_seconds
+        await bounded(seconds_max, self._store.update_checkpoint)(checkpoint, epoch=epoch)
+
+    def _lose(self, owned: Owned, error: Fenced) -> None:
+        partition = owned.ownership.key.partition
+        self.report_of(error, partition)
+        if self._owned.get(partition) is owned:
+            del self._owned[partition]
+        self._dispatcher.surrender(partition, epoch=owned.epoch, held_epoch=error.held_epoch)
+
+    # What the dispatcher asks for
+
+    def open(self, ownership: Ownership) -> None:
+        owned = Owned(ownership)
+        if self._is_stopping:
+            owned.at_rest.set()
+        self._owned[ownership.key.partition] = owned
+        task = asyncio.create_task(self._find_place(owned))
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    def renewed(self, ownership: Ownership) -> None:
+        owned = self._owned.get(ownership.key.partition)
+        if owned is not None and owned.epoch == ownership.epoch:
+            owned.ownership = ownership
+
+    async def close_partition(self, partition: str, reason: ReleaseReason) -> None:
+        owned = self._owned.get(partition)
+        if owned is None:
+            return
+        owned.is_closing = True
+        if not reason.drains:
+            owned.at_rest.set()
+        elif partition in self._in_flight or owned.is_owed:
+            await owned.at_rest.wait()
+        if self._owned.get(partition) is owned:
+            del self._owned[partition]
+        log.info("closed partition=%s epoch=%d reason=%s", partition, owned.epoch, reason)
+
+    def report_of(self, error: HublineError, partition: str | None) -> None:
+        log.warning("error partition=%s %s: %s", partition, type(error).__name__, error)
+
+    # Opening
+
+    async def _find_place(self, owned: Owned) -> None:
+        """From the fence to the place, again after a while where the store or the hub cannot be reached."""
+        attempts = 0
+        while self._owned.get(owned.ownership.key.partition) is owned:
+            attempts += 1
+            try:
+                await self._try_to_find_place(owned)
+            except Fenced as error:
+                self._lose(owned, error)
+            except PositionInvalid as error:
+                self.failed = error
+                return
+            except HublineError as error:
+                self.report_of(error, owned.ownership.key.partition)
+                await asyncio.sleep(self._reopen.delay(attempts, self._rng))
+            else:
+                return
+
+    async def _try_to_find_place(self, owned: Owned) -> None:
+        key = owned.ownership.key
+        fence = bounded(self._membership.lease.renew_seconds, self._store.fence)
+        checkpoint = await fence(key, owned.epoch)
+        if checkpoint is None:
+            place = await self._first_place(owned)
+        else:
+            place = await self._place_after(owned, checkpoint)
+        owned.next_sequence = owned.done_next = owned.checkpointed_next = place
+        log.info("opened partition=%s epoch=%d next=%d", key.partition, owned.epoch, place)
+
+    async def _place_after(self, owned: Owned, checkpoint: Checkpoint) -> int:
+        partition = owned.ownership.key.partition
+        try:
+            return await self._places.resume(partition, checkpoint)
+        except PositionInvalid as error:
+            owned.gap = Gap(error.reason, checkpoint.sequence_number + 1)
+            return self._jump(error)
+
+    async def _first_place(self, owned: Owned) -> int:
+        """Of a partition without a checkpoint. One that was added since the query runs starts at its beginning."""
+        key = owned.ownership.key
+        start = self._membership.start.for_partition(key.partition)
+        if key.partition not in self._known_at_start:
+            start = Position.earliest()
+        try:
+            place = await self._places.start(key.partition, start)
+        except PositionInvalid as error:
+            owned.gap = Gap(error.reason, 0)
+            return self._jump(error)
+        if start == Position.latest():
+            await self._write_down_the_end(owned, place)
+        return place
+
+    async def _write_down_the_end(self, owned: Owned, place: int) -> None:
+        """After a crash before the first batch, "the end" would be further on."""
+        key = owned.ownership.key
+        if place == 0:
+            await self._update(Checkpoint.before_first(key), owned.epoch)
+        else:
+            offset = await self._places.offset_of(key.partition, place - 1)
+            await self._update(Checkpoint(key, offset, place - 1), owned.epoch)

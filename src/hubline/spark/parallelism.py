@@ -1,0 +1,19 @@
+"""How many tasks a batch is cut into."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from hubline.spark.options import Options
+
+TASKS_VARIABLE: Final = "HUBLINE_SPARK_TASKS"
+"""The cores that tasks run on. ``hubline.spark.session`` sets it; Spark does not tell its planning processes."""
+
+
+def task_count(options: Options) -> int:
+    """At most so many tasks: the option, what the session knows, or as many as this machine has cores."""
+    if options.tasks is not None:
+        return options.tasks
+    told = os.environ.get(TASKS_VARIABLE, "")
+    return int(told) if told.isdecimal() and int(told) else os.cpu_count() or 1
