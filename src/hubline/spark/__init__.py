@@ -1,17 +1,42 @@
 """Event Hubs for Spark 4, in pure Python: a source and a sink, with no jar.
 
-    spark.dataSource.register(hubline.spark.EventHubs)
+    spark = hubline.spark.session("billing")  # or spark.dataSource.register(hubline.spark.EventHubs) in your own
     events = spark.readStream.format("eventhubs").option("hub", "local:./data/telemetry").option("start", "earliest")
 
 The package has to be installed on the driver and on every node: Spark's planning process finds it there, and nowhere
 else.
 """
 
+import importlib
+from typing import TYPE_CHECKING
+
 from hubline.spark.versions import require_pyspark
 
-require_pyspark()
+require_pyspark()  # what is imported below fails in less clear words without Spark
 
-from hubline.spark.datasource import EventHubs  # noqa: E402 - its imports fail in less clear words without Spark
-from hubline.spark.session import session  # noqa: E402
+if TYPE_CHECKING:
+    from hubline.spark.datasource import EventHubs
+    from hubline.spark.functions import event_id
+    from hubline.spark.sessions import session
 
-__all__ = ["EventHubs", "session"]
+__all__ = ["EventHubs", "event_id", "session"]
+
+_HOMES = {
+    "EventHubs": "hubline.spark.datasource",
+    "event_id": "hubline.spark.functions",
+    "session": "hubline.spark.sessions",
+}
+
+if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object
+
+    def __getattr__(name: str) -> object:
+        """Loads a name when it is first asked for: the parent of the Python workers must fork before Arrow is there."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

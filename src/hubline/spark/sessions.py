@@ -49,6 +49,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # The parent of the Python workers: as Spark's, but quiet about pipes that a stopped query closes.
+    "spark.python.daemon.module": "hubline.spark.daemon",
 }
 """What a session without a cluster gets in addition."""
 

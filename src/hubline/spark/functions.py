@@ -1,0 +1,45 @@
+"""Columns for DataFrames of events."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+
+from hubline.config import HubAddress, parse_hub
+from hubline.identity import ID_PROPERTY, OUTPUTS_MAX, origin_of
+from hubline.model import HubProperties
+from hubline.spark.process import lent, run
+
+
+def event_id(hub: str, place: Column | None = None) -> Column:
+    """The column ``eventId`` for what is made of events that were read from ``hub``, by the source's columns.
+
+        events.select("body", hubline.spark.event_id("env:TELEMETRY").alias("eventId"))
+
+    An event that carries an id already keeps it: it says where the event first came from. Where one event becomes
+    several (as by ``posexplode``), ``place`` counts them from 0, and tells them apart. The hub is asked once who it is.
+    """
+    origin = F.lit(origin_of(run(_described(parse_hub(hub)))))
+    carried = F.col("properties")[ID_PROPERTY]
+    if place is None:
+        return F.coalesce(carried, _joined(origin, F.lit("0")))
+    place = F.when(place < OUTPUTS_MAX, place).otherwise(
+        F.raise_error(F.lit(f"one event may become {OUTPUTS_MAX:,} events at most"))
+    )
+    return F.coalesce(_derived(carried, place), _joined(origin, place.cast("string")))
+
+
+async def _described(address: HubAddress) -> HubProperties:
+    async with lent(address) as opened:
+        return await opened.hub.describe()
+
+
+def _joined(origin: Column, index: Column) -> Column:
+    return F.concat_ws("/", origin, "partition", F.col("sequenceNumber").cast("string"), index)
+
+
+def _derived(carried: Column, place: Column) -> Column:
+    """As :func:`hubline.identity.derived_ids`, in the words of Spark; null where there is no id."""
+    origin = F.regexp_extract(carried, "^(.+)/[0-9]+$", 1)
+    index = F.substring_index(carried, "/", -1).try_cast("bigint")
+    return F.concat(origin, F.lit("/"), (index * OUTPUTS_MAX + place).cast("string"))
