@@ -27,5 +27,5 @@ class QuietTraceback:
 
 
 if __name__ == "__main__":
-    daemon.traceback = QuietTraceback()  # type: ignore[attr-defined]
+    daemon.traceback = QuietTraceback()  # type: ignore[attr-defined, assignment]
     daemon.manager()
