@@ -121,6 +121,11 @@ class Queries:
         RETURNING epoch
     """
 
+    waiting_keys: str = """
+        SELECT DISTINCT partition_key FROM hubline_dead_letter
+        WHERE {key} AND state = 'waiting' AND partition_key IS NOT NULL
+    """
+
     take_ownership: str = """
         UPDATE hubline_ownership SET owner_id = '', epoch = epoch + 1, version = version + 1, modified_at = {now}
         WHERE {group} AND partition_id = :partition_id

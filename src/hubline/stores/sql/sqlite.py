@@ -25,13 +25,13 @@ _ROWS = """(
         json_extract(value, '$[2]') AS new_epoch, json_extract(value, '$[3]') AS known_version
     FROM json_each(:rows)
 )"""
-_NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"  # milliseconds since 1970
+NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"  # milliseconds since 1970
 
 QUERIES = queries_for(
     Dialect(
-        now=_NOW,
-        epoch_seconds=f"{_NOW} / 1000.0",
-        age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {_NOW} - {column}) / 1000.0 END",
+        now=NOW,
+        epoch_seconds=f"{NOW} / 1000.0",
+        age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {NOW} - {column}) / 1000.0 END",
         rows=_ROWS,
         locked_rows=_ROWS,  # a transaction here locks the whole database
         skip_locked="",

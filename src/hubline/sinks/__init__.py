@@ -1,0 +1,6 @@
+"""Sinks: where results go, exactly once, together with the checkpoint and the dead letters."""
+
+from hubline.sinks.sql import Rows, SinkPartition, SqlSink, Transaction
+from hubline.sinks.tracing import Refused
+
+__all__ = ["Refused", "Rows", "SinkPartition", "SqlSink", "Transaction"]

@@ -1,0 +1,296 @@
+"""Rows into PostgreSQL: binary COPY from Arrow, or COPY of text for types that have no binary form here."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Self
+
+import pgpq
+import pgpq.encoders
+import pgpq.schema
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+from psycopg.pq import TransactionStatus
+
+from hubline.config import Secret
+from hubline.sinks.connection import Parameters, SinkConnection, connected
+from hubline.sinks.letters import COLUMNS, ON_CONFLICT, LetterRow
+from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
+from hubline.stores.sql.database import Row
+from hubline.stores.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
+
+COPY_ROWS = 8_192
+"""Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a refusal costs one."""
+
+_STAGE = "hubline_stage"
+_STAGE_ROW = "hubline_row"
+
+_INSTANT = pa.timestamp("us", "UTC")
+_TEXT: Mapping[str, Target] = {"text": pa.string(), "binary": pa.string()}
+_BY_TEXT: Mapping[str, Target] = dict.fromkeys(
+    ("text", "integer", "float", "decimal", "boolean", "instant", "timestamp", "date", "time"), "text"
+)
+_TARGETS: Mapping[str, Mapping[str, Target]] = {
+    "int2": {"integer": pa.int16()},
+    "int4": {"integer": pa.int32()},
+    "int8": {"integer": pa.int64()},
+    "float4": {"float": pa.float32(), "integer": pa.float32(), "decimal": pa.float32()},
+    "float8": {"float": pa.float64(), "integer": pa.float64(), "decimal": pa.float64()},
+    "numeric": {"decimal": "as is", "integer": pa.decimal128(19, 0), "float": "text", "text": "text"},
+    "bool": {"boolean": pa.bool_()},
+    "text": _TEXT,
+    "varchar": _TEXT,
+    "bpchar": _TEXT,
+    "json": _TEXT,
+    "jsonb": _TEXT,
+    "bytea": {"binary": pa.binary()},
+    "timestamptz": {"instant": _INSTANT},
+    "timestamp": {"timestamp": pa.timestamp("us")},
+    "date": {"date": pa.date32()},
+    "time": {"time": pa.time64("us")},
+}
+"""By the catalog's name of a type. Any other type is sent as text, and PostgreSQL makes its value of it."""
+
+_CREATED_AS = {
+    "boolean": "boolean",
+    "integer": "bigint",
+    "float": "double precision",
+    "decimal": "numeric",
+    "text": "text",
+    "null": "text",
+    "binary": "bytea",
+    "instant": "timestamptz",
+    "timestamp": "timestamp",
+    "date": "date",
+    "time": "time",
+}
+
+_COLUMNS = """
+    SELECT attname, typname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
+    FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+    ORDER BY attnum
+"""
+_HAS_DEFERRABLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = to_regclass(%s) AND tgdeferrable)"
+
+_LETTER_TYPES = ("text",) * 4 + ("bigint", "text", "bigint", "text", "bytea") + ("text",) * 5 + ("bigint", "text")
+_INSERT_LETTERS = f"""
+    INSERT INTO hubline_dead_letter ({", ".join(COLUMNS)}, failed_at)
+    SELECT n, h, g, p, sequence, o, to_timestamp(0) + enqueued * interval '1 microsecond', k, body, properties,
+        stage, error_type, error_text, traceback, attempts, state, clock_timestamp()
+    FROM unnest({", ".join(f"%s::{kind}[]" for kind in _LETTER_TYPES)})
+        AS letter (n, h, g, p, sequence, o, enqueued, k, body, properties, stage, error_type, error_text, traceback,
+            attempts, state)
+    {ON_CONFLICT}
+"""  # noqa: S608 - constants
+
+# By SQLSTATE: a value out of range or malformed; a constraint; a trigger that raises; a view that does not show it.
+_REFUSALS = ("22", "23", "P0001", "44")
+_TABLE_TROUBLES = {
+    "42P01": "there is no such table: create it, or open the sink with create=True",
+    "3F000": "there is no such schema: create it",
+    "42703": "a column is gone: somebody altered the table",
+    "42804": "a column has another type: somebody altered the table",
+    "22P03": "a column has another type: somebody altered the table",
+    "42P10": "no unique index matches the key: create one on just these columns, which ON CONFLICT needs",
+    "42501": "the user may not write to it: grant INSERT, and UPDATE and SELECT where rows have a key",
+    "25006": "the user, or the database, is read-only",
+    "53100": "the server's disk is full: free some space",
+    "0A000": "it is of a kind that takes no rows",
+    "42809": "it is of a kind that takes no rows",
+}
+_CREATION_LOCK = int.from_bytes(b"sink")
+_LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
+
+
+class PostgresSinkConnection(SinkConnection):
+    """A :class:`~hubline.sinks.connection.SinkConnection` of PostgreSQL."""
+
+    queries = QUERIES
+
+    def __init__(self, database: PostgresDatabase, connection: PostgresConnection) -> None:
+        super().__init__(database, connection)
+        self._driver = connection.driver
+        self._are_deferrable: dict[TableName, bool] = {}
+        self._staged_for: Plan | None = None
+        self._staged_count = 0
+
+    @classmethod
+    def connect(cls, conninfo: Secret, *, seconds_max: int) -> Self:
+        database = PostgresDatabase(conninfo, statement_seconds_max=seconds_max)
+        return cls(database, connected(database))
+
+    @property
+    def is_commit_unknown(self) -> bool:
+        return self._driver.closed  # broken, before the answer came
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, psycopg.Error) and _refusal(error) is not None
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._driver.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
+    def begin(self) -> None:
+        self._statement("BEGIN")
+
+    def commit(self) -> None:
+        self._statement("COMMIT")
+
+    def rollback(self) -> None:
+        self._staged_for = None  # undone with the rest, if it was made in this transaction
+        self._statement("ROLLBACK")
+
+    def execute(self, query: str, params: Parameters) -> list[Row]:
+        # In binary form the query has to be a single statement: a COMMIT cannot hide behind another.
+        cursor = self._driver.cursor(binary=True)
+        cursor.execute(query.encode(), params)
+        return cursor.fetchall() if cursor.description else []
+
+    def columns_of(self, table: TableName) -> list[Column]:
+        rows = self._driver.execute(_COLUMNS, [table.quoted]).fetchall()
+        return [
+            Column(
+                str(name),
+                str(type_name) if str(kind) not in ("json", "jsonb") else str(kind),
+                _TARGETS.get(str(kind), _BY_TEXT),
+                is_required=bool(is_required),
+            )
+            for name, kind, type_name, is_required in rows
+        ]
+
+    def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
+        columns = [f"{quoted(field.name)} {_CREATED_AS[family(field.type)]}" for field in schema]
+        if key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+        # Two that create a table at once disturb each other, also with IF NOT EXISTS: one after the other.
+        self._driver.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATION_LOCK])
+        self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
+
+    def write(self, plan: Plan, rows: pa.Table) -> None:
+        try:
+            if plan.key:
+                self._upsert(plan, rows)
+            else:
+                self._copy(plan.table.quoted, plan, rows)
+            self._check_deferred(plan)
+        except psycopg.Error as error:
+            if (refusal := _refusal(error)) is None:
+                raise
+            raise refusal from None
+
+    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+        if rows:
+            columns = [list(values) for values in zip(*(row.values() for row in rows), strict=True)]
+            self._driver.execute(_INSERT_LETTERS.encode(), columns)
+
+    def _copy(self, into: str, plan: Plan, rows: pa.Table, *, first_row: int | None = None) -> None:
+        names = ", ".join(map(quoted, plan.names))
+        if first_row is not None:
+            numbers = pa.array(range(first_row, first_row + len(rows)), pa.int64())
+            rows = rows.append_column(_STAGE_ROW, numbers)
+            names += f", {_STAGE_ROW}"
+        is_binary = "text" not in plan.targets
+        form = "binary" if is_binary else "csv"
+        with self._driver.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy:
+            for data in _encoded(rows, plan) if is_binary else _csv(rows):
+                copy.write(data)
+
+    def _upsert(self, plan: Plan, rows: pa.Table) -> None:
+        """By way of a temporary table. Of rows with the same key the last one counts, as if written one by one."""
+        first, self._staged_count = self._staged_count, self._staged_count + len(rows)
+        self._copy(_STAGE, plan, rows, first_row=first)
+        key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
+        updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
+        # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
+        self._statement(
+            f"INSERT INTO {plan.table.quoted} ({names}) "  # noqa: S608 - names are quoted
+            f"SELECT DISTINCT ON ({key}) {names} FROM {_STAGE} "
+            f"WHERE {_STAGE_ROW} >= {first} ORDER BY {key}, {_STAGE_ROW} DESC "
+            f"ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+        )
+
+    def prepare(self, plan: Plan) -> None:
+        if not plan.key or self._staged_for == plan:
+            return
+        names = ", ".join(map(quoted, plan.names))
+        self._statement(f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
+        self._statement(
+            f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS "  # noqa: S608 - names are quoted
+            f"SELECT {names}, CAST(0 AS bigint) AS {_STAGE_ROW} FROM {plan.table.quoted} WITH NO DATA"
+        )
+        self._staged_for = plan
+
+    def _check_deferred(self, plan: Plan) -> None:
+        """Constraints that wait for the commit would fail there, where no row can be found to blame."""
+        if plan.table not in self._are_deferrable:
+            ((is_deferrable,),) = self._driver.execute(_HAS_DEFERRABLE, [plan.table.quoted]).fetchall()
+            self._are_deferrable[plan.table] = bool(is_deferrable)
+        if self._are_deferrable[plan.table]:
+            self._statement("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _statement(self, text: str) -> None:
+        self._driver.execute(text.encode())
+
+    def _table_trouble(self, error: Exception) -> str | None:
+        if not isinstance(error, psycopg.Error) or error.sqlstate not in _TABLE_TROUBLES:
+            return None
+        return f"{_TABLE_TROUBLES[error.sqlstate]} ({error.diag.message_primary})"
+
+
+def _refusal(error: psycopg.Error) -> Refusal | None:
+    state = error.sqlstate or ""
+    if not state.startswith(_REFUSALS) or state in _TABLE_TROUBLES:
+        return None
+    line = _LINE.search(error.diag.context or "")
+    # The detail quotes the values of the row: they belong to the event that the letter holds anyway.
+    detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
+    return Refusal(
+        f"{error.diag.message_primary}{detail}",
+        kind=type(error).__name__,
+        row=int(line[1]) - 1 if line else None,
+    )
+
+
+def _encoded(rows: pa.Table, plan: Plan) -> Iterator[bytes]:
+    encoder = _encoder(rows.schema, plan)
+    yield encoder.write_header()
+    for batch in rows.to_batches(max_chunksize=COPY_ROWS):
+        try:
+            data = encoder.write_batch(batch)
+        except ValueError as error:
+            raise Refusal(str(error), kind="ValueError") from None
+        yield data
+    yield encoder.finish()
+
+
+def _encoder(schema: pa.Schema, plan: Plan) -> pgpq.ArrowToPostgresBinaryEncoder:
+    builders = {field.name: pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field) for field in schema}
+    for column in plan.columns:
+        if column.type_name == "jsonb":
+            field = schema.field(column.name)
+            builders[column.name] = pgpq.encoders.StringEncoderBuilder.new_with_output(field, pgpq.schema.Jsonb())
+    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
+
+
+def _csv(rows: pa.Table) -> Iterator[bytes]:
+    """Every value in quotes, so that an empty text is none of the NULLs, which are nothing at all."""
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    for batch in rows.to_batches(max_chunksize=COPY_ROWS):
+        buffer = io.BytesIO()
+        pyarrow.csv.write_csv(_as_text(batch), buffer, options)
+        yield buffer.getvalue()
+
+
+def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Binary columns as PostgreSQL writes them; the others as Arrow does."""
+    arrays = [
+        pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
+        if family(column.type) == "binary"
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

@@ -1,0 +1,588 @@
+"""Exactly once into a SQL database: rows, dead letters and the checkpoint in one transaction.
+
+A partition is opened by taking its fence: the epoch in its checkpoint row, in the sink's own database. What then
+happens for each batch, and what is left behind if it dies there:
+
+    1. begin
+    2. lock        the checkpoint row; refused unless this epoch holds it and it stands where this writer left it
+    3. rows        by COPY, or one prepared statement; those that the database refuses are found and left out
+    4. letters     of the events that failed
+    5. checkpoint  moves forward to the last event of the batch
+    6. commit      until its answer has come, nobody knows; the fence, taken again, tells
+
+Dying at 1 to 5 leaves nothing: the next owner starts from the old checkpoint. Dying at 6 leaves all of it or nothing,
+and the checkpoint row says which. A former owner that wakes up finds another epoch at 2; one that was past 2 holds the
+row, and the new owner's fence waits for the end of that transaction, and then starts after it.
+
+Everything here is synchronous. A sink may be used from many threads, a partition from one at a time. A sink can be
+pickled: its connections stay behind.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from hubline.config import PostgresAddress, SqliteAddress, parse_store
+from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
+from hubline.model import Checkpoint, DeadLetter, PartitionKey
+from hubline.sinks.connection import Parameters, SinkConnection
+from hubline.sinks.tables import (
+    SEQUENCE_COLUMN,
+    Column,
+    Plan,
+    Refusal,
+    TableName,
+    checked_name,
+    checked_schema,
+    plan_for,
+    tabled,
+)
+from hubline.sinks.tracing import Refused, Units, place
+from hubline.stores.fencing import fenced
+from hubline.stores.sql.database import Row
+
+TRANSACTION_SECONDS_MAX = 60
+"""How long a statement, or a pause between two, may hold the checkpoint row: a new owner waits for its end."""
+
+CONNECTIONS_MAX = 4
+"""Four writers use up two cores of a server already; SQLite has one writer at a time in any case."""
+
+SETTLE_ATTEMPTS_MAX = 3
+SETTLE_SECONDS = 0.2
+"""Tries to learn what became of a commit without an answer, before that is left to the next opening; and the pauses."""
+
+Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
+"""Rows for the sink: Arrow columns, or dictionaries."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """What a sink was made with."""
+
+    address: PostgresAddress | SqliteAddress
+    table: TableName | None
+    key: tuple[str, ...]
+    create: bool
+    keep_body: bool
+    connections_max: int
+    transaction_seconds_max: int
+
+
+class SqlSink:
+    """Where results go: a table of a database, ``sqlite:///PATH`` or ``postgresql://...``.
+
+    Rows are inserted; with ``key``, the columns of a unique index, they are inserted or updated. Without a ``table``,
+    handlers write by their own SQL. ``create`` makes the table of the first rows' columns if it is missing.
+    ``keep_body`` keeps the bodies of dead letters, since hubs forget.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        table: str | None = None,
+        key: str | Sequence[str] = (),
+        create: bool = False,
+        keep_body: bool = True,
+        connections_max: int = CONNECTIONS_MAX,
+        transaction_seconds_max: int = TRANSACTION_SECONDS_MAX,
+    ) -> None:
+        address = parse_store(url)
+        if not isinstance(address, (PostgresAddress, SqliteAddress)):
+            raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
+        if connections_max < 1 or transaction_seconds_max < 1:
+            raise ConfigError("connections_max and transaction_seconds_max are at least 1")
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        if (keys or create) and table is None:
+            raise ConfigError("key and create are about the table: name one, for instance table='readings'")
+        self._setup(
+            _Settings(
+                address,
+                None if table is None else TableName.parse(table),
+                tuple(checked_name("column", name) for name in keys),
+                create,
+                keep_body,
+                1 if isinstance(address, SqliteAddress) else connections_max,
+                transaction_seconds_max,
+            )
+        )
+
+    def _setup(self, settings: _Settings) -> None:
+        self._settings = settings
+        self._free = threading.BoundedSemaphore(settings.connections_max)
+        self._lock = threading.Lock()  # guards what follows
+        self._idle: list[SinkConnection] = []
+        self._plans: Mapping[pa.Schema, Plan] = {}
+
+    def __getstate__(self) -> _Settings:
+        return self._settings
+
+    def __setstate__(self, settings: _Settings) -> None:
+        self._setup(settings)
+
+    def __repr__(self) -> str:
+        into = f", table={self._settings.table}" if self._settings.table else ""
+        return f"SqlSink({self._settings.address}{into})"
+
+    @property
+    def table(self) -> TableName | None:
+        return self._settings.table
+
+    @property
+    def keep_body(self) -> bool:
+        return self._settings.keep_body
+
+    def open(self, key: PartitionKey, epoch: int) -> SinkPartition:
+        """Takes the partition for this epoch; ``checkpoint`` of what is returned tells where to start.
+
+        Raises Fenced if a higher epoch holds it.
+        """
+        with self.connection() as connection:
+            return SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
+
+    def close(self) -> None:
+        """Ends the connections that are idle. The sink can be used again: it opens new ones."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    @contextmanager
+    def connection(self) -> Iterator[SinkConnection]:
+        """A connection outside of any partition's transaction. What its driver raises becomes a StoreError."""
+        connection = self.borrow()
+        try:
+            with explained(connection, self.table):
+                yield connection
+        except BaseException:
+            self.discard(connection)
+            raise
+        self.give_back(connection)
+
+    def borrow(self) -> SinkConnection:
+        """A connection that is usable, for one thread. Ends with :meth:`give_back` or :meth:`discard`."""
+        seconds_max = self._settings.transaction_seconds_max
+        if not self._free.acquire(timeout=seconds_max):
+            raise StoreUnavailable(
+                f"{self!r}: all {self._settings.connections_max} connections were busy for {seconds_max} s: "
+                "raise connections_max, or make transactions shorter"
+            )
+        try:
+            return self._idle_connection() or self._connect()
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, connection: SinkConnection) -> None:
+        with self._lock:
+            self._idle.append(connection)
+        self._free.release()
+
+    def discard(self, connection: SinkConnection) -> None:
+        """Ends a connection that may be broken, or in the middle of something."""
+        connection.close()
+        self._free.release()
+
+    def plan(self, connection: SinkConnection, schema: pa.Schema) -> Plan:
+        """How rows of a schema go into the table. Raises SinkError that shows both where they do not.
+
+        A table that is missing is made, if that was asked for, in the transaction that the connection is in.
+        """
+        plan = self._plans.get(schema)
+        if plan is not None:
+            return plan
+        table, key = self._required_table(), self._settings.key
+        columns = connection.columns_of(table)
+        is_new = not columns and self._settings.create
+        if is_new:
+            connection.create_table(table, checked_schema(table, schema), key=key)
+            columns = connection.columns_of(table)
+        if not columns:
+            raise SinkError(
+                f"there is no table {table}: create it, or open the sink with create=True. The rows have "
+                f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
+                table=str(table),
+            )
+        plan = plan_for(table, columns, schema, key=key)
+        if not is_new:  # else it may yet be undone
+            self._plans = {**self._plans, schema: plan}
+        return plan
+
+    def columns(self, connection: SinkConnection) -> list[Column]:
+        """The columns of the table; none while it is still to be made."""
+        return connection.columns_of(self._required_table())
+
+    def forget_plans(self) -> None:
+        """The table may be another one by now."""
+        self._plans = {}
+
+    def _required_table(self) -> TableName:
+        if self._settings.table is None:
+            raise SinkError("rows need a table: name it when the sink is made, or write by tx.execute")
+        return self._settings.table
+
+    def _idle_connection(self) -> SinkConnection | None:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+
+    def _connect(self) -> SinkConnection:
+        """Drivers are loaded when they are needed: SQLite must not cost PostgreSQL's."""
+        match self._settings.address:
+            case PostgresAddress(conninfo):
+                from hubline.sinks.postgres import PostgresSinkConnection
+
+                return PostgresSinkConnection.connect(conninfo, seconds_max=self._settings.transaction_seconds_max)
+            case SqliteAddress(path):
+                from hubline.sinks.sqlite import SqliteSinkConnection
+
+                return SqliteSinkConnection.connect(path)
+
+
+class SinkPartition:
+    """A partition that was opened for an epoch. ``checkpoint`` is where it stands; None if nothing is done yet.
+
+    After an error it is opened anew: only the checkpoint row knows what took effect.
+    """
+
+    def __init__(self, sink: SqlSink, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None) -> None:
+        self.sink = sink
+        self.key = key
+        self.epoch = epoch
+        self.checkpoint = checkpoint
+        self.in_use: SinkConnection | None = None
+
+    def transaction(self, checkpoint: Checkpoint) -> Transaction:
+        """One that moves the partition to ``checkpoint``. Nothing is begun before it is used or committed."""
+        return Transaction(self, checkpoint)
+
+    def commit(
+        self, checkpoint: Checkpoint, rows: Rows | None = None, *, letters: Sequence[DeadLetter] = ()
+    ) -> list[Refused]:
+        """Rows, letters and checkpoint in one transaction. Returns the events whose rows were refused, and not written.
+
+        The rows must tell their events (a column ``sequenceNumber``): else a refused one raises RowsRefused. Who
+        wants refused events among the dead letters, in the same transaction, uses :meth:`transaction`.
+        """
+        with self.transaction(checkpoint) as transaction:
+            if rows is not None:
+                transaction.insert(rows)
+            transaction.dead_letter(letters)
+        return transaction.refused
+
+    def cut(self) -> None:
+        """From any thread: makes what this partition's transaction waits for fail soon."""
+        if (connection := self.in_use) is not None:
+            connection.cut()
+
+
+class Transaction:
+    """What a handler, or the processor for it, does in the database for one batch of one partition.
+
+    It begins when it is first used, by locking the partition's checkpoint: from then on it is in the way of a new
+    owner, and on SQLite of every writer, so be short. Whoever made it commits it or rolls it back; as a context
+    manager it does so by itself.
+    """
+
+    def __init__(self, partition: SinkPartition, checkpoint: Checkpoint) -> None:
+        known = partition.checkpoint
+        if known is not None and checkpoint.sequence_number <= known.sequence_number:
+            raise SinkError(
+                f"the sink has partition {partition.key} up to {known.sequence_number} already, and events up to "
+                f"{checkpoint.sequence_number} would be written twice: set the checkpoint back to have them again"
+            )
+        self._partition = partition
+        self._sink = partition.sink
+        self._checkpoint = checkpoint
+        self._connection: SinkConnection | None = None
+        self._written: list[Plan] = []
+        self.refused: list[Refused] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.commit()
+        else:
+            self.rollback()
+
+    def execute(self, query: str, params: Parameters = ()) -> list[Row]:
+        """One statement of one's own; its rows, if it has any. Placeholders are the driver's: ``%s``, or ``?``.
+
+        A value or constraint that the database refuses raises the driver's own error, and the transaction can only be
+        undone then; any other trouble is a StoreError, for which no event is to blame.
+        """
+        if _CONTROL.match(query):
+            raise SinkError("the transaction begins and ends by itself: leave out BEGIN, COMMIT, ROLLBACK and the like")
+        connection = self._begun()
+        with explained(connection, None):
+            rows = connection.execute(query, params)
+        if not connection.is_in_transaction:
+            raise SinkError("a statement ended the transaction: leave that to the sink")
+        return rows
+
+    def insert(self, rows: Rows, *, units: Units | None = None) -> None:
+        """Writes rows to the sink's table; events whose rows the database refuses are added to ``refused``.
+
+        Rows tell their events by a column ``sequenceNumber``, or ``units`` does. Otherwise they stand or fall together:
+        RowsRefused is raised, and none of them is written.
+        """
+        if not len(rows):
+            return
+        connection = self._begun()
+        refused: list[Refused] = []
+        with explained(connection, self._sink.table):
+            if isinstance(rows, pa.RecordBatch):
+                table = pa.Table.from_batches([rows])
+            elif isinstance(rows, pa.Table):
+                table = rows
+            else:
+                table, units, refused = self._tabled(connection, rows, units)
+            is_traced = units is not None or SEQUENCE_COLUMN in table.column_names
+            if units is None:
+                units = _sequences(table) if is_traced else np.zeros(len(table), np.int64)
+            refused += self._place(connection, *_in_order(table, units))
+        if refused and not is_traced:
+            raise RowsRefused(
+                f"{self._sink!r} refuses rows: {refused[0].kind}: {refused[0].reason}. Give them a column "
+                f"{SEQUENCE_COLUMN!r}, and the events to blame are found",
+                table=str(self._sink.table),
+            )
+        self.refused += refused
+
+    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+        """Keeps events that failed."""
+        if letters:
+            connection = self._begun()
+            with explained(connection, None):
+                connection.add_letters(letters, keep_body=self._sink.keep_body)
+
+    def waiting_keys(self) -> set[str]:
+        """The partition keys that have a letter waiting."""
+        connection = self._begun()
+        with explained(connection, None):
+            return connection.waiting_keys(self._partition.key)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """What fails within is undone, and raised all the same; what came before stays."""
+        refused_count, written_count = len(self.refused), len(self._written)
+        if (connection := self._connection) is None:
+            try:
+                yield
+            except BaseException:
+                self.rollback()  # it may have begun within
+                raise
+            return
+        try:
+            with explained(connection, None), connection.savepoint():
+                yield
+        except BaseException:
+            del self.refused[refused_count:], self._written[written_count:]
+            raise
+
+    def commit(self) -> None:
+        """Steps 5 and 6. Where the answer to 6 is lost, finds out what happened.
+
+        Raises StoreUnavailable if the transaction did not take effect, or if that cannot be found out now.
+        """
+        try:
+            connection = self._begun()
+            with explained(connection, self._sink.table):
+                self._advance(connection)
+            failure = self._commit(connection)
+        except BaseException:
+            self.rollback()
+            raise
+        if failure is not None:
+            self._settle(failure)
+        self._partition.checkpoint = self._checkpoint
+
+    def rollback(self) -> None:
+        """Undoes everything; never raises. The transaction may be used again, from its beginning."""
+        self.refused.clear()
+        self._written.clear()
+        if (connection := self._connection) is None:
+            return
+        try:
+            connection.rollback()
+        except Exception:  # noqa: BLE001 - a connection that is gone rolls back by itself
+            self._end(connection, is_usable=False)
+        else:
+            self._end(connection, is_usable=True)
+
+    def _begun(self) -> SinkConnection:
+        """Steps 1 and 2, unless they are done."""
+        if self._connection is not None:
+            return self._connection
+        connection = self._sink.borrow()
+        self._connection = self._partition.in_use = connection
+        try:
+            with explained(connection, None):
+                connection.begin()
+                self._check(*connection.lock_checkpoint(self._partition.key))
+        except BaseException:
+            self.rollback()
+            raise
+        return connection
+
+    def _check(self, held_epoch: int, stored: Checkpoint | None) -> None:
+        partition = self._partition
+        if held_epoch != partition.epoch:
+            raise fenced(partition.key, epoch=partition.epoch, held_epoch=held_epoch)
+        if _sequence(stored) != _sequence(partition.checkpoint):
+            raise Fenced(
+                f"the checkpoint of {partition.key} is at {_sequence(stored)} and not at "
+                f"{_sequence(partition.checkpoint)}, where it was left: another writer uses epoch {partition.epoch}",
+                partition=partition.key.partition,
+                epoch=partition.epoch,
+                held_epoch=held_epoch,
+            )
+
+    def _tabled(
+        self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], units: Units | None
+    ) -> tuple[pa.Table, Units | None, list[Refused]]:
+        """Dictionaries as columns; where a value does not fit its column, without the unit that has it."""
+        columns = self._sink.columns(connection)
+        try:
+            return tabled(records, columns), units, []
+        except Refusal as refusal:
+            if units is None:
+                raise RowsRefused(f"the rows do not make columns: {refusal}", table=str(self._sink.table)) from None
+        good, refused = [], []
+        for unit in np.unique(units):
+            places = np.nonzero(units == unit)[0].tolist()
+            try:
+                tabled([records[place] for place in places], columns)
+                good += places
+            except Refusal as refusal:
+                refused.append(Refused(int(unit), str(refusal), refusal.kind))
+        good.sort()
+        return tabled([records[place] for place in good], columns), units[good], refused
+
+    def _place(self, connection: SinkConnection, rows: pa.Table, units: Units) -> list[Refused]:
+        """Step 3."""
+        if not len(rows):
+            return []
+        plan = self._sink.plan(connection, rows.schema)
+        connection.prepare(plan)
+        self._written.append(plan)
+
+        def attempt(part: pa.Table) -> None:
+            with connection.savepoint():
+                connection.write(plan, plan.fitted(part))
+
+        return place(rows, units, attempt)
+
+    def _advance(self, connection: SinkConnection) -> None:
+        """Step 5."""
+        for plan in self._written:
+            if not connection.is_as_planned(plan):
+                raise SinkError(f"table {plan.table} was altered: nothing was written", table=str(plan.table))
+        if not connection.advance(self._checkpoint, epoch=self._partition.epoch):
+            raise SinkError(f"the checkpoint row of {self._partition.key} is gone: somebody deleted it")
+
+    def _commit(self, connection: SinkConnection) -> StoreError | None:
+        """Step 6. Returns what went wrong where that leaves open whether it took effect."""
+        failure: StoreError | None
+        try:
+            connection.commit()
+        except Exception as error:  # noqa: BLE001 - judged here, and raised unless it leaves the outcome open
+            failure = connection.explain(error, self._sink.table)
+            if not connection.is_commit_unknown:
+                # Dying here leaves nothing: the database answered, and the answer was no.
+                if connection.is_refusal(error):
+                    raise RowsRefused(
+                        f"{self._sink!r} refuses the commit: {error}", table=str(self._sink.table)
+                    ) from None
+                raise (failure or error) from None
+            self._end(connection, is_usable=False)
+            return failure or StoreUnavailable(str(error))
+        self._end(connection, is_usable=True)
+        return None
+
+    def _settle(self, failure: StoreError) -> None:
+        """Learns what became of a commit without an answer, by taking the fence again.
+
+        That waits for the lost transaction, should it still be going on, and then shows what it left.
+        """
+        partition = self._partition
+        for attempt in range(SETTLE_ATTEMPTS_MAX):
+            try:
+                with self._sink.connection() as connection:
+                    stored = connection.take_fence(partition.key, partition.epoch)
+            except StoreUnavailable:
+                time.sleep(SETTLE_SECONDS * 2**attempt)
+                continue
+            if _sequence(stored) == self._checkpoint.sequence_number:
+                return
+            raise StoreUnavailable(f"the commit of {partition.key} did not take effect: {failure}")
+        raise StoreUnavailable(
+            f"whether the commit of {partition.key} took effect shows at the next opening: {failure}"
+        )
+
+    def _end(self, connection: SinkConnection, *, is_usable: bool) -> None:
+        self._connection = self._partition.in_use = None
+        if is_usable:
+            self._sink.give_back(connection)
+        else:
+            self._sink.discard(connection)
+
+
+_CONTROL = re.compile(
+    r"(\s|--[^\n]*\n|/\*.*?\*/)*(BEGIN|START\s+TRANSACTION|COMMIT|END|ROLLBACK|ABORT|SAVEPOINT|RELEASE|PREPARE\s+TRANSACTION)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@contextmanager
+def explained(connection: SinkConnection, table: TableName | None) -> Iterator[None]:
+    """What a driver raises within becomes a StoreError, except where a value is to blame."""
+    failure: StoreError | None = None
+    try:
+        yield
+    except Exception as error:
+        if not connection.is_refusal(error):
+            failure = connection.explain(error, table)
+        if failure is None:
+            raise
+    if failure is not None:
+        # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
+        raise failure
+
+
+def _sequence(checkpoint: Checkpoint | None) -> int | None:
+    return None if checkpoint is None else checkpoint.sequence_number
+
+
+def _sequences(rows: pa.Table) -> Units:
+    column = rows.column(SEQUENCE_COLUMN)
+    if column.null_count or not pa.types.is_integer(column.type):
+        raise SinkError(f"the rows' column {SEQUENCE_COLUMN!r} tells of which event each came: a whole number in each")
+    return np.asarray(column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
+
+
+def _in_order(rows: pa.Table, units: Units) -> tuple[pa.Table, Units]:
+    """Rows in the order of their events, which is the order in which they count."""
+    if len(units) < 2 or bool(np.all(units[:-1] <= units[1:])):
+        return rows, units
+    order = np.argsort(units, kind="stable")
+    return rows.take(pa.array(order)), units[order]

@@ -1,0 +1,163 @@
+"""Rows into SQLite: one prepared statement, run for each row by the driver."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+
+from hubline.sinks.connection import Parameters, SinkConnection, connected
+from hubline.sinks.letters import COLUMNS, ON_CONFLICT, LetterRow
+from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
+from hubline.stores.sql.database import Row
+from hubline.stores.sql.sqlite import NOW, QUERIES, SqliteConnection, SqliteDatabase
+
+# SQLite has neither times nor decimals: they are kept as text, which sorts, and which its functions read.
+_TIMES: Mapping[str, Target] = dict.fromkeys(("instant", "timestamp", "date", "time"), "text")
+_NUMBERS: Mapping[str, Target] = {"integer": "as is", "boolean": "as is", "float": "as is", "decimal": "text"}
+_AFFINITIES: Mapping[str, Mapping[str, Target]] = {
+    "INTEGER": {"integer": "as is", "boolean": "as is"},
+    "TEXT": {"text": "as is", "binary": pa.string(), "decimal": "text", **_TIMES},
+    "BLOB": {"binary": "as is", "text": "as is", **_NUMBERS, **_TIMES},
+    "REAL": {"float": "as is", "integer": "as is", "decimal": pa.float64()},
+    "NUMERIC": {**_NUMBERS, **_TIMES},
+}
+_CREATED_AS = {
+    "boolean": "INTEGER",
+    "integer": "INTEGER",
+    "float": "REAL",
+    "decimal": "TEXT",
+    "binary": "BLOB",
+}  # the others are TEXT
+
+_INSERT_LETTER = (
+    f"INSERT INTO hubline_dead_letter ({', '.join(COLUMNS)}, failed_at) "  # noqa: S608 - constants
+    f"VALUES ({', '.join('?' * len(COLUMNS))}, {NOW}) {ON_CONFLICT}"
+)
+
+
+_REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeError)
+
+
+class SqliteSinkConnection(SinkConnection):
+    """A :class:`~hubline.sinks.connection.SinkConnection` of SQLite."""
+
+    queries = QUERIES
+
+    def __init__(self, database: SqliteDatabase, connection: SqliteConnection) -> None:
+        super().__init__(database, connection)
+        self._driver = connection.driver
+
+    @classmethod
+    def connect(cls, path: Path) -> Self:
+        database = SqliteDatabase(path)
+        return cls(database, connected(database))
+
+    @property
+    def is_commit_unknown(self) -> bool:
+        return not self.is_in_transaction  # still in it, it was not committed
+
+    def is_refusal(self, error: Exception) -> bool:
+        return isinstance(error, _REFUSALS)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        return self._driver.in_transaction
+
+    def begin(self) -> None:
+        # IMMEDIATE: one that starts by reading fails at its first write if another one wrote meanwhile.
+        self._statement("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self._statement("COMMIT")
+
+    def rollback(self) -> None:
+        if self.is_in_transaction:
+            self._statement("ROLLBACK")
+
+    def execute(self, query: str, params: Parameters) -> list[Row]:
+        return self._driver.execute(query, params).fetchall()
+
+    def columns_of(self, table: TableName) -> list[Column]:
+        rows = self._driver.execute(
+            'SELECT name, upper(type), "notnull" AND dflt_value IS NULL, pk FROM pragma_table_xinfo(?, ?) '
+            "WHERE hidden = 0 ORDER BY cid",
+            [table.table, table.schema or "main"],
+        ).fetchall()
+        # An INTEGER PRIMARY KEY that is not given gets a number of its own.
+        return [
+            Column(name, kind, _AFFINITIES[_affinity(kind)], is_required=bool(is_required) and not is_key)
+            for name, kind, is_required, is_key in rows
+        ]
+
+    def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
+        columns = [f"{quoted(field.name)} {_CREATED_AS.get(family(field.type), 'TEXT')}" for field in schema]
+        if key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+        self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
+
+    def write(self, plan: Plan, rows: pa.Table) -> None:
+        count = 0
+
+        def records() -> Iterator[tuple[object, ...]]:
+            nonlocal count
+            for record in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+                count += 1
+                yield record
+
+        try:
+            self._driver.executemany(_insert(plan), records())
+        except _REFUSALS as error:
+            raise Refusal(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
+
+    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+        self._driver.executemany(_INSERT_LETTER, [row.values() for row in rows])
+
+    def _statement(self, text: str) -> None:
+        self._driver.execute(text)
+
+    def _table_trouble(self, error: Exception) -> str | None:
+        if not isinstance(error, sqlite3.OperationalError):
+            return None
+        text = str(error)
+        for words, advice in _TABLE_TROUBLES.items():
+            if words in text:
+                return f"{advice} ({text})"
+        return None
+
+
+# SQLite has one code for all of these.
+_TABLE_TROUBLES = {
+    "no such table": "there is no such table: create it, or open the sink with create=True",
+    "has no column named": "a column is gone: somebody altered the table",
+    "no such column": "a column is gone: somebody altered the table",
+    "ON CONFLICT clause does not match": "no unique index matches the key: create one on just these columns",
+    "cannot modify": "it is a view",
+    "may not be modified": "it is a table of SQLite's own",
+}
+
+
+def _insert(plan: Plan) -> str:
+    names = ", ".join(map(quoted, plan.names))
+    insert = f"INSERT INTO {plan.table.quoted} ({names}) VALUES ({', '.join('?' * len(plan.names))})"  # noqa: S608
+    if not plan.key:
+        return insert
+    updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
+    key = ", ".join(map(quoted, plan.key))
+    return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+
+
+def _affinity(kind: str) -> str:
+    """What SQLite makes of a declared type, by its own rules."""
+    if "INT" in kind:
+        return "INTEGER"
+    if any(part in kind for part in ("CHAR", "CLOB", "TEXT")):
+        return "TEXT"
+    if "BLOB" in kind or not kind:
+        return "BLOB"
+    if any(part in kind for part in ("REAL", "FLOA", "DOUB")):
+        return "REAL"
+    return "NUMERIC"

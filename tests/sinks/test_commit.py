@@ -1,0 +1,396 @@
+"""A commit: rows, dead letters and checkpoint together or not at all, by the fence's holder only, and only forward."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError
+from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, LetterState
+from hubline.sinks import SqlSink
+from tests.sinks.conftest import SinkDatabase
+
+KEY = GroupKey("namespace.example", "orders", "billing").partition("0")
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+def at(sequence: int) -> Checkpoint:
+    return Checkpoint(KEY, f"o{sequence}", sequence)
+
+
+def rows(*ids: int) -> pa.Table:
+    """A row an event, whose sequence number is its id."""
+    names = [f"name {number}" for number in ids]
+    return pa.table({"id": pa.array(ids, pa.int64()), "name": names, "sequenceNumber": pa.array(ids, pa.int64())})
+
+
+def letter(sequence: int, error: Exception | None = None, **event: object) -> DeadLetter:
+    fields = {"body": b"body", "partition_key": "k", "properties": {"a": "b"}, **event}
+    failed = Event(
+        partition="0",
+        offset=f"o{sequence}",
+        sequence_number=sequence,
+        enqueued_time=datetime(2026, 11, 15, 1, 2, 3, 456_789, tzinfo=UTC),
+        **fields,  # type: ignore[arg-type]
+    )
+    return DeadLetter.of(KEY, failed, error or ValueError("bad"), attempts=3)
+
+
+@pytest.fixture
+def table(database: SinkDatabase) -> str:
+    database.execute("CREATE TABLE readings (id bigint PRIMARY KEY, name varchar(40) NOT NULL CHECK (name <> 'bad'))")
+    return "readings"
+
+
+def ids(database: SinkDatabase) -> list[int]:
+    return [row[0] for row in database.execute("SELECT id FROM readings ORDER BY id")]
+
+
+class TestTogether:
+    def test_rows_letters_and_checkpoint_are_there_after_a_commit(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+
+        refused = partition.commit(at(3), rows(0, 1, 3), letters=[letter(2)])
+
+        assert refused == []
+        assert (ids(database), database.checkpoint()) == ([0, 1, 3], 3)
+        assert database.letters() == [(2, "handler", "ValueError", "bad")]
+        assert partition.checkpoint == at(3)
+
+    def test_nothing_is_there_if_anything_fails(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+
+        with suppress(RuntimeError), partition.transaction(at(3)) as transaction:
+            transaction.insert(rows(0, 1))
+            transaction.dead_letter([letter(2)])
+            raise RuntimeError("after all")
+
+        assert (ids(database), database.letters(), database.checkpoint()) == ([], [], None)
+
+    def test_a_partition_goes_on_after_a_rollback(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+        with suppress(RuntimeError), partition.transaction(at(3)) as transaction:
+            transaction.insert(rows(0, 1))
+            raise RuntimeError
+
+        partition.commit(at(1), rows(0, 1))
+        partition.commit(at(2), rows(2))
+
+        assert (ids(database), database.checkpoint()) == ([0, 1, 2], 2)
+
+    def test_a_checkpoint_alone_can_be_committed(self, database: SinkDatabase) -> None:
+        database.sink().open(KEY, 1).commit(at(5))
+
+        assert database.checkpoint() == 5
+
+    def test_opening_again_tells_where_to_start(self, database: SinkDatabase, table: str) -> None:
+        sink = database.sink(table=table)
+        assert sink.open(KEY, 1).checkpoint is None
+        sink.open(KEY, 1).commit(at(3), rows(3))
+
+        assert sink.open(KEY, 1).checkpoint == at(3)
+        assert database.sink(table=table).open(KEY, 2).checkpoint == at(3)
+
+    def test_a_sink_survives_pickling_and_closing(self, database: SinkDatabase, table: str) -> None:
+        sink = database.sink(table=table)
+        sink.open(KEY, 1).commit(at(0), rows(0))
+        sink.close()
+
+        with closing(pickle.loads(pickle.dumps(sink))) as copied:  # noqa: S301 - made just here
+            copied.open(KEY, 1).commit(at(1), rows(1))
+        sink.open(KEY, 1).commit(at(2), rows(2))
+
+        assert ids(database) == [0, 1, 2]
+
+
+class TestFence:
+    def test_a_former_owner_can_write_nothing(self, database: SinkDatabase, table: str) -> None:
+        sink = database.sink(table=table)
+        former = sink.open(KEY, 1)
+        sink.open(KEY, 2).commit(at(0), rows(0))
+
+        with pytest.raises(Fenced) as caught:
+            former.commit(at(1), rows(1), letters=[letter(1)])
+
+        assert (caught.value.epoch, caught.value.held_epoch) == (1, 2)
+        assert (ids(database), database.letters(), database.checkpoint()) == ([0], [], 0)
+
+    def test_a_lower_epoch_cannot_open(self, database: SinkDatabase) -> None:
+        database.sink().open(KEY, 5)
+
+        with pytest.raises(Fenced):
+            database.sink().open(KEY, 4)
+
+    def test_a_writer_of_the_same_epoch_that_was_overtaken_writes_nothing(
+        self, database: SinkDatabase, table: str
+    ) -> None:
+        sink = database.sink(table=table)
+        zombie, current = sink.open(KEY, 1), sink.open(KEY, 1)
+        current.commit(at(1), rows(0, 1))
+
+        with pytest.raises(Fenced, match="another writer"):
+            zombie.commit(at(2), rows(0, 1, 2))
+
+        assert (ids(database), database.checkpoint()) == ([0, 1], 1)
+
+    def test_what_is_done_cannot_be_done_again(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+        partition.commit(at(3), rows(3))
+
+        with pytest.raises(SinkError, match="up to 3 already"):
+            partition.commit(at(3), rows(4))
+
+    def test_the_next_owner_waits_for_a_transaction_and_starts_after_it(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE readings (id bigint, name text)")
+        sink = postgres.sink(table="readings")
+        opened: list[Checkpoint | None] = []
+        with sink.open(KEY, 1).transaction(at(0)) as transaction:
+            transaction.insert(rows(0))
+            taking = threading.Thread(target=lambda: opened.append(postgres.sink().open(KEY, 2).checkpoint))
+            taking.start()
+            while not postgres.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"):
+                assert taking.is_alive()
+        taking.join()
+
+        assert opened == [at(0)]
+
+    def test_a_checkpoint_row_that_was_deleted_fences_its_owner(self, database: SinkDatabase) -> None:
+        partition = database.sink().open(KEY, 1)
+        database.execute("DELETE FROM hubline_checkpoint")
+
+        with pytest.raises(Fenced):
+            partition.commit(at(0))
+
+
+class TestOwnStatements:
+    def test_they_are_part_of_the_transaction(self, database: SinkDatabase, table: str) -> None:
+        mark = "?" if database.dialect == "sqlite" else "%s"
+        partition = database.sink().open(KEY, 1)
+        insert = f"INSERT INTO readings (id, name) VALUES ({mark}, {mark})"
+
+        with suppress(RuntimeError), partition.transaction(at(0)) as transaction:
+            transaction.execute(insert, (1, "undone"))
+            raise RuntimeError
+        with partition.transaction(at(1)) as transaction:
+            transaction.execute(insert, (2, "done"))
+            assert transaction.execute("SELECT id, name FROM readings") == [(2, "done")]
+
+        assert (ids(database), database.checkpoint()) == ([2], 1)
+
+    @pytest.mark.parametrize("query", ["COMMIT", " rollback", "-- so\nBEGIN", "/* so */ end", "savepoint a"])
+    def test_they_cannot_end_it(self, database: SinkDatabase, query: str) -> None:
+        partition = database.sink().open(KEY, 1)
+
+        with pytest.raises(SinkError, match="begins and ends by itself"), partition.transaction(at(0)) as transaction:
+            transaction.execute(query)
+
+        assert database.checkpoint() is None
+
+    def test_nothing_hides_behind_another_statement(self, database: SinkDatabase) -> None:
+        partition = database.sink().open(KEY, 1)
+
+        with pytest.raises(StoreError), partition.transaction(at(0)) as transaction:
+            transaction.execute("SELECT 1; COMMIT")
+
+        assert database.checkpoint() is None
+
+    def test_a_savepoint_undoes_its_part_only(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+
+        with partition.transaction(at(2)) as transaction:
+            transaction.insert(rows(0))
+            with suppress(RuntimeError), transaction.savepoint():
+                transaction.insert(rows(1))
+                raise RuntimeError
+            transaction.insert(rows(2))
+
+        assert ids(database) == [0, 2]
+
+
+class TestRefusedRows:
+    def test_the_offending_events_are_found_and_the_rest_is_written(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+        partition.commit(at(0), rows(7))
+        given = rows(*range(1, 20)).to_pylist()
+        given[2]["name"] = "bad"
+        given[5]["name"] = None
+        given[11]["id"] = 7
+
+        refused = partition.commit(at(19), pa.Table.from_pylist(given))
+
+        bad = {3, 6, 12}
+        assert {one.unit for one in refused} == bad | {7}  # 7 itself is there since the first commit
+        assert ids(database) == [number for number in range(1, 20) if number not in bad]
+        assert database.checkpoint() == 19
+
+    def test_an_event_is_written_whole_or_not_at_all(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+        given = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", "bad", "d"], "sequenceNumber": [10, 11, 11, 12]})
+
+        refused = partition.commit(at(12), given)
+
+        assert ([one.unit for one in refused], ids(database)) == ([11], [1, 4])
+
+    def test_rows_in_any_order_are_written_in_the_order_of_their_events(
+        self, database: SinkDatabase, table: str
+    ) -> None:
+        partition = database.sink(table=table, key="id").open(KEY, 1)
+        given = pa.table({"id": [1, 2, 1], "name": ["late", "b", "early"], "sequenceNumber": [12, 11, 10]})
+
+        partition.commit(at(12), given)
+
+        assert database.execute("SELECT id, name FROM readings ORDER BY id") == [(1, "late"), (2, "b")]
+
+    def test_rows_that_do_not_tell_their_events_stand_or_fall_together(
+        self, database: SinkDatabase, table: str
+    ) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+
+        with pytest.raises(RowsRefused, match="sequenceNumber"):
+            partition.commit(at(1), pa.table({"id": [1, 2], "name": ["a", "bad"]}))
+
+        assert (ids(database), database.checkpoint()) == ([], None)
+
+    def test_every_row_may_be_bad(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+        given = rows(*range(300)).set_column(1, "name", [["bad"] * 300])
+
+        refused = partition.commit(at(300), given)
+
+        assert len(refused) == 300
+        assert (ids(database), database.checkpoint()) == ([], 300)
+
+    def test_constraints_that_wait_for_the_commit_are_traced_too(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
+        postgres.execute("INSERT INTO parents SELECT generate_series(0, 9)")
+        postgres.execute(
+            "CREATE TABLE readings (id bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED, name text)"
+        )
+        partition = postgres.sink(table="readings").open(KEY, 1)
+
+        refused = partition.commit(at(11), rows(8, 9, 10, 11))
+
+        assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
+        assert refused[0].kind == "ForeignKeyViolation"
+
+
+class TestUpsert:
+    def test_the_last_row_of_a_key_counts(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table, key="id").open(KEY, 1)
+        partition.commit(at(1), pa.table({"id": [1, 2], "name": ["a", "b"]}))
+
+        partition.commit(at(4), pa.table({"id": [1, 3, 1], "name": ["x", "c", "y"]}))
+
+        found = database.execute("SELECT id, name FROM readings ORDER BY id")
+        assert found == [(1, "y"), (2, "b"), (3, "c")]
+
+    def test_it_goes_on_after_a_rollback(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table, key="id").open(KEY, 1)
+        with suppress(RuntimeError), partition.transaction(at(0)) as transaction:
+            transaction.insert(rows(0))
+            raise RuntimeError
+
+        partition.commit(at(1), rows(0, 1))
+        partition.commit(at(2), rows(1, 2))
+
+        assert ids(database) == [0, 1, 2]
+
+    def test_bad_rows_are_found(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table, key="id").open(KEY, 1)
+        given = rows(*range(10)).to_pylist()
+        given[4]["name"] = "bad"
+
+        refused = partition.commit(at(9), pa.Table.from_pylist(given))
+
+        assert [one.unit for one in refused] == [4]
+        assert ids(database) == [number for number in range(10) if number != 4]
+
+    def test_a_key_without_a_unique_index_is_said(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE plain (id bigint, name text)")
+        partition = database.sink(table="plain", key="id").open(KEY, 1)
+
+        with pytest.raises(SinkError, match="no unique index"):
+            partition.commit(at(1), rows(1))
+
+    def test_a_table_of_keys_alone_is_filled_without_repeats(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE seen (id bigint PRIMARY KEY)")
+        partition = database.sink(table="seen", key=["id"]).open(KEY, 1)
+
+        partition.commit(at(1), pa.table({"id": [1, 2, 1]}))
+        partition.commit(at(2), pa.table({"id": [2, 3]}))
+
+        assert database.execute("SELECT id FROM seen ORDER BY id") == [(1,), (2,), (3,)]
+
+
+class TestLetters:
+    def test_a_letter_keeps_what_is_known(self, database: SinkDatabase) -> None:
+        database.sink().open(KEY, 1).commit(at(2), letters=[letter(2)])
+
+        (row,) = database.execute(
+            'SELECT hub, consumer_group, partition_id, sequence_number, "offset", partition_key, body, properties, '
+            "stage, attempts, state FROM hubline_dead_letter"
+        )
+        assert row == ("orders", "billing", "0", 2, "o2", "k", b"body", '{"a": "b"}', "handler", 3, "waiting")
+
+    def test_without_bodies_pointers_are_kept(self, database: SinkDatabase) -> None:
+        database.sink(keep_body=False).open(KEY, 1).commit(at(2), letters=[letter(2)])
+
+        assert database.execute("SELECT body, properties FROM hubline_dead_letter") == [(None, None)]
+
+    def test_no_text_is_too_hostile(self, database: SinkDatabase) -> None:
+        hostile = letter(1, ValueError("zero \x00 lone \ud800"), partition_key="k\x00", properties={"\x00": "\x00"})
+
+        database.sink().open(KEY, 1).commit(at(2), letters=[hostile])
+
+        assert database.letters() == [(1, "handler", "ValueError", "zero \\x00 lone \\ud800")]
+
+    def test_an_event_that_fails_again_has_one_letter_the_newest(self, database: SinkDatabase) -> None:
+        sink = database.sink()
+        sink.open(KEY, 1).commit(at(2), letters=[letter(2)])
+        database.execute("UPDATE hubline_checkpoint SET sequence_number = 1")
+        database.execute(f"UPDATE hubline_dead_letter SET state = '{LetterState.DISCARDED}'")
+
+        sink.open(KEY, 1).commit(at(2), letters=[letter(2, TypeError("again"))])
+
+        assert database.letters() == [(2, "handler", "TypeError", "again")]
+        assert database.execute("SELECT state FROM hubline_dead_letter") == [("waiting",)]
+
+    def test_runaway_errors_are_cut(self, database: SinkDatabase) -> None:
+        database.sink().open(KEY, 1).commit(at(2), letters=[letter(1, ValueError("x" * 10**6))])
+
+        ((text,),) = database.execute("SELECT error_text FROM hubline_dead_letter")
+        assert len(text) < 5_000
+
+
+class TestConstruction:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"table": ""}, "table needs a name"),
+            ({"table": "a."}, "table needs a name"),
+            ({"table": ".a"}, "schema needs a name"),
+            ({"table": "x" * 64}, "longer than 63"),
+            ({"table": "a\x00b"}, "no database takes"),
+            ({"table": "hubline_checkpoint"}, "keeps books"),
+            ({"table": "public.HUBLINE_member"}, "keeps books"),
+            ({"key": "id"}, "name one"),
+            ({"create": True}, "name one"),
+            ({"table": "t", "key": [""]}, "column needs a name"),
+            ({"connections_max": 0}, "at least 1"),
+        ],
+    )
+    def test_what_cannot_work_is_refused_at_once(self, options: dict[str, object], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            SqlSink("sqlite:///x.db", **options)  # type: ignore[arg-type]
+
+    def test_a_sink_is_a_sql_database(self) -> None:
+        with pytest.raises(ConfigError, match="SQL database"):
+            SqlSink("memory:")
+
+    def test_no_secret_is_shown(self) -> None:
+        assert "s3cret" not in repr(SqlSink("postgresql://u:s3cret@h/d", table="t"))
