@@ -27,6 +27,7 @@ from hubline.amqp.endpoint.addresses import (
     parse_address,
 )
 from hubline.amqp.endpoint.feeds import READERS_WITHOUT_EPOCH_MAX
+from hubline.amqp.endpoint.requests import REQUESTS_MAX
 from hubline.amqp.endpoint.selectors import SELECTOR, SELECTOR_CODE, parse_filter, parse_selector
 from hubline.amqp.endpoint.tokens import SAS_TYPE, Grants, SharedKey, TokenRefused, sign
 from hubline.amqp.frames import AMQP_HEADER
@@ -347,6 +348,23 @@ def test_credit_is_honoured(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("credit", [0, 7])
+def test_drain_is_answered_at_once_where_nothing_is_left(tmp_path: Path, credit: int) -> None:
+    async def run() -> None:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
+            await _fill(hub, 3)
+            link, handler = peer.receiver(credit=0)
+            handler.tops_up = False
+            await link.attached()
+            link.credit = credit
+            link._send_flow(drain=True)
+            link.credit = credit or -1  # the answer makes it 0
+            await handler.until_received(min(credit, 3))
+            await until(lambda: link.credit == 0)
+
+    asyncio.run(run())
+
+
 def test_large_and_small_events_arrive_in_order(tmp_path: Path) -> None:
     async def run() -> None:
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
@@ -446,6 +464,31 @@ def test_unknown_requests_and_missing_things_have_their_status(tmp_path: Path) -
             return [(answer.application_properties or {})["status-code"] for answer in answers]
 
     assert asyncio.run(run()) == [200, 404, 200, 404, 400, 400]
+
+
+def test_every_link_of_a_session_has_requests_of_its_own(tmp_path: Path) -> None:
+    request = Message(Value(None), application_properties={"operation": "READ"}).encode()
+
+    async def run() -> list[int]:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
+            session, handler = peer.connection.begin(), Recorder(credit=1000)
+            node, here = "$management", "me"
+            session.attach("answers", role=RECEIVER, source=Source(node), target=Target(here), handler=handler)
+            links = [
+                session.attach(
+                    f"requests {number}", role=SENDER, source=Source(here), target=Target(node), handler=handler
+                )
+                for number in range(3)
+            ]
+            for link in links:
+                await link.sendable()
+            for link in links * REQUESTS_MAX:
+                link.send(request, settled=True)
+            await handler.until_received(3 * REQUESTS_MAX)
+            await until(lambda: all(link.credit == REQUESTS_MAX for link in links))
+            return [link.credit for link in links]
+
+    assert asyncio.run(run()) == [REQUESTS_MAX] * 3
 
 
 # Strangers and crowds.
@@ -622,8 +665,8 @@ def test_more_links_than_a_connection_may_have_are_refused(tmp_path: Path, monke
 
     async def run() -> None:
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
-            for number in range(3):
-                await peer.sender(name=str(number))[0].attached()
+            for address in ("telemetry", "$cbs", "$management"):
+                await peer.sender(address, name=address)[0].attached()
             assert await refusal(peer.sender(name="fourth")[0]) == "amqp:resource-limit-exceeded"
 
     asyncio.run(run())

@@ -276,6 +276,8 @@ class Link:
             # More than half the numbers there are is less than nothing: the peer took credit back too late.
             self.credit = credit if credit < SERIAL_MODULUS // 2 else 0
             self.is_draining = flow.drain
+            if self.is_draining and not self.credit:
+                self.drained()
             self._pulse()
         elif self.role is RECEIVER and flow.delivery_count is not None and flow.drain:
             self._delivery_count = flow.delivery_count

@@ -34,7 +34,8 @@ BATCH_COUNT_MAX: Final = 5000
 # Encoded at once, so that a reader of large events holds little more than what its connection may buffer.
 ENCODED_BYTES_MAX: Final = 4 * 1024 * 1024
 
-# How long a reader waits in one go. It is woken by new events and by takeovers, so this is for draining alone.
+# How long a reader waits in one go. It is woken by new events and by takeovers; a drain that is asked for meanwhile is
+# answered after this.
 WAIT_SECONDS: Final = 1.0
 
 
@@ -139,7 +140,8 @@ class Feed:
         try:
             while True:
                 count_max = min(await link.sendable(), BATCH_COUNT_MAX)
-                batch = await self._receiver.receive(count_max=count_max, wait_seconds=WAIT_SECONDS)
+                wait_seconds = 0.0 if link.is_draining else WAIT_SECONDS
+                batch = await self._receiver.receive(count_max=count_max, wait_seconds=wait_seconds)
                 if len(batch):
                     await self._send(link, batch)
                 elif link.is_draining:

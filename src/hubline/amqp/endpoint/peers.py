@@ -64,6 +64,7 @@ class Peer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[tuple[Session, type], RequestNode] = {}
         self._intakes: dict[Link, Intake] = {}
+        self._links: set[Link] = set()
         self._entities: dict[Link, list[str]] = {}
         self._expiry: asyncio.TimerHandle | None = None
         self.on_gone: Callable[[], object] = lambda: None
@@ -73,9 +74,10 @@ class Peer:
 
     def on_link(self, link: Link) -> None:
         self._forget_what_is_over()
-        if len(self._entities) >= LINKS_MAX:
+        if len(self._links) >= LINKS_MAX:
             link.refuse(Error(RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
             return
+        self._links.add(link)
         text = _address_text(link)
         address = parse_address(text)
         match address:
@@ -99,6 +101,7 @@ class Peer:
         if self._expiry is not None:
             self._expiry.cancel()
         self._nodes.clear()
+        self._links.clear()
         self._entities.clear()
         self.on_gone()
 
@@ -203,6 +206,7 @@ class Peer:
         self._intakes = {
             link: intake for link, intake in self._intakes.items() if not (link.is_over and intake.appending is None)
         }
+        self._links = {link for link in self._links if not link.is_over}
         self._entities = {link: segments for link, segments in self._entities.items() if not link.is_over}
         self._nodes = {key: node for key, node in self._nodes.items() if not key[0].is_over}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -69,7 +70,7 @@ class RequestNode:
         self._answering = answering
         self._spawn = spawn
         self._answer_links: list[Link] = []
-        self._in_progress = 0
+        self._in_progress: Counter[Link] = Counter()
 
     def on_attached(self, link: Link, _attach: Attach) -> None:
         if link.role is RECEIVER:
@@ -84,7 +85,7 @@ class RequestNode:
             self.on_message(link, Delivered(delivery_id, 0, deliveries.is_settled, payload))
 
     def on_message(self, link: Link, message: Delivered) -> None:
-        self._in_progress += 1
+        self._in_progress[link] += 1
         try:
             request = Message.decode(message.payload)
         except AmqpDecodeError as error:
@@ -123,5 +124,7 @@ class RequestNode:
         return self._answer_links[-1] if self._answer_links else None
 
     def _finish(self, link: Link) -> None:
-        self._in_progress -= 1
-        link.grant(REQUESTS_MAX - self._in_progress)
+        left = self._in_progress.pop(link) - 1
+        if left:
+            self._in_progress[link] = left
+        link.grant(REQUESTS_MAX - left)
