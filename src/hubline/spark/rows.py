@@ -168,7 +168,7 @@ class _Rows:
         index = pc.index_in(name, pa.array(partition_ids, pa.string()))
         self.require_none(
             pc.and_(name.is_valid(), index.is_null()),
-            f"names a partition that the hub does not have: it has {', '.join(partition_ids)}",
+            f"names a partition that the hub does not have: it has {partition_ids[0]} to {partition_ids[-1]}",
         )
         targets: Indexes = index.fill_null(ANYWHERE).to_numpy().astype(np.int64)
         return targets

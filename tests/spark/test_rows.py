@@ -1,0 +1,182 @@
+"""Rows as events: which columns are taken, what is refused before anything is sent, and where each event goes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from hubline.errors import ConfigError
+from hubline.hubs.hashing import partition_index
+from hubline.identity import ID_PROPERTY
+from hubline.model import OUTGOING_SCHEMA
+from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.rows import ANYWHERE, Outgoing, RowLayout
+
+PARTITIONS = ("0", "1", "2", "3")
+TEXTS = MapType(StringType(), StringType())
+
+
+def schema(**columns: DataType) -> StructType:
+    made = StructType()
+    for name, kind in columns.items():
+        made.add(name, kind)
+    return made
+
+
+def outgoing(columns: StructType, *rows: tuple[object, ...], first_row: int = 0) -> Outgoing:
+    arrow = to_arrow_schema(columns, timezone="UTC")
+    values = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(arrow)]
+    batch = pa.RecordBatch.from_arrays(values, schema=arrow)
+    return RowLayout(columns).outgoing(batch, PARTITIONS, first_row=first_row)
+
+
+class TestColumns:
+    def test_the_body_alone_is_enough(self) -> None:
+        for kind, body in ((StringType(), "ä"), (BinaryType(), "ä".encode())):
+            made = outgoing(schema(body=kind), (body,))
+
+            assert made.events.schema.equals(OUTGOING_SCHEMA)
+            assert made.events.to_pylist() == [{"body": "ä".encode(), "partitionKey": None, "properties": None}]
+            assert made.targets.tolist() == [ANYWHERE]
+
+    def test_a_dataframe_that_was_read_from_a_hub_may_be_written_as_it_is(self) -> None:
+        RowLayout(SOURCE_SCHEMA)
+
+    @pytest.mark.parametrize(
+        ("name", "kind"),
+        [
+            ("body", IntegerType()),
+            ("body", NullType()),
+            ("body", ArrayType(BinaryType())),
+            ("body", StructType()),
+            ("partitionId", DoubleType()),
+            ("partitionId", BooleanType()),
+            ("partitionKey", BinaryType()),
+            ("partitionKey", LongType()),
+            ("properties", StringType()),
+            ("properties", MapType(StringType(), IntegerType())),
+            ("properties", MapType(BinaryType(), StringType())),
+            ("properties", ArrayType(StringType())),
+            ("eventId", TimestampType()),
+            ("eventId", LongType()),
+        ],
+    )
+    def test_another_type_is_refused_by_name(self, name: str, kind: DataType) -> None:
+        columns = schema(**{"body": BinaryType(), name: kind})
+
+        with pytest.raises(ConfigError, match=f"the column {name} is .*: it has to be .*cast it"):
+            RowLayout(columns)
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            (schema(), "the column body is missing"),
+            (
+                schema(partitionKey=StringType()),
+                "the column body is missing, string or binary: there are 'partitionKey'",
+            ),
+            (schema(Body=StringType()), r"the column 'Body' is unknown \(did you mean body\?\)"),
+            (schema(body=StringType(), partition_key=StringType()), r"did you mean partitionKey\?"),
+            (schema(body=StringType(), temperature=DoubleType()), "'temperature' is unknown .*properties"),
+            (schema(body=StringType(), partition=StringType(), partitionId=StringType()), "mean the same: drop one"),
+            (StructType().add("body", StringType()).add("body", BinaryType()), "body is there twice"),
+            (schema(**{"body": StringType(), "\n\x1b[2J" + "x" * 10_000: StringType()}), "is unknown"),
+        ],
+    )
+    def test_wrong_columns_are_refused_by_name(self, columns: StructType, message: str) -> None:
+        with pytest.raises(ConfigError, match=message) as caught:
+            RowLayout(columns)
+
+        assert str(caught.value).isprintable()
+
+    def test_columns_of_nothing_but_nulls_may_have_no_type(self) -> None:
+        none = NullType()
+        columns = schema(body=StringType(), partitionKey=none, properties=none, partitionId=none, eventId=none)
+
+        assert outgoing(columns, ("a", None, None, None, None)).targets.tolist() == [ANYWHERE]
+
+
+class TestRows:
+    @pytest.mark.parametrize(
+        ("columns", "row", "message"),
+        [
+            (schema(body=BinaryType()), (None,), "has no body"),
+            (
+                schema(body=StringType(), partitionId=StringType()),
+                ("a", "4"),
+                "names a partition that the hub does not have: it has 0 to 3",
+            ),
+            (schema(body=StringType(), partitionId=IntegerType()), ("a", -1), "names a partition"),
+            (schema(body=StringType(), partition=StringType()), ("a", ""), "names a partition"),
+            (schema(body=StringType(), partition=StringType(), partitionKey=StringType()), ("a", "1", "k"), "has both"),
+            (schema(body=StringType(), eventId=StringType()), ("a", "17"), "has an eventId that is none"),
+        ],
+    )
+    def test_a_wrong_row_is_refused_by_its_number(self, columns: StructType, row: tuple[object], message: str) -> None:
+        good = ("a", *(None for _ in row[1:]))
+
+        with pytest.raises(ConfigError, match=f"row 1001 of the task {message}"):
+            outgoing(columns, good, row, row, first_row=1000)
+
+    def test_properties_arrive_as_they_are_and_nulls_among_them(self) -> None:
+        columns = schema(body=StringType(), properties=TEXTS)
+
+        made = outgoing(columns, ("a", [("x", "1"), ("y", None)]), ("b", None), ("c", []))
+
+        assert made.events.column("properties").to_pylist() == [[("x", "1"), ("y", None)], None, []]
+
+    def test_an_event_id_travels_in_the_properties(self) -> None:
+        columns = schema(body=StringType(), properties=TEXTS, eventId=StringType())
+
+        made = outgoing(columns, ("a", [("x", "1")], "h/0/7/0"), ("b", None, None))
+
+        assert made.events.column("properties").to_pylist()[0] == [("x", "1"), (ID_PROPERTY, "h/0/7/0")]
+        assert not made.events.column("properties").to_pylist()[1]
+
+
+class TestTargets:
+    def test_a_row_goes_where_it_says_or_where_its_key_belongs(self) -> None:
+        columns = schema(body=StringType(), partitionId=StringType(), partitionKey=StringType())
+
+        made = outgoing(
+            columns, ("a", "2", None), ("b", None, "k"), ("c", None, None), ("d", "0", None), ("e", None, "")
+        )
+
+        assert made.targets.tolist() == [2, partition_index("k", 4), ANYWHERE, 0, partition_index("", 4)]
+
+    def test_numbers_name_partitions_too(self) -> None:
+        assert outgoing(schema(body=StringType(), partitionId=LongType()), ("a", 3), ("b", None)).targets.tolist() == [
+            3,
+            ANYWHERE,
+        ]
+
+    def test_what_came_from_one_partition_goes_to_one_partition_however_often_it_is_sent(self) -> None:
+        columns = schema(body=StringType(), partitionKey=StringType(), eventId=StringType())
+        rows = [("a", None, f"h/{origin}/{number}/0") for origin in ("0", "5", "x-y") for number in range(3)]
+
+        targets = outgoing(columns, *rows).targets.tolist()
+
+        assert targets == [0, 0, 0, 1, 1, 1, *[partition_index("x-y", 4)] * 3]
+        assert outgoing(columns, ("a", "k", "h/5/1/0")).targets.tolist() == [partition_index("k", 4)]
+
+    def test_an_id_that_an_event_carries_already_counts_as_well(self) -> None:
+        columns = schema(body=StringType(), properties=TEXTS)
+
+        made = outgoing(columns, ("a", [(ID_PROPERTY, "h/2/1/0")]), ("b", [(ID_PROPERTY, "of somebody else")]))
+
+        assert made.targets.tolist() == [2, ANYWHERE]
