@@ -1,0 +1,183 @@
+"""SQL about dead letters. The two databases differ in a few words; values are bound, and names are constants."""
+
+# ruff: noqa: S608 - what is put into the texts are constants of this module, and the names of bound values
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from hubline.deadletters.choice import LetterChoice, LetterId
+from hubline.model import LetterState, PartitionKey
+from hubline.sinks.letters import COLUMNS, KEY_COLUMNS
+from hubline.stores.sql.database import Params, Statement
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+_TABLE = "hubline_dead_letter"
+_KEY = ", ".join(KEY_COLUMNS)
+_IN_KEY_ORDER = f"ORDER BY {_KEY} LIMIT :count_max"
+
+
+@dataclass(frozen=True, slots=True)
+class LetterDialect:
+    """What the databases write differently. Times are counted in microseconds since 1970."""
+
+    parameter: str
+    """How a value's place is written."""
+    micros: Callable[[str], str]
+    """The time in a column, as microseconds."""
+    failed_micros: str
+    """The same for ``failed_at``, which SQLite keeps in milliseconds."""
+    time: Callable[[str], str]
+    """Microseconds as a time that ``failed_at`` can be compared with."""
+    contains: Callable[[str, str], str]
+    now_micros: str
+    locked: str
+    locked_unless_busy: str
+    try_lock: str
+    """Takes a partition's letters for this transaction; false if another one has them."""
+
+    def statement(self, text: str, params: Params) -> Statement:
+        return Statement(_PARAMETER.sub(self.parameter, text), params)
+
+
+SQLITE = LetterDialect(
+    parameter=r":\1",
+    micros=lambda column: column,
+    failed_micros="failed_at * 1000",
+    time=lambda micros: f"{micros} / 1000.0",
+    contains=lambda column, part: f"instr(lower({column}), lower({part})) > 0",
+    now_micros="CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER) * 1000",
+    locked="",  # a transaction here locks the whole database
+    locked_unless_busy="",
+    try_lock="SELECT :partition_lock IS NOT NULL",
+)
+
+POSTGRES = LetterDialect(
+    parameter=r"%(\1)s",
+    micros=lambda column: f"CAST(extract(epoch FROM {column}) * 1000000 AS bigint)",
+    failed_micros="CAST(extract(epoch FROM failed_at) * 1000000 AS bigint)",
+    time=lambda micros: f"to_timestamp(0) + CAST({micros} AS bigint) * interval '1 microsecond'",
+    contains=lambda column, part: f"strpos(lower({column}), lower(CAST({part} AS text))) > 0",
+    now_micros="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    locked="FOR UPDATE",
+    locked_unless_busy="FOR UPDATE SKIP LOCKED",
+    # By partition, and not by row: a second redrive that skipped the locked rows would run later events of a key first.
+    try_lock="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:partition_lock AS text), 0))",
+)
+
+
+class LetterQueries:
+    """The statements of one dialect."""
+
+    def __init__(self, dialect: LetterDialect) -> None:
+        self._dialect = dialect
+
+    def now(self) -> Statement:
+        """The database's time, in microseconds."""
+        return self._dialect.statement(f"SELECT {self._dialect.now_micros}", {})
+
+    def count(self, choice: LetterChoice) -> Statement:
+        """How many letters there are by namespace, hub, group, partition, state and type of error."""
+        where, params = self._where(choice)
+        grouped = f"{', '.join(KEY_COLUMNS[:4])}, state, error_type"
+        found = f"SELECT {grouped}, count(*) FROM {_TABLE} WHERE {where}"
+        return self._dialect.statement(f"{found} GROUP BY {grouped} ORDER BY {grouped}", params)
+
+    def page(self, choice: LetterChoice, *, after: LetterId | None, count_max: int, bodies: bool) -> Statement:
+        """Letters in the order of their keys, which new ones do not change; ``after`` is the last one of before."""
+        where, params = self._where(choice, after)
+        text = f"SELECT {self._columns(bodies=bodies)} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER}"
+        return self._dialect.statement(text, {**params, "count_max": count_max})
+
+    def try_lock(self, key: PartitionKey) -> Statement:
+        return self._dialect.statement(self._dialect.try_lock, {"partition_lock": f"hubline dead letters {key}"})
+
+    def take(self, choice: LetterChoice, *, after: LetterId | None, count_max: int) -> Statement:
+        """The oldest of the letters, locked to the end of the transaction."""
+        where, params = self._where(choice, after)
+        found = f"SELECT {self._columns(bodies=True)} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER}"
+        return self._dialect.statement(f"{found} {self._dialect.locked}", {**params, "count_max": count_max})
+
+    def mark_some(self, choice: LetterChoice, state: LetterState, *, count_max: int) -> Statement:
+        """Marks letters, unless another transaction has them; answers with a row for each."""
+        where, params = self._where(choice)
+        text = f"UPDATE {_TABLE} SET state = :new_state WHERE {self._are_some(where)} RETURNING sequence_number"
+        return self._dialect.statement(text, {**params, "new_state": state.value, "count_max": count_max})
+
+    def delete_some(self, choice: LetterChoice, *, count_max: int) -> Statement:
+        """Removes letters, unless another transaction has them; answers with a row for each."""
+        where, params = self._where(choice)
+        text = f"DELETE FROM {_TABLE} WHERE {self._are_some(where)} RETURNING sequence_number"
+        return self._dialect.statement(text, {**params, "count_max": count_max})
+
+    def _are_some(self, where: str) -> str:
+        found = f"SELECT {_KEY} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER} {self._dialect.locked_unless_busy}"
+        return f"({_KEY}) IN ({found})"
+
+    def _columns(self, *, bodies: bool) -> str:
+        """As :func:`~hubline.sinks.letters.read_letter` takes them, behind the three of the group."""
+        changed = {"enqueued_at": self._dialect.micros("enqueued_at")}
+        if not bodies:
+            changed["body"] = "substr(body, 1, 0)"  # nothing of one that is there
+        return ", ".join((*(changed.get(name, name) for name in COLUMNS), self._dialect.failed_micros))
+
+    def _where(self, choice: LetterChoice, after: LetterId | None = None) -> tuple[str, Params]:
+        named = {
+            "namespace": choice.namespace,
+            "hub": choice.hub,
+            "consumer_group": choice.group,
+            "state": choice.state.value if choice.state else None,
+        }
+        conditions = [f"{column} = :{column}" for column, value in named.items() if value is not None]
+        params: dict[str, str | int | float | None] = {k: v for k, v in named.items() if v is not None}
+        if choice.partitions:
+            places = [f"partition_{index}" for index in range(len(choice.partitions))]
+            conditions.append(f"partition_id IN ({', '.join(f':{place}' for place in places)})")
+            params.update(zip(places, choice.partitions, strict=True))
+        for name, sign, time in (("since", ">=", choice.since), ("until", "<=", choice.until)):
+            if time is not None:
+                conditions.append(f"failed_at {sign} {self._dialect.time(f':{name}')}")
+                params[name] = (time - _EPOCH) // _MICROSECOND
+        if choice.error_type is not None:
+            # With the name of its module before it, or without.
+            ends = "substr(error_type, length(error_type) - length(:error_type)) = '.' || :error_type"
+            conditions.append(_typed(f"(error_type = :error_type OR {ends})", "error_type"))
+            params["error_type"] = choice.error_type
+        if choice.error_text is not None:
+            conditions.append(self._dialect.contains("error_text", ":error_text"))
+            params["error_text"] = choice.error_text
+        if choice.ids:
+            conditions.append(_any_of(choice.ids, params))
+        if after is not None:
+            conditions.append(_after(after, params))
+        return " AND ".join(conditions) or "1 = 1", params
+
+
+def _typed(text: str, name: str) -> str:
+    """PostgreSQL does not guess the type of a value that only functions see."""
+    return text.replace(f":{name}", f"CAST(:{name} AS text)")
+
+
+def _any_of(ids: Iterable[LetterId], params: dict[str, str | int | float | None]) -> str:
+    conditions = []
+    for index, letter in enumerate(ids):
+        parts: dict[str, str | int] = {"partition_id": letter.partition, "sequence_number": letter.sequence_number}
+        if letter.group is not None:
+            group = letter.group
+            parts |= {"namespace": group.namespace, "hub": group.hub, "consumer_group": group.group}
+        conditions.append(" AND ".join(f"{column} = :id_{column}_{index}" for column in parts))
+        params.update({f"id_{column}_{index}": value for column, value in parts.items()})
+    return f"({' OR '.join(conditions)})"
+
+
+def _after(letter: LetterId, params: dict[str, str | int | float | None]) -> str:
+    assert letter.group is not None  # noqa: S101 (a letter that was read has one)
+    values = (letter.group.namespace, letter.group.hub, letter.group.group, letter.partition, letter.sequence_number)
+    places = [f"after_{column}" for column in KEY_COLUMNS]
+    params.update(zip(places, values, strict=True))
+    return f"({_KEY}) > ({', '.join(f':{place}' for place in places)})"
