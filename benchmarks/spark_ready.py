@@ -1,0 +1,89 @@
+"""A Spark source whose batches are ready in memory: the most that Spark's Python transport lets any source yield."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from hubline.spark.columns import SOURCE_SCHEMA, Layout
+
+BATCH_COUNT: Final = 20_000
+TASKS: Final = 2
+
+
+class Ready(DataSource):
+    """``count`` rows in batches of ``max_events``, over two tasks, all of them made beforehand."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> StructType:
+        return SOURCE_SCHEMA
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return ReadyReader(int(self.options["count"]), int(self.options["max_events"]), schema)
+
+
+class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, count: int, events_max: int, schema: StructType) -> None:
+        self._count = count
+        self._events_max = events_max
+        self._schema = schema
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        return {"to": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        return {"to": min(start["to"] + self._events_max, self._count)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadMaxRows(self._events_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        pass
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return [InputPartition((end["to"] - start["to"]) // TASKS)] * TASKS if start != end else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batch = _ready(self._schema)
+        left_count = partition.value
+        while left_count > 0:
+            yield batch.slice(0, min(left_count, BATCH_COUNT))
+            left_count -= BATCH_COUNT
+
+
+_made: list[pa.RecordBatch] = []
+
+
+def _ready(schema: StructType) -> pa.RecordBatch:
+    """Made once in the life of a worker."""
+    if not _made:
+        _made.append(pa.RecordBatch.from_pylist(rows(BATCH_COUNT), schema=Layout(schema).schema))
+    return _made[0]
+
+
+def rows(count: int) -> list[dict[str, Any]]:
+    """Events as the hub has them: bodies of 200 bytes, a key, three properties."""
+    bodies = np.random.default_rng(1).bytes(200 * count)
+    return [
+        {
+            "body": bodies[200 * number : 200 * (number + 1)],
+            "partition": "0",
+            "offset": f"{number:018d}",
+            "sequenceNumber": number,
+            "enqueuedTime": 1_700_000_000_000_000 + number,
+            "publisher": None,
+            "partitionKey": f"device-{number % 100}",
+            "properties": [("kind", "reading"), ("site", f"site {number % 7}"), ("unit", "celsius")],
+            "systemProperties": None,
+        }
+        for number in range(count)
+    ]
