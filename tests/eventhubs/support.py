@@ -42,10 +42,12 @@ class Folder:
 
 
 @asynccontextmanager
-async def serving(root: Path, *, port: int = 0, clock: Callable[[], float] = time.time) -> AsyncIterator[int]:
+async def serving(
+    root: Path, *, port: int = 0, key: SharedKey | None = KEY, clock: Callable[[], float] = time.time
+) -> AsyncIterator[int]:
     """An endpoint for the hubs of a folder; gives its port."""
     folder = Folder(root)
-    endpoint = Endpoint(folder, key=KEY, clock=clock)
+    endpoint = Endpoint(folder, key=key, clock=clock)
     try:
         yield await endpoint.start(port=port)
     finally:

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from hubline.config import EventHubsAddress, Secret, parse_hub
-from hubline.errors import AccessDenied, ConfigError
+from hubline.errors import AccessDenied, ConfigError, HubError, HubUnavailable
+from hubline.hubs.eventhubs import EventHubsHub
+from hubline.hubs.eventhubs.sdk import SdkHub
 from hubline.hubs.eventhubs.tokens import (
     ENTRA_SCOPE,
     JWT_TYPE,
     RENEW_BEFORE_SECONDS,
     SAS_SECONDS,
     SAS_TYPE,
+    Entra,
     Token,
     renewal_at,
     sas_token,
     token_source,
 )
+from hubline.model import Position, outgoing
+from tests.amqp.connections import until
+from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, new_hub, serving
+from tests.eventhubs.support import KEY as ENDPOINT_KEY
+from tests.eventhubs.support import address as at
 
 NOW = 1_700_000_000.0
 KEY = "c2VjcmV0LWtleS1mb3ItdGVzdHM="
@@ -95,23 +110,135 @@ def test_a_signature_without_an_expiry_is_refused(signature: str) -> None:
     assert "pLaNtEd" not in str(refused.value)
 
 
-def test_entra_tokens_come_from_the_provider() -> None:
-    asked: list[str] = []
+class FakeCredential:
+    """What azure-core calls an AsyncTokenCredential. Gives what it is told to, and is closed once."""
 
-    async def provider(scope: str) -> tuple[Secret, float]:
-        asked.append(scope)
-        return Secret("eyJ"), NOW + 100
+    def __init__(self, *given: AccessToken | Exception) -> None:
+        self._given = list(given)
+        self.asked: list[tuple[str, ...]] = []
+        self.closed_count = 0
 
-    source = token_source(address("eventhubs://ns/orders"), entra=provider)
+    async def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
+        self.asked.append(scopes)
+        given = self._given.pop(0) if len(self._given) > 1 else self._given[0]
+        if isinstance(given, Exception):
+            raise given
+        return given
 
-    assert asyncio.run(source.token(AUDIENCE)) == Token(Secret("eyJ"), JWT_TYPE, NOW + 100)
-    assert asked == [ENTRA_SCOPE]
+    async def close(self) -> None:
+        self.closed_count += 1
+
+
+def use_as_default(monkeypatch: pytest.MonkeyPatch, credential: FakeCredential) -> None:
+    """azure-identity with this as its DefaultAzureCredential."""
+    identity = ModuleType("azure.identity.aio")
+    identity.DefaultAzureCredential = lambda: credential  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "azure.identity", ModuleType("azure.identity"))
+    monkeypatch.setitem(sys.modules, "azure.identity.aio", identity)
+
+
+def test_entra_tokens_come_from_the_default_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    credential = FakeCredential(AccessToken("eyJ", int(NOW) + 100))
+    use_as_default(monkeypatch, credential)
+    source = token_source(address("eventhubs://ns/orders"))
+
+    token = asyncio.run(source.token(AUDIENCE))
+
+    assert token == Token(Secret("eyJ"), JWT_TYPE, NOW + 100)
+    assert "eyJ" not in repr(token)
+    assert credential.asked == [(ENTRA_SCOPE,)]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"),
+    [
+        (ClientAuthenticationError("nobody is logged in"), AccessDenied),
+        (ServiceRequestError("no route"), HubUnavailable),
+        (OSError("no route"), HubUnavailable),
+    ],
+)
+def test_what_a_credential_raises_is_typed(failure: Exception, kind: type[HubError]) -> None:
+    source = token_source(address("eventhubs://ns/orders"), credential=FakeCredential(failure))
+    with pytest.raises(kind, match=r"nobody is logged in|no route"):
+        asyncio.run(source.token(AUDIENCE))
+
+
+def test_the_sdk_transport_uses_the_same_credential_and_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    credential = FakeCredential(ClientAuthenticationError("nobody is logged in"))
+    use_as_default(monkeypatch, credential)
+
+    async def check() -> None:
+        hub = SdkHub(EventHubsAddress("127.0.0.1", 1, "orders"))
+        assert hub._producer() is hub._producer()
+        assert hub._entra() is credential
+        await hub.close()
+
+    asyncio.run(check())
+    assert credential.closed_count == 1
 
 
 def test_entra_without_azure_identity_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "azure.identity.aio", None)
     with pytest.raises(ConfigError, match=r"hubline\[entra\]"):
         token_source(address("eventhubs://ns/orders"))
+
+
+class TestConnections:
+    """Tokens on a connection that is in use."""
+
+    def test_a_hub_is_read_with_an_entra_token_and_lets_its_credential_go(self, tmp_path: Path) -> None:
+        credential = FakeCredential(AccessToken("eyJ", int(time.time()) + 3600))
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path, key=None) as port:
+                hub = EventHubsHub(at(port, name), tokens=Entra(credential))
+                assert (await hub.describe()).name == name
+                await hub.close()
+
+        asyncio.run(check())
+        assert (len(credential.asked), credential.closed_count) == (1, 1)
+
+    def test_a_credential_that_fails_for_a_while_is_asked_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("hubline.hubs.eventhubs.service.RENEW_AGAIN_SECONDS", 0.01)
+        now = int(time.time())
+        denied, unreachable = ClientAuthenticationError("no identity yet"), ServiceRequestError("no route")
+        first, next_one = AccessToken("first", now), AccessToken("next", now + 3600)
+        credential = FakeCredential(first, denied, unreachable, first, next_one)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path, key=None) as port:
+                hub = EventHubsHub(at(port, name), tokens=Entra(credential))
+                await hub.describe()
+                life = hub._service._life
+                assert life is not None
+                await until(lambda: life.token.text.reveal() == "next")
+                assert hub._service._life is life
+                await hub.close()
+
+        asyncio.run(check())
+
+    def test_a_reader_whose_signature_expires_is_denied(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port:
+                expires_at = int(time.time()) + 2
+                signature = sas_token(
+                    ENDPOINT_KEY.name, ENDPOINT_KEY.secret, f"sb://localhost/{name}", expires_at=expires_at
+                )
+                hub = EventHubsHub(replace(at(port, name), key_name=None, key=None, signature=signature))
+                receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest())
+                with pytest.raises(AccessDenied, match="expired") as denied:
+                    await receiver.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                assert "sig=" not in str(denied.value)
+                with pytest.raises(AccessDenied):
+                    await (await hub.open_sender()).send(outgoing([b"late"]))
+                await hub.close()
+
+        asyncio.run(check())
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.errors import ConfigError
-from hubline.model import OUTGOING_SCHEMA
+from hubline.errors import ConfigError, PartitionNotFound
+from hubline.model import OUTGOING_SCHEMA, HubProperties
 
 
 def require_count(count_max: int) -> None:
@@ -31,3 +31,12 @@ def require_outgoing(events: pa.RecordBatch) -> None:
     if events.column("body").null_count:
         index = pc.index(events.column("body").is_null(), True).as_py()
         raise ConfigError(f"the body of event {index} is null: an event's body may be empty, but not missing")
+
+
+def require_partition(partition: str, there: HubProperties, *, hub: str) -> None:
+    """Refuses what is no partition of the hub, also what could be mistaken for another id, or for none."""
+    ids = there.partition_ids
+    if partition not in ids:
+        raise PartitionNotFound(
+            f"hub {hub} has no partition {partition!r}: it has {ids[0]} to {ids[-1]}", hub=hub, partition=partition
+        )

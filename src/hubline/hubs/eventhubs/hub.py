@@ -9,7 +9,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 from hubline.config import EventHubsAddress, Transport, validate_group_name
-from hubline.errors import ConfigError, HubUnavailable, PartitionNotFound
+from hubline.errors import ConfigError, HubUnavailable
+from hubline.hubs.arguments import require_partition
 from hubline.hubs.eventhubs.conditions import Where
 from hubline.hubs.eventhubs.network import Endpoint
 from hubline.hubs.eventhubs.positions import Progress
@@ -47,8 +48,8 @@ class EventHubsHub:
     ) -> None:
         self._address = address
         self._hub = str(address)
-        tokens = tokens or token_source(address, clock=clock)
-        self._service = Service(Endpoint.of(address, transport), address.name, tokens, clock=clock)
+        self._tokens = tokens or token_source(address, clock=clock)
+        self._service = Service(Endpoint.of(address, transport), address.name, self._tokens, clock=clock)
         self._partition_ids: tuple[str, ...] = ()
         self._partition_ids_at = -PARTITIONS_SECONDS
 
@@ -114,6 +115,7 @@ class EventHubsHub:
     async def close(self) -> None:
         """Lets go of every partition and closes the connection. Receivers that wait get an error."""
         await self._service.close()
+        await self._tokens.close()
 
     def _question(self, kind: str) -> Mapping[object, object]:
         return {"operation": "READ", "name": self.name, "type": kind}
@@ -124,16 +126,8 @@ class EventHubsHub:
         return self._partition_ids
 
     async def _require_partition(self, partition: str) -> None:
-        """Raises PartitionNotFound, also for what could be mistaken for another id, or for none."""
-        if partition in self._partition_ids:
-            return
-        there = (await self.describe()).partition_ids
-        if partition not in there:
-            raise PartitionNotFound(
-                f"hub {self._hub} has no partition {partition!r}: it has {there[0]} to {there[-1]}",
-                hub=self._hub,
-                partition=partition,
-            )
+        if partition not in self._partition_ids:
+            require_partition(partition, await self.describe(), hub=self._hub)
 
 
 class _Answer:

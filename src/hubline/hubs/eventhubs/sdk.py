@@ -33,10 +33,11 @@ from hubline.errors import (
     HubUnavailable,
     PartitionNotFound,
 )
-from hubline.hubs.arguments import require_count, require_one_target, require_outgoing
+from hubline.hubs.arguments import require_count, require_one_target, require_outgoing, require_partition
 from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_refused, reader_stolen
 from hubline.hubs.eventhubs.positions import Progress, Start
 from hubline.hubs.eventhubs.sender import Share, shared_out
+from hubline.hubs.eventhubs.tokens import Credential, default_credential
 from hubline.model import EVENT_SCHEMA, EventBatch, HubProperties, PartitionProperties, Position, PositionKind
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class SdkHub:
         self._address = address
         self._hub = str(address)
         self._client: EventHubProducerClient | None = None
+        self._credential: Credential | None = None
         self._partition_ids: tuple[str, ...] = ()
         self._receivers: set[SdkReceiver] = set()
 
@@ -116,20 +118,16 @@ class SdkHub:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
+        credential, self._credential = self._credential, None
+        if credential is not None:
+            await credential.close()
 
     async def partition_ids(self) -> tuple[str, ...]:
         return self._partition_ids or (await self.describe()).partition_ids
 
     async def require_partition(self, partition: str) -> None:
-        if partition in self._partition_ids:
-            return
-        there = (await self.describe()).partition_ids
-        if partition not in there:
-            raise PartitionNotFound(
-                f"hub {self._hub} has no partition {partition!r}: it has {there[0]} to {there[-1]}",
-                hub=self._hub,
-                partition=partition,
-            )
+        if partition not in self._partition_ids:
+            require_partition(partition, await self.describe(), hub=self._hub)
 
     def forget(self, receiver: SdkReceiver) -> None:
         self._receivers.discard(receiver)
@@ -149,7 +147,7 @@ class SdkHub:
             if self._has_key:
                 self._client = EventHubProducerClient.from_connection_string(self._connection_string())
             else:
-                self._client = EventHubProducerClient(self.namespace, self.name, _entra_credential())
+                self._client = EventHubProducerClient(self.namespace, self.name, self._entra())
         return self._client
 
     def _consumer(self, group: str) -> EventHubConsumerClient:
@@ -157,7 +155,12 @@ class SdkHub:
 
         if self._has_key:
             return EventHubConsumerClient.from_connection_string(self._connection_string(), group)
-        return EventHubConsumerClient(self.namespace, self.name, group, _entra_credential())
+        return EventHubConsumerClient(self.namespace, self.name, group, self._entra())
+
+    def _entra(self) -> Any:
+        """The package takes any credential, and closes none."""
+        self._credential = self._credential or default_credential()
+        return self._credential
 
     @property
     def _has_key(self) -> bool:
@@ -456,11 +459,3 @@ def _in_utc(time: Any) -> datetime:
     """The package gives a time of day in UTC that may not say so."""
     moment: datetime = time
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
-def _entra_credential() -> Any:
-    try:
-        from azure.identity.aio import DefaultAzureCredential
-    except ImportError:
-        raise ConfigError("eventhubs:// addresses need azure-identity: pip install 'hubline[entra]'") from None
-    return DefaultAzureCredential()

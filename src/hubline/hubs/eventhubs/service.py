@@ -22,7 +22,7 @@ from hubline.amqp.links import AmqpClosed, Link
 from hubline.amqp.message import Map, Message, Value
 from hubline.amqp.performatives import Error, Open
 from hubline.amqp.sessions import Session
-from hubline.errors import AccessDenied, HubError, HublineError, HubUnavailable
+from hubline.errors import HubError, HublineError, HubUnavailable
 from hubline.hubs.eventhubs.conditions import CONNECTION_REDIRECT, Where, answered, translated
 from hubline.hubs.eventhubs.network import Endpoint, connect
 from hubline.hubs.eventhubs.requests import Requests, status_of
@@ -99,6 +99,7 @@ class Service:
         return self._elsewhere[endpoint]
 
     async def close(self) -> None:
+        """Ends the connection. The tokens are for whoever gave them to close."""
         self._is_closed = True
         for service in self._elsewhere.values():
             await service.close()
@@ -196,19 +197,17 @@ class Service:
         renew_at = renewal_at(life.token, now=self._clock())
         while not life.connection.is_over:
             await asyncio.sleep(max(renew_at - self._clock(), 0.0))
-            again_at = self._clock() + RENEW_AGAIN_SECONDS
+            renew_at = self._clock() + RENEW_AGAIN_SECONDS
             try:
                 token = await self._tokens.token(self._audience)
                 # A source may have nothing newer yet, or never: a signature is what it is.
                 if token.expires_at > life.token.expires_at:
                     await self._show(life, token)
-                    again_at = renewal_at(token, now=self._clock())
+                    renew_at = renewal_at(token, now=self._clock())
             except HublineError as error:
-                # The service ends the links itself once the old token expires, and they tell why.
+                # Also what is denied now may be granted in a minute: a managed identity is not always to be had. Once
+                # the old token expires the service ends the links, and says why.
                 log.warning("token_not_renewed hub=%s reason=%s", self._where.hub, error)
-                if isinstance(error, AccessDenied):
-                    return
-            renew_at = again_at
 
     def _redirect(self, error: Error) -> Endpoint:
         """Where a redirect leads. The token goes there too, so it has to be a place of the same domain."""

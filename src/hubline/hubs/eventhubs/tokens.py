@@ -10,14 +10,14 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final, Protocol
 from urllib.parse import parse_qs, quote_plus
 
 from hubline.config import EventHubsAddress, Secret
-from hubline.errors import AccessDenied, ConfigError
+from hubline.errors import AccessDenied, ConfigError, HubUnavailable
 
 SAS_TYPE: Final = "servicebus.windows.net:sastoken"
 JWT_TYPE: Final = "jwt"
@@ -50,9 +50,27 @@ class TokenSource(Protocol):
         """A token for the resource. Raises AccessDenied if there is none to be had, HubUnavailable to try again."""
         ...
 
+    async def close(self) -> None:
+        """Called once, when no more tokens are needed."""
+        ...
 
-# What an Entra credential is asked for: the scope goes in, the token and when it expires come out.
-EntraProvider = Callable[[str], Awaitable[tuple[Secret, float]]]
+
+class AccessToken(Protocol):
+    """A token of Entra, as azure-core has it; ``expires_on`` is in seconds since 1970."""
+
+    @property
+    def token(self) -> str: ...
+
+    @property
+    def expires_on(self) -> int: ...
+
+
+class Credential(Protocol):
+    """What azure-identity's asynchronous credentials are, and all that azure-core calls ``AsyncTokenCredential``."""
+
+    async def get_token(self, *scopes: str) -> AccessToken: ...
+
+    async def close(self) -> None: ...
 
 
 def renewal_at(token: Token, *, now: float) -> float:
@@ -62,14 +80,14 @@ def renewal_at(token: Token, *, now: float) -> float:
 
 
 def token_source(
-    address: EventHubsAddress, *, clock: Callable[[], float] = time.time, entra: EntraProvider | None = None
+    address: EventHubsAddress, *, clock: Callable[[], float] = time.time, credential: Credential | None = None
 ) -> TokenSource:
-    """How this address proves who asks. ``entra`` replaces azure-identity's default credential."""
+    """How this address proves who asks. ``credential`` replaces azure-identity's default one."""
     if address.key_name is not None and address.key is not None:
         return SharedKey(address.key_name, address.key, clock=clock)
     if address.signature is not None:
         return SharedSignature(address.signature, clock=clock)
-    return Entra(entra or default_entra_provider())
+    return Entra(credential or default_credential())
 
 
 class SharedKey:
@@ -83,6 +101,9 @@ class SharedKey:
     async def token(self, audience: str) -> Token:
         expires_at = int(self._clock()) + SAS_SECONDS
         return Token(sas_token(self._key_name, self._key, audience, expires_at=expires_at), SAS_TYPE, expires_at)
+
+    async def close(self) -> None:
+        pass  # a key holds nothing open
 
 
 class SharedSignature:
@@ -102,16 +123,30 @@ class SharedSignature:
             )
         return Token(self._signature, SAS_TYPE, self._expires_at)
 
+    async def close(self) -> None:
+        pass  # nor does a signature
+
 
 class Entra:
-    """Tokens of Microsoft Entra ID. The provider keeps and refreshes them."""
+    """Tokens of Microsoft Entra ID. The credential keeps and refreshes them."""
 
-    def __init__(self, provider: EntraProvider) -> None:
-        self._provider = provider
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
 
-    async def token(self, audience: str) -> Token:  # noqa: ARG002  (an Entra token is good for all of Event Hubs)
-        text, expires_at = await self._provider(ENTRA_SCOPE)
-        return Token(text, JWT_TYPE, expires_at)
+    async def token(self, audience: str) -> Token:
+        from azure.core.exceptions import AzureError, ClientAuthenticationError
+
+        try:
+            # One that is good for all of Event Hubs, whatever the audience.
+            given = await self._credential.get_token(ENTRA_SCOPE)
+        except ClientAuthenticationError as error:
+            raise AccessDenied(f"Entra gives no token for {audience}: {error.message}") from error
+        except (AzureError, OSError, TimeoutError) as error:
+            raise HubUnavailable(f"Entra cannot be asked now for a token for {audience}: {error}") from error
+        return Token(Secret(given.token), JWT_TYPE, float(given.expires_on))
+
+    async def close(self) -> None:
+        await self._credential.close()
 
 
 def sas_token(key_name: str, key: Secret, audience: str, *, expires_at: int) -> Secret:
@@ -134,7 +169,7 @@ def _signature_expiry(signature: Secret) -> float:
     return float(expiry)
 
 
-def default_entra_provider() -> EntraProvider:
+def default_credential() -> Credential:
     """azure-identity's DefaultAzureCredential: environment, managed identity, the developer's own login."""
     try:
         from azure.identity.aio import DefaultAzureCredential
@@ -143,15 +178,5 @@ def default_entra_provider() -> EntraProvider:
             "eventhubs:// addresses use Entra credentials, which need azure-identity: pip install 'hubline[entra]', "
             "or give a connection string with SharedAccessKeyName and SharedAccessKey"
         ) from None
-    credential = DefaultAzureCredential()
-
-    async def provide(scope: str) -> tuple[Secret, float]:
-        from azure.core.exceptions import ClientAuthenticationError
-
-        try:
-            token = await credential.get_token(scope)
-        except ClientAuthenticationError as error:
-            raise AccessDenied(f"no Entra credential was found for {scope}: {error.message}") from error
-        return Secret(token.token), float(token.expires_on)
-
-    return provide
+    credential: Credential = DefaultAzureCredential()
+    return credential
