@@ -1,6 +1,6 @@
 """Sinks: where results go, exactly once, together with the checkpoint and the dead letters."""
 
-from hubline.sinks.sql import Rows, SinkPartition, SqlSink, Transaction
+from hubline.sinks.sql import Move, Rows, SinkPartition, SqlSink, Transaction
 from hubline.sinks.tracing import Refused
 
-__all__ = ["Refused", "Rows", "SinkPartition", "SqlSink", "Transaction"]
+__all__ = ["Move", "Refused", "Rows", "SinkPartition", "SqlSink", "Transaction"]

@@ -6,7 +6,7 @@ All of this is synchronous; a connection is used by one thread at a time.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
@@ -141,14 +141,24 @@ class SinkConnection(ABC):
     # Dead letters
 
     @abstractmethod
-    def write_letters(self, rows: Sequence[LetterRow]) -> None: ...
+    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+        """Adds letters of events that have none."""
 
     def waiting_keys(self, key: PartitionKey) -> set[str]:
         """The partition keys that have a letter waiting."""
         rows = self._connection.read(Statement(self.queries.waiting_keys, of_partition(key)))
         return {str(partition_key) for (partition_key,) in rows}
 
-    def add_letters(self, letters: Sequence[DeadLetter], *, keep_body: bool) -> None:
+    def last_letter(self, key: PartitionKey) -> int:
+        """The newest event of the partition that has a letter, whatever became of it; -1 if there is none."""
+        ((sequence,),) = self._connection.read(Statement(self.queries.last_letter, of_partition(key)))
+        return sequence if isinstance(sequence, int) else -1
+
+    def remove_letter(self, key: PartitionKey, sequence: int) -> None:
+        params = {**of_partition(key), "sequence_number": sequence}
+        self._connection.read(Statement(self.queries.remove_letter, params))
+
+    def add_letters(self, letters: Iterable[DeadLetter], *, keep_body: bool) -> None:
         self.write_letters([LetterRow.of(letter, keep_body=keep_body) for letter in letters])
 
     # Life

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import NamedTuple, Self
 
 from hubline.model import DeadLetter, Event, GroupKey, LetterState
 
@@ -14,8 +13,7 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@dataclass(frozen=True, slots=True)
-class LetterRow:
+class LetterRow(NamedTuple):
     """The columns of a letter, in the order of the table, up to ``state``; the database adds ``failed_at``."""
 
     namespace: str
@@ -24,7 +22,7 @@ class LetterRow:
     partition_id: str
     sequence_number: int
     offset: str
-    enqueued_micros: int
+    enqueued_at: datetime
     partition_key: str | None
     body: bytes | None
     properties: str | None
@@ -46,11 +44,11 @@ class LetterRow:
             key.partition,
             event.sequence_number,
             event.offset,
-            (event.enqueued_time - _EPOCH) // MICROSECOND,
+            event.enqueued_time,
             None if event.partition_key is None else storable(event.partition_key),
             event.body if keeps else None,
             # ASCII: characters that no database takes are escaped, and come back.
-            json.dumps(dict(event.properties)) if keeps else None,
+            _json(event.properties) if keeps else None,
             storable(letter.stage),
             storable(letter.error_type),
             storable(letter.error_text),
@@ -58,9 +56,6 @@ class LetterRow:
             letter.attempts,
             letter.state,
         )
-
-    def values(self) -> tuple[object, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
 
 
 COLUMNS = (
@@ -83,17 +78,21 @@ COLUMNS = (
 )
 """The table's names for the fields of :class:`LetterRow`."""
 
-KEY_COLUMNS = COLUMNS[:5]
 
-# An event that fails again, after its checkpoint was set back, has one letter: the newest.
-ON_CONFLICT = f"ON CONFLICT ({', '.join(KEY_COLUMNS)}) DO UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in (*COLUMNS[5:], "failed_at")
-)
+def micros(time: datetime) -> int:
+    """Microseconds since 1970, as SQLite keeps an enqueued time."""
+    return (time - _EPOCH) // MICROSECOND
 
 
 def storable(text: str) -> str:
     """Text that every database takes: what is no character, and the zero that PostgreSQL refuses, is escaped."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _json(properties: Mapping[str, str]) -> str:
+    return json.dumps(dict(properties)) if properties else "{}"
 
 
 def read_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:

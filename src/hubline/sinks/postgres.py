@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from hubline.config import Secret
 from hubline.sinks.connection import Parameters, SinkConnection, connected
-from hubline.sinks.letters import COLUMNS, ON_CONFLICT, LetterRow
+from hubline.sinks.letters import COLUMNS, LetterRow
 from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
 from hubline.stores.sql.database import Row
 from hubline.stores.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
@@ -76,16 +76,8 @@ _COLUMNS = """
 """
 _HAS_DEFERRABLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = to_regclass(%s) AND tgdeferrable)"
 
-_LETTER_TYPES = ("text",) * 4 + ("bigint", "text", "bigint", "text", "bytea") + ("text",) * 5 + ("bigint", "text")
-_INSERT_LETTERS = f"""
-    INSERT INTO hubline_dead_letter ({", ".join(COLUMNS)}, failed_at)
-    SELECT n, h, g, p, sequence, o, to_timestamp(0) + enqueued * interval '1 microsecond', k, body, properties,
-        stage, error_type, error_text, traceback, attempts, state, clock_timestamp()
-    FROM unnest({", ".join(f"%s::{kind}[]" for kind in _LETTER_TYPES)})
-        AS letter (n, h, g, p, sequence, o, enqueued, k, body, properties, stage, error_type, error_text, traceback,
-            attempts, state)
-    {ON_CONFLICT}
-"""  # noqa: S608 - constants
+_LETTER_TYPES = ["text"] * 4 + ["int8", "text", "timestamptz", "text", "bytea"] + ["text"] * 5 + ["int8", "text"]
+_COPY_LETTERS = f"COPY hubline_dead_letter ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"
 
 # By SQLSTATE: a value out of range or malformed; a constraint; a trigger that raises; a view that does not show it.
 _REFUSALS = ("22", "23", "P0001", "44")
@@ -183,9 +175,10 @@ class PostgresSinkConnection(SinkConnection):
             raise refusal from None
 
     def write_letters(self, rows: Sequence[LetterRow]) -> None:
-        if rows:
-            columns = [list(values) for values in zip(*(row.values() for row in rows), strict=True)]
-            self._driver.execute(_INSERT_LETTERS.encode(), columns)
+        with self._driver.cursor().copy(_COPY_LETTERS.encode()) as copy:
+            copy.set_types(_LETTER_TYPES)
+            for row in rows:
+                copy.write_row(row)
 
     def _copy(self, into: str, plan: Plan, rows: pa.Table, *, first_row: int | None = None) -> None:
         names = ", ".join(map(quoted, plan.names))

@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -150,6 +150,10 @@ class SqlSink:
         with self.connection() as connection:
             return SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
 
+    def transaction(self, moves: Iterable[Move]) -> Transaction:
+        """One that moves several partitions at once, which this sink opened."""
+        return Transaction(self, moves)
+
     def close(self) -> None:
         """Ends the connections that are idle. The sink can be used again: it opens new ones."""
         with self._lock:
@@ -266,10 +270,11 @@ class SinkPartition:
         self.epoch = epoch
         self.checkpoint = checkpoint
         self.in_use: SinkConnection | None = None
+        self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
         """One that moves the partition to ``checkpoint``. Nothing is begun before it is used or committed."""
-        return Transaction(self, checkpoint)
+        return Transaction(self.sink, [Move(self, checkpoint)])
 
     def commit(
         self, checkpoint: Checkpoint, rows: Rows | None = None, *, letters: Sequence[DeadLetter] = ()
@@ -291,24 +296,48 @@ class SinkPartition:
             connection.cut()
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How far a transaction brings a partition."""
+
+    partition: SinkPartition
+    checkpoint: Checkpoint
+
+    def __post_init__(self) -> None:
+        known = self.partition.checkpoint
+        if known is not None and self.checkpoint.sequence_number <= known.sequence_number:
+            raise SinkError(
+                f"the sink has partition {self.partition.key} up to {known.sequence_number} already, and events up to "
+                f"{self.checkpoint.sequence_number} would be written twice: set the checkpoint back to have them again"
+            )
+
+    def check(self, held_epoch: int, stored: Checkpoint | None) -> None:
+        """Raises Fenced unless the partition is this one's epoch's, and stands where it was left."""
+        partition = self.partition
+        if held_epoch != partition.epoch:
+            raise fenced(partition.key, epoch=partition.epoch, held_epoch=held_epoch)
+        if _sequence(stored) != _sequence(partition.checkpoint):
+            raise Fenced(
+                f"the checkpoint of {partition.key} is at {_sequence(stored)} and not at "
+                f"{_sequence(partition.checkpoint)}, where it was left: another writer uses epoch {partition.epoch}",
+                partition=partition.key.partition,
+                epoch=partition.epoch,
+                held_epoch=held_epoch,
+            )
+
+
 class Transaction:
-    """What a handler, or the processor for it, does in the database for one batch of one partition.
+    """What is done in the database for one batch of one partition, or of several at once.
 
     It begins when it is first used, by locking the partition's checkpoint: from then on it is in the way of a new
     owner, and on SQLite of every writer, so be short. Whoever made it commits it or rolls it back; as a context
     manager it does so by itself.
     """
 
-    def __init__(self, partition: SinkPartition, checkpoint: Checkpoint) -> None:
-        known = partition.checkpoint
-        if known is not None and checkpoint.sequence_number <= known.sequence_number:
-            raise SinkError(
-                f"the sink has partition {partition.key} up to {known.sequence_number} already, and events up to "
-                f"{checkpoint.sequence_number} would be written twice: set the checkpoint back to have them again"
-            )
-        self._partition = partition
-        self._sink = partition.sink
-        self._checkpoint = checkpoint
+    def __init__(self, sink: SqlSink, moves: Iterable[Move]) -> None:
+        # Always in the same order: transactions that overlap wait for each other, and never in a circle.
+        self._moves = sorted(moves, key=lambda move: move.partition.key)
+        self._sink = sink
         self._connection: SinkConnection | None = None
         self._written: list[Plan] = []
         self.refused: list[Refused] = []
@@ -369,17 +398,21 @@ class Transaction:
         self.refused += refused
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
-        """Keeps events that failed."""
-        if letters:
-            connection = self._begun()
-            with explained(connection, None):
-                connection.add_letters(letters, keep_body=self._sink.keep_body)
+        """Keeps events that failed. One that failed before, when its checkpoint was set back, has one letter: this."""
+        if not letters:
+            return
+        connection = self._begun()
+        with explained(connection, None):
+            for letter in letters:
+                if letter.event.sequence_number <= self._last_letter(connection, letter.key):
+                    connection.remove_letter(letter.key, letter.event.sequence_number)
+            connection.add_letters(letters, keep_body=self._sink.keep_body)
 
     def waiting_keys(self) -> set[str]:
         """The partition keys that have a letter waiting."""
         connection = self._begun()
         with explained(connection, None):
-            return connection.waiting_keys(self._partition.key)
+            return {key for move in self._moves for key in connection.waiting_keys(move.partition.key)}
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -413,8 +446,10 @@ class Transaction:
             self.rollback()
             raise
         if failure is not None:
-            self._settle(failure)
-        self._partition.checkpoint = self._checkpoint
+            for move in self._moves:
+                self._settle(move, failure)
+        for move in self._moves:
+            move.partition.checkpoint = move.checkpoint
 
     def rollback(self) -> None:
         """Undoes everything; never raises. The transaction may be used again, from its beginning."""
@@ -434,28 +469,25 @@ class Transaction:
         if self._connection is not None:
             return self._connection
         connection = self._sink.borrow()
-        self._connection = self._partition.in_use = connection
+        self._connection = connection
         try:
             with explained(connection, None):
                 connection.begin()
-                self._check(*connection.lock_checkpoint(self._partition.key))
+                for move in self._moves:
+                    move.partition.in_use = connection
+                    move.check(*connection.lock_checkpoint(move.partition.key))
         except BaseException:
             self.rollback()
             raise
         return connection
 
-    def _check(self, held_epoch: int, stored: Checkpoint | None) -> None:
-        partition = self._partition
-        if held_epoch != partition.epoch:
-            raise fenced(partition.key, epoch=partition.epoch, held_epoch=held_epoch)
-        if _sequence(stored) != _sequence(partition.checkpoint):
-            raise Fenced(
-                f"the checkpoint of {partition.key} is at {_sequence(stored)} and not at "
-                f"{_sequence(partition.checkpoint)}, where it was left: another writer uses epoch {partition.epoch}",
-                partition=partition.key.partition,
-                epoch=partition.epoch,
-                held_epoch=held_epoch,
-            )
+    def _last_letter(self, connection: SinkConnection, key: PartitionKey) -> int:
+        for move in self._moves:
+            if move.partition.key == key:
+                if move.partition.last_letter is None:
+                    move.partition.last_letter = connection.last_letter(key)
+                return move.partition.last_letter
+        raise SinkError(f"a dead letter of {key} does not belong into a transaction of other partitions")
 
     def _tabled(
         self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], units: Units | None
@@ -497,8 +529,9 @@ class Transaction:
         for plan in self._written:
             if not connection.is_as_planned(plan):
                 raise SinkError(f"table {plan.table} was altered: nothing was written", table=str(plan.table))
-        if not connection.advance(self._checkpoint, epoch=self._partition.epoch):
-            raise SinkError(f"the checkpoint row of {self._partition.key} is gone: somebody deleted it")
+        for move in self._moves:
+            if not connection.advance(move.checkpoint, epoch=move.partition.epoch):
+                raise SinkError(f"the checkpoint row of {move.partition.key} is gone: a statement deleted it")
 
     def _commit(self, connection: SinkConnection) -> StoreError | None:
         """Step 6. Returns what went wrong where that leaves open whether it took effect."""
@@ -519,12 +552,12 @@ class Transaction:
         self._end(connection, is_usable=True)
         return None
 
-    def _settle(self, failure: StoreError) -> None:
+    def _settle(self, move: Move, failure: StoreError) -> None:
         """Learns what became of a commit without an answer, by taking the fence again.
 
         That waits for the lost transaction, should it still be going on, and then shows what it left.
         """
-        partition = self._partition
+        partition = move.partition
         for attempt in range(SETTLE_ATTEMPTS_MAX):
             try:
                 with self._sink.connection() as connection:
@@ -532,7 +565,7 @@ class Transaction:
             except StoreUnavailable:
                 time.sleep(SETTLE_SECONDS * 2**attempt)
                 continue
-            if _sequence(stored) == self._checkpoint.sequence_number:
+            if _sequence(stored) == move.checkpoint.sequence_number:
                 return
             raise StoreUnavailable(f"the commit of {partition.key} did not take effect: {failure}")
         raise StoreUnavailable(
@@ -540,7 +573,9 @@ class Transaction:
         )
 
     def _end(self, connection: SinkConnection, *, is_usable: bool) -> None:
-        self._connection = self._partition.in_use = None
+        self._connection = None
+        for move in self._moves:
+            move.partition.in_use = None
         if is_usable:
             self._sink.give_back(connection)
         else:

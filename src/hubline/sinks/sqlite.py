@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
 
 from hubline.sinks.connection import Parameters, SinkConnection, connected
-from hubline.sinks.letters import COLUMNS, ON_CONFLICT, LetterRow
+from hubline.sinks.letters import COLUMNS, LetterRow, micros
 from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
 from hubline.stores.sql.database import Row
 from hubline.stores.sql.sqlite import NOW, QUERIES, SqliteConnection, SqliteDatabase
@@ -35,7 +36,7 @@ _CREATED_AS = {
 
 _INSERT_LETTER = (
     f"INSERT INTO hubline_dead_letter ({', '.join(COLUMNS)}, failed_at) "  # noqa: S608 - constants
-    f"VALUES ({', '.join('?' * len(COLUMNS))}, {NOW}) {ON_CONFLICT}"
+    f"VALUES ({', '.join('?' * len(COLUMNS))}, {NOW})"
 )
 
 
@@ -114,7 +115,8 @@ class SqliteSinkConnection(SinkConnection):
             raise Refusal(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
 
     def write_letters(self, rows: Sequence[LetterRow]) -> None:
-        self._driver.executemany(_INSERT_LETTER, [row.values() for row in rows])
+        records = (tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in rows)
+        self._driver.executemany(_INSERT_LETTER, records)
 
     def _statement(self, text: str) -> None:
         self._driver.execute(text)

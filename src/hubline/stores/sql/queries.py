@@ -121,6 +121,10 @@ class Queries:
         RETURNING epoch
     """
 
+    last_letter: str = "SELECT max(sequence_number) FROM hubline_dead_letter WHERE {key}"
+
+    remove_letter: str = "DELETE FROM hubline_dead_letter WHERE {key} AND sequence_number = :sequence_number"
+
     waiting_keys: str = """
         SELECT DISTINCT partition_key FROM hubline_dead_letter
         WHERE {key} AND state = 'waiting' AND partition_key IS NOT NULL

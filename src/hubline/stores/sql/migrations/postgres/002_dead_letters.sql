@@ -17,10 +17,11 @@ CREATE TABLE hubline_dead_letter (
     traceback text NOT NULL,
     attempts bigint NOT NULL,
     state text NOT NULL,
-    failed_at timestamptz NOT NULL,
+    failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (namespace, hub, consumer_group, partition_id, sequence_number)
 );
 
 -- What waits is looked for with every batch where keys are quarantined.
 CREATE INDEX hubline_dead_letter_waiting
-    ON hubline_dead_letter (namespace, hub, consumer_group, partition_id, partition_key) WHERE state = 'waiting';
+    ON hubline_dead_letter (namespace, hub, consumer_group, partition_id, partition_key)
+    WHERE state = 'waiting' AND partition_key IS NOT NULL;

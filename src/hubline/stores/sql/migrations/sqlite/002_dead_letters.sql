@@ -23,4 +23,5 @@ CREATE TABLE hubline_dead_letter (
 
 -- What waits is looked for with every batch where keys are quarantined.
 CREATE INDEX hubline_dead_letter_waiting
-    ON hubline_dead_letter (namespace, hub, consumer_group, partition_id, partition_key) WHERE state = 'waiting';
+    ON hubline_dead_letter (namespace, hub, consumer_group, partition_id, partition_key)
+    WHERE state = 'waiting' AND partition_key IS NOT NULL;

@@ -1,0 +1,203 @@
+"""The SQL sink on PostgreSQL with fsync on: beside bare COPY, and beside the flow of a careful consumer in SQL.
+
+Events of 200 bytes, a row each. A commit of the sink is a fenced transaction: lock, rows, dead letters, checkpoint. The
+limit sends the same rows, encoded beforehand, by binary COPY in a transaction that does nothing else. The classic flow
+is the one that people write: for each event a try and an INSERT, then the failed ones, the checkpoint, and the commit.
+Rounds take turns, and each pair of figures is of the same rounds: the machine is shared.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import pgpq
+import psycopg
+import pyarrow as pa
+
+from benchmarks.harness import Result, benchmark
+from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey
+from hubline.sinks import SqlSink
+from tests.support.postgres import PostgresServer
+
+BODY: Final = json.dumps({"device": "sensor-17", "temperature": 21.5, "note": "x" * 140}).encode().ljust(200)
+GROUP: Final = GroupKey("namespace.example", "readings", "bench")
+ROUND_COUNT: Final = 15
+PARALLEL_COUNT: Final = 4
+POISON_SHARE: Final = 0.01
+
+_TABLE: Final = "CREATE TABLE {} (sequence bigint NOT NULL, enqueued timestamptz NOT NULL, body text NOT NULL)"
+
+
+@benchmark("sql-sink-50000")
+def sql_sink_50000() -> Iterator[Result]:
+    """Batches of 50,000 events."""
+    yield from _against_copy(50_000)
+
+
+@benchmark("sql-sink-5000")
+def sql_sink_5000() -> Iterator[Result]:
+    """Batches of 5,000 events."""
+    yield from _against_copy(5_000)
+
+
+@benchmark("sql-sink-500")
+def sql_sink_500() -> Iterator[Result]:
+    """Batches of 500 events."""
+    with _Scene() as scene:
+        sink, classic = _rates([scene.sink_rounds(500), scene.classic_rounds(500)], 500)
+    yield Result("sql-sink-500", sink, "rows/s", sink / classic, "a try and an INSERT for each event, one transaction")
+
+
+@benchmark("sql-sink-parallel")
+def sql_sink_parallel() -> Iterator[Result]:
+    """Four partitions at once, in batches of 5,000."""
+    with _Scene() as scene:
+        one = scene.sink_rounds(5_000)
+        four = scene.parallel_rounds(5_000)
+        single, parallel = _rates([one, four], 5_000, [1, PARALLEL_COUNT])
+    yield Result("sql-sink-parallel", parallel, "rows/s", parallel / single, "one partition")
+
+
+@benchmark("sql-sink-poison")
+def sql_sink_poison() -> Iterator[Result]:
+    """One event in a hundred is poison, in batches of 5,000."""
+    with _Scene() as scene:
+        clean, poison = _rates([scene.sink_rounds(5_000), scene.poison_rounds(5_000)], 5_000)
+    yield Result("sql-sink-poison", poison, "events/s", poison / clean, "the same without poison")
+
+
+def _against_copy(count: int) -> Iterator[Result]:
+    with _Scene() as scene:
+        sink, copy = _rates([scene.sink_rounds(count), scene.copy_rounds(count)], count)
+    yield Result(f"sql-sink-{count}", sink, "rows/s", sink / copy, "binary COPY of the same rows, encoded beforehand")
+
+
+def _rates(works: list[Callable[[], None]], count: int, weights: list[int] | None = None) -> list[float]:
+    """The median rows per second of each kind of work, which take turns."""
+    for work in works:
+        work()
+    times: list[list[float]] = [[] for _ in works]
+    repeats = max(1, 10_000 // count)
+    for _ in range(ROUND_COUNT):
+        for work, measured in zip(works, times, strict=True):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                work()
+            measured.append((time.perf_counter() - start) / repeats)
+    weights = weights or [1] * len(works)
+    return [count * weight / statistics.median(measured) for weight, measured in zip(weights, times, strict=True)]
+
+
+class _Scene:
+    """A server with a table for each way of writing."""
+
+    def __enter__(self) -> _Scene:
+        self._server = PostgresServer.start()
+        self._url = self._server.new_database().reveal()
+        self._sink = SqlSink(self._url, table="of_sink")
+        self._driver = psycopg.connect(self._url)
+        for table in ("of_sink", "of_copy", "of_classic"):
+            self._driver.execute(_TABLE.format(table).encode())
+        self._driver.execute(
+            "CREATE TABLE checkpoint (topic text, partition text, sequence bigint, PRIMARY KEY (topic, partition))"
+        )
+        self._driver.execute("INSERT INTO checkpoint VALUES ('readings', '0', 0)")
+        self._driver.execute("CREATE TABLE dead_letter (sequence bigint, failed_at timestamptz, error text)")
+        self._driver.commit()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._driver.close()
+        self._sink.close()
+        self._server.close()
+
+    def sink_rounds(self, count: int) -> Callable[[], None]:
+        return self._sink_work(GROUP.partition("0"), count, poison_share=0.0)
+
+    def poison_rounds(self, count: int) -> Callable[[], None]:
+        return self._sink_work(GROUP.partition("poison"), count, poison_share=POISON_SHARE)
+
+    def parallel_rounds(self, count: int) -> Callable[[], None]:
+        works = [self._sink_work(GROUP.partition(f"p{number}"), count, poison_share=0.0) for number in range(4)]
+
+        def work() -> None:
+            threads = [threading.Thread(target=one) for one in works]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        return work
+
+    def copy_rounds(self, count: int) -> Callable[[], None]:
+        batch = _rows(count).combine_chunks().to_batches()[0]
+        encoder = pgpq.ArrowToPostgresBinaryEncoder(batch.schema)
+        data = encoder.write_header() + encoder.write_batch(batch) + encoder.finish()
+
+        def work() -> None:
+            with self._driver.cursor().copy("COPY of_copy FROM STDIN (FORMAT binary)") as copy:
+                copy.write(data)
+            self._driver.commit()
+
+        return work
+
+    def classic_rounds(self, count: int) -> Callable[[], None]:
+        """As the document has it: a list of failures, a transaction, a try for each event, letters, checkpoint."""
+        enqueued = datetime.now(UTC)
+        events = [Event(BODY, "0", str(number), number, enqueued) for number in range(count)]
+        driver = self._driver
+
+        def work() -> None:
+            failed: list[tuple[Event, datetime, Exception]] = []
+            with driver.transaction():
+                for event in events:
+                    try:
+                        driver.execute(
+                            "INSERT INTO of_classic (sequence, enqueued, body) VALUES (%s, %s, %s)",
+                            (event.sequence_number, event.enqueued_time, event.text()),
+                        )
+                    except Exception as error:  # noqa: BLE001 - that is the flow
+                        failed.append((event, datetime.now(UTC), error))
+                for event, failed_at, why in failed:
+                    driver.execute(
+                        "INSERT INTO dead_letter VALUES (%s, %s, %s)", (event.sequence_number, failed_at, str(why))
+                    )
+                driver.execute("UPDATE checkpoint SET sequence = sequence + 1 WHERE topic = 'readings'")
+
+        return work
+
+    def _sink_work(self, key: PartitionKey, count: int, *, poison_share: float) -> Callable[[], None]:
+        partition = self._sink.open(key, 1)
+        poison_count = int(count * poison_share)
+        rows = _rows(count - poison_count)
+        enqueued = datetime.now(UTC)
+        last = 0
+
+        def work() -> None:
+            nonlocal last
+            last += count
+            letters = [
+                DeadLetter.of(
+                    key, Event(BODY, "0", str(last - number), last - number, enqueued), ValueError("poison"), attempts=1
+                )
+                for number in range(poison_count)
+            ]
+            partition.commit(Checkpoint(key, str(last), last), rows, letters=letters)
+
+        return work
+
+
+def _rows(count: int) -> pa.Table:
+    return pa.table(
+        {
+            "sequence": pa.array(range(count), pa.int64()),
+            "enqueued": pa.array([datetime.now(UTC)] * count, pa.timestamp("us", "UTC")),
+            "body": pa.array([BODY.decode()] * count),
+        }
+    )
