@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 
 from hubline.deadletters.choice import LetterChoice, LetterId
 from hubline.model import LetterState, PartitionKey
-from hubline.sinks.letters import COLUMNS, KEY_COLUMNS
+from hubline.sinks.letters import COLUMNS
 from hubline.stores.sql.database import Params, Statement
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = "hubline_dead_letter"
+KEY_COLUMNS = COLUMNS[:5]
 _KEY = ", ".join(KEY_COLUMNS)
 _IN_KEY_ORDER = f"ORDER BY {_KEY} LIMIT :count_max"
 
