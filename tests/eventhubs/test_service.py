@@ -22,13 +22,15 @@ from hubline.hubs.local import LocalHub
 from hubline.hubs.local.sender import LocalSender
 from hubline.model import Position, outgoing
 from hubline.ports import Hub
+from tests.amqp.connections import until
 from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, address, connected, new_hub, serving
 
 
 class FailingHub(LocalHub):
-    """A hub whose senders fail as often as they are told."""
+    """A hub whose senders fail as often as they are told, and keep nothing in partition 0 while ``slow`` is not set."""
 
     failures: list[HubError]
+    slow: asyncio.Event
 
     async def open_sender(self) -> LocalSender:
         opened = await super().open_sender()
@@ -39,6 +41,8 @@ class FailingHub(LocalHub):
         ) -> None:
             if self.failures:
                 raise self.failures.pop()
+            if partition == "0":
+                await self.slow.wait()
             await send(events, partition=partition, partition_key=partition_key)
 
         opened.send = failing  # type: ignore[method-assign]
@@ -54,9 +58,11 @@ class OneHub:
 
 
 @asynccontextmanager
-async def failing(root: Path, failures: list[HubError]) -> AsyncIterator[EventHubsHub]:
-    local = FailingHub(root, await new_hub(root))
+async def failing(root: Path, failures: list[HubError], *, partition_count: int = 1) -> AsyncIterator[EventHubsHub]:
+    local = FailingHub(root, await new_hub(root, partition_count))
     local.failures = failures
+    FailingHub.slow = asyncio.Event()
+    FailingHub.slow.set()
     endpoint = Endpoint(OneHub(local), key=KEY)
     port = await endpoint.start()
     async with connected(port, local.name) as hub:
@@ -96,6 +102,40 @@ class TestOutcomes:
             async with failing(tmp_path, [HubUnavailable("busy")]) as hub:
                 await (await hub.open_sender()).send(outgoing(bodies), partition="0")
                 assert await received(hub, "0", len(bodies)) == bodies
+
+        asyncio.run(check())
+
+    def test_a_partition_that_is_slow_to_acknowledge_holds_up_no_other(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            async with failing(tmp_path, [], partition_count=2) as hub:
+                sender = await hub.open_sender()
+                FailingHub.slow.clear()
+                slow = [asyncio.create_task(sender.send(outgoing([body]), partition="0")) for body in "ab"]
+                async with asyncio.timeout(ARRIVAL_SECONDS):
+                    await sender.send(outgoing(["c"]), partition="1")
+                assert not any(task.done() for task in slow)
+                FailingHub.slow.set()
+                await asyncio.gather(*slow)
+                assert await received(hub, "0", 2) == [b"a", b"b"]
+
+        asyncio.run(check())
+
+    def test_what_waited_behind_a_lost_link_is_sent_on_the_next_one(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            async with failing(tmp_path, []) as hub:
+                sender = await hub.open_sender()
+                FailingHub.slow.clear()
+                lost, waiting = (asyncio.create_task(sender.send(outgoing([body]), partition="0")) for body in "ab")
+                link = sender._links
+                await until(lambda: bool(link) and bool(link["0"]._outcomes))
+                await hub.describe()  # that the next one waits by now is certain once this is answered
+                assert hub._service._life is not None
+                hub._service._life.connection.abort()
+                with pytest.raises(HubUnavailable):
+                    await lost
+                FailingHub.slow.set()
+                await waiting
+                assert (await received(hub, "0", 2))[-1] == b"b"
 
         asyncio.run(check())
 

@@ -90,6 +90,9 @@ class EventHubsSender:
 
     A key for all events is given to the service, which chooses the partition. Where each event has its own key, the
     service's hash is computed here, so that those of one partition travel together and in order.
+
+    What goes to one partition is kept whole where it fits into one message. If it takes several and one of them fails,
+    those before it are kept and those after it are not sent.
     """
 
     def __init__(self, service: Service, hub: str, name: str, partition_ids: PartitionIds) -> None:
@@ -111,13 +114,14 @@ class EventHubsSender:
         async with self._lock:
             shares = await shared_out(events, partition, partition_key, self._partition_ids)
             links = [await self._link(share.partition) for share in shares]
-            batches = self._encoded(shares, links)
-            # What one partition refuses does not keep the others from being sent, as with several hubs.
-            sending = [
-                link.send(part, unsettled_max=1 if share.is_ordered else UNSETTLED_MAX)
-                for share, link, part in zip(shares, links, batches, strict=True)
-            ]
-            outcomes = await asyncio.gather(*sending, return_exceptions=True)
+        batches = self._encoded(shares, links)
+        # What one partition refuses does not keep the others from being sent, as with several hubs. Each link takes one
+        # call after the other; so calls for different partitions do not wait for each other's acknowledgements.
+        sending = [
+            link.send(part, unsettled_max=1 if share.is_ordered else UNSETTLED_MAX)
+            for share, link, part in zip(shares, links, batches, strict=True)
+        ]
+        outcomes = await asyncio.gather(*sending, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
@@ -146,34 +150,60 @@ class EventHubsSender:
 
     async def _link(self, partition: str | None) -> SendLink:
         link = self._links.get(partition)
-        if link is None or link.is_over:
+        if link is None:
             address = self._name if partition is None else f"{self._name}/Partitions/{partition}"
-            link = self._links[partition] = SendLink(Where(self._hub, partition), address)
+            link = SendLink(self._service, Where(self._hub, partition), address)
             if partition is not None and partition not in await self._partition_ids():
                 raise refused(link.where, Error("amqp:not-found", "the hub has no such partition"))
-            await link.open(self._service)
+            self._links[partition] = link
+        await link.open()
         return link
 
 
 class SendLink:
-    """A link that messages are sent on, several at a time, until each is acknowledged."""
+    """A place to send to: messages go on a link until each is acknowledged, and on another one if it is lost."""
 
-    def __init__(self, where: Where, address: str) -> None:
+    def __init__(self, service: Service, where: Where, address: str) -> None:
         self.where = where
+        self._service = service
         self._address = address
         self._link: Link | None = None
         self._outcomes: dict[int, asyncio.Future[DeliveryState | None]] = {}
-
-    @property
-    def is_over(self) -> bool:
-        return self._link is None or self._link.is_over
+        self._lock = asyncio.Lock()
+        self._is_closed = False
 
     @property
     def message_bytes_max(self) -> int:
         remote = self._link.remote if self._link else None
         return (remote.max_message_size if remote else None) or MESSAGE_BYTES_MAX
 
-    async def open(self, service: Service) -> None:
+    async def open(self) -> None:
+        """Attaches, unless the link is there. Raises what the service answers instead."""
+        async with self._lock:
+            await self._open()
+
+    async def send(self, batches: Sequence[Batch], *, unsettled_max: int) -> None:
+        """Sends so many at a time, and waits until all are kept. Raises what became of the first that was not.
+
+        Calls are taken one after the other. What is on its way when the connection is lost may or may not have been
+        kept; what comes after it is not sent.
+        """
+        async with self._lock:
+            await self._open()  # an earlier call may have lost it
+            for first in range(0, len(batches), unsettled_max):
+                await self._send_some(batches[first : first + unsettled_max])
+
+    def close(self) -> None:
+        """For good. Calls that wait get an error."""
+        self._is_closed = True
+        self._drop()
+
+    async def _open(self) -> None:
+        if self._is_closed:
+            raise HubError("the sender is closed: open another one", hub=self.where.hub)
+        if self._link is not None and not self._link.is_over:
+            return
+        service = self._service
         for _ in range(REDIRECTS_MAX):
             try:
                 self._link = await self._attached(service)
@@ -185,15 +215,7 @@ class SendLink:
                 return
         raise HubUnavailable(f"{self.where} was redirected again and again", hub=self.where.hub)
 
-    async def send(self, batches: Sequence[Batch], *, unsettled_max: int) -> None:
-        """Sends so many at a time, and waits until all are kept. Raises what became of the first that was not.
-
-        What is on its way when the connection is lost may or may not have been kept; what comes after it is not sent.
-        """
-        for first in range(0, len(batches), unsettled_max):
-            await self._send_some(batches[first : first + unsettled_max])
-
-    def close(self) -> None:
+    def _drop(self) -> None:
         if self._link is not None:
             self._link.detach()
             self._link.session.end()
@@ -221,7 +243,7 @@ class SendLink:
         )
 
     async def _sent(self, batches: Sequence[Batch]) -> list[DeliveryState | None]:
-        assert self._link is not None  # noqa: S101  (opened by whoever sends)
+        assert self._link is not None  # noqa: S101  (opened before)
         loop = asyncio.get_running_loop()
         waiting: list[asyncio.Future[DeliveryState | None]] = []
         try:
@@ -235,7 +257,7 @@ class SendLink:
                     waiting.append(outcome)
                 return list(await asyncio.gather(*waiting))
         except TimeoutError:
-            self.close()
+            self._drop()
             raise HubUnavailable(
                 f"{self.where} did not acknowledge within {OUTCOME_SECONDS:g} s what was sent: "
                 "it may or may not have been kept",
