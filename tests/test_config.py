@@ -350,7 +350,6 @@ class TestStoreAddress:
             ("sqllite:///a.db", "did you mean sqlite?"),
             ("postgress://h/db", "did you mean postgresql?"),
             ("redis://h", "redis: is unknown: write memory:"),
-            ("https://account.blob.core.windows.net/state", "blob stores come with a later version"),
             (f"host=h password={PLANTED}", "names no known kind"),
             (f"postgresql:u:{PLANTED}@h", "write postgresql://USER@HOST:PORT/DATABASE"),
             (f"postgresql://u:%zz{PLANTED}@h/db", "percent-encode"),

@@ -10,12 +10,13 @@ password and all, and a chained exception would print that.
 
 from __future__ import annotations
 
+import base64
 import difflib
 import enum
 import hmac
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -272,7 +273,7 @@ _PART_NAMES: Final = (
 
 
 def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
-    parts = _connection_string_parts(what, text)
+    parts = _connection_string_parts(what, text, _PART_NAMES)
     host, port = _parse_endpoint(what, _required(what, parts, "Endpoint", "=sb://NAMESPACE.servicebus.windows.net/"))
     entity_path = _required(what, parts, "EntityPath", "=HUB, the hub's name")
     name = _plain_name(f"EntityPath of the {what}", entity_path)
@@ -289,27 +290,24 @@ def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
     return replace(unsigned, key_name=key_name, key=key)
 
 
-def _connection_string_parts(what: str, text: str) -> dict[str, str]:
+def _connection_string_parts(what: str, text: str, names: Sequence[str]) -> dict[str, str]:
     """The parts by their usual spelling. What is unknown is named by its place: it may be a piece of a key."""
-    spelling = {name.lower(): name for name in _PART_NAMES}
+    spelling = {name.lower(): name for name in names}
     parts: dict[str, str] = {}
     for number, part in enumerate(text.strip().removesuffix(";").split(";"), start=1):
         # Keys and signatures contain '=' themselves: only the first one separates.
         raw_name, separator, value = (piece.strip() for piece in part.partition("="))
         name = spelling.get(raw_name.lower())
         if name is None or not separator:
-            hint = _nearest(raw_name, _PART_NAMES)
-            raise ConfigError(f"{what}: part {number} is not NAME=VALUE with a known name{hint}: {_known_parts()}")
+            hint = _nearest(raw_name, names)
+            known = f"the parts are {', '.join(names)}"
+            raise ConfigError(f"{what}: part {number} is not NAME=VALUE with a known name{hint}: {known}")
         if name in parts:
             raise ConfigError(f"{what}: {name} stands there twice (part {number}): keep one")
         if not value:
             raise ConfigError(f"{what}: {name} (part {number}) is empty: give it a value or leave it out")
         parts[name] = value
     return parts
-
-
-def _known_parts() -> str:
-    return f"the parts are {', '.join(_PART_NAMES)}"
 
 
 def _required(what: str, parts: Mapping[str, str], name: str, rest: str) -> str:
@@ -394,17 +392,42 @@ class PostgresAddress:
         return self.shown
 
 
-StoreAddress = MemoryAddress | SqliteAddress | PostgresAddress
+@dataclass(frozen=True, slots=True)
+class BlobAddress:
+    """A container of Azure Blob Storage, or of what speaks its protocol.
 
-STORE_FORMS: Final = "memory:, sqlite:///PATH or postgresql://USER@HOST/DATABASE"
+    ``endpoint`` has no slash at its end; where the account is not part of the host's name, it ends in ``/ACCOUNT``.
+    There is the account's key, or a signature (the query of a signed URL), or neither: then Entra credentials are used.
+    """
+
+    endpoint: str
+    account: str
+    container: str
+    key: Secret | None = None
+    signature: Secret | None = None
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}/{self.container}"
+
+
+StoreAddress = MemoryAddress | SqliteAddress | PostgresAddress | BlobAddress
+
+STORE_FORMS: Final = (
+    "memory:, sqlite:///PATH, postgresql://USER@HOST/DATABASE, https://ACCOUNT.blob.core.windows.net/CONTAINER, "
+    "or a storage connection string with ;Container=NAME"
+)
 
 
 def parse_store(text: str) -> StoreAddress:
-    """A checkpoint store's address: ``memory:[NAME]``, ``sqlite:///PATH`` or ``postgresql://...``.
+    """A checkpoint store's address.
 
-    ``env:NAME`` and ``file:PATH`` stand for what that variable or file holds.
+    ``memory:[NAME]``, ``sqlite:///PATH``, ``postgresql://...``, ``https://ACCOUNT.blob.core.windows.net/CONTAINER``, or
+    a storage account's connection string with ``Container=NAME``. ``env:NAME`` and ``file:PATH`` stand for what that
+    variable or file holds.
     """
     what, text = _resolved("store address", text)
+    if re.match(rf"\s*({'|'.join(_STORAGE_PART_NAMES)})\s*=", text, re.IGNORECASE):
+        return _parse_storage_connection_string(what, text)
     match _scheme(text):
         case "memory":
             return _parse_memory(what, text)
@@ -413,9 +436,9 @@ def parse_store(text: str) -> StoreAddress:
         case "postgresql" | "postgres":
             return _parse_postgres(what, text)
         case "http" | "https":
-            raise ConfigError(f"{what}: blob stores come with a later version: for now use {STORE_FORMS}")
+            return _parse_blob_url(what, text)
         case scheme:
-            raise _unknown_scheme(what, scheme, known=("memory", "sqlite", "postgresql"), forms=STORE_FORMS)
+            raise _unknown_scheme(what, scheme, known=("memory", "sqlite", "postgresql", "https"), forms=STORE_FORMS)
 
 
 def _parse_memory(what: str, text: str) -> MemoryAddress:
@@ -471,6 +494,138 @@ def _postgres_shown(params: Mapping[str, str]) -> str:
     return f"postgresql://{user}{servers}/{quote(params.get('dbname', ''))}"
 
 
+# Blob containers ---------------------------------------------------------------------------------------------------
+
+EMULATOR_ACCOUNT: Final = "devstoreaccount1"
+# The same in every emulator, and published: it protects nothing.
+EMULATOR_KEY: Final = Secret(
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
+EMULATOR_ENDPOINT: Final = f"http://127.0.0.1:10000/{EMULATOR_ACCOUNT}"
+BLOB_FORM: Final = "https://ACCOUNT.blob.core.windows.net/CONTAINER"
+
+_STORAGE_PART_NAMES: Final = (
+    "DefaultEndpointsProtocol",
+    "AccountName",
+    "AccountKey",
+    "SharedAccessSignature",
+    "BlobEndpoint",
+    "EndpointSuffix",
+    "UseDevelopmentStorage",
+    "Container",
+    # Of other services, and of use to nobody here; portals put them into what people copy.
+    "BlobSecondaryEndpoint",
+    "QueueEndpoint",
+    "QueueSecondaryEndpoint",
+    "TableEndpoint",
+    "TableSecondaryEndpoint",
+    "FileEndpoint",
+    "FileSecondaryEndpoint",
+    "DevelopmentStorageProxyUri",
+)
+_ACCOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,61})[a-z0-9]")
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+def _parse_blob_url(what: str, text: str) -> BlobAddress:
+    match = re.fullmatch(r"(https?)://([^/?#]*)((?:/[^/?#]+){1,2})/?(?:\?([^#]*))?", text, re.IGNORECASE)
+    if not match:
+        raise ConfigError(f"{what}: write {BLOB_FORM}, or http://127.0.0.1:PORT/{EMULATOR_ACCOUNT}/CONTAINER")
+    *account, container = match[3].split("/")[1:]
+    endpoint = _blob_endpoint(what, match[1], match[2], account[0] if account else None)
+    bare = BlobAddress(*endpoint, container=_container_name(what, container))
+    return _with_credential(what, bare, **_blob_secrets(what, match[4] or ""))
+
+
+def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
+    """A signed URL's query is the signature; else ``key`` and ``sas`` name where the secret is kept."""
+    if re.search(r"(?:^|&)sig=", query):
+        return {"signature": Secret(query)}
+    secrets: dict[str, Secret] = {}
+    for part in filter(None, query.split("&")):
+        name, _, reference = part.partition("=")
+        if name not in ("key", "sas"):
+            raise ConfigError(
+                f"{what}: after the '?' stands a whole signature (with its sig=...), or key= or sas= followed by "
+                "env:NAME or file:PATH, where the account's key or a signature is kept"
+            )
+        if not reference.startswith(("env:", "file:")):
+            raise ConfigError(
+                f"{what}: {name}= takes env:NAME or file:PATH, the variable or file that holds the secret, not the "
+                "secret itself: addresses are shown to people"
+            )
+        secrets["key" if name == "key" else "signature"] = Secret(_resolved(f"{name} of the {what}", reference)[1])
+    return secrets
+
+
+def _with_credential(
+    what: str, address: BlobAddress, *, key: Secret | None = None, signature: Secret | None = None
+) -> BlobAddress:
+    if key and signature:
+        raise ConfigError(f"{what}: there is both a key and a signature: keep one of them")
+    if key and not _is_base64(key):
+        raise ConfigError(f"{what}: the account's key is not base64: copy all of it, with the = at its end")
+    if signature:
+        signature = Secret(signature.reveal().removeprefix("?"))
+        if not re.search(r"(?:^|&)sig=[^&]", signature.reveal()):
+            raise ConfigError(f"{what}: the signature has no sig=...: copy all of it, from sv= to its end")
+    if not (key or signature) and address.account == EMULATOR_ACCOUNT:
+        key = EMULATOR_KEY
+    return replace(address, key=key, signature=signature)
+
+
+def _is_base64(key: Secret) -> bool:
+    try:
+        return len(base64.b64decode(key.reveal(), validate=True)) > 0
+    except ValueError:
+        return False  # its message may quote the key
+
+
+def _blob_endpoint(what: str, scheme: str, authority: str, account: str | None) -> tuple[str, str]:
+    """The endpoint and the account's name, which is in the path, or the first part of the host's name."""
+    host, port = _host_and_port(what, authority)
+    endpoint = f"{scheme.lower()}://{host}" + (f":{port}" if port else "")
+    name = account or host.partition(".")[0]
+    if not _ACCOUNT.fullmatch(name):
+        raise ConfigError(f"{what}: the account's name is missing or not one: write {BLOB_FORM}")
+    is_local = host == "localhost" or host.startswith("127.")
+    if scheme.lower() == "http" and not is_local and name != EMULATOR_ACCOUNT:
+        raise ConfigError(f"{what}: http:// is for emulators only, for everybody can read along: write https://")
+    return (f"{endpoint}/{account}" if account else endpoint), name
+
+
+def _container_name(what: str, name: str) -> str:
+    rule = "3 to 63 lower-case letters, digits and single '-', starting and ending with a letter or digit"
+    return _validated(f"container in the {what}", name, _CONTAINER, length_max=63, rule=rule)
+
+
+def _parse_storage_connection_string(what: str, text: str) -> BlobAddress:
+    parts = _connection_string_parts(what, text, _STORAGE_PART_NAMES)
+    container = _container_name(what, _required(what, parts, "Container", "=NAME, the container of the checkpoints"))
+    if "UseDevelopmentStorage" in parts:
+        if parts["UseDevelopmentStorage"].lower() != "true":
+            raise ConfigError(f"{what}: UseDevelopmentStorage takes true, or is left out")
+        return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY)
+    bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container)
+    secrets = {"key": parts.get("AccountKey"), "signature": parts.get("SharedAccessSignature")}
+    return _with_credential(what, bare, **{name: Secret(text) for name, text in secrets.items() if text})
+
+
+def _connection_string_endpoint(what: str, parts: Mapping[str, str]) -> tuple[str, str]:
+    if "BlobEndpoint" in parts:
+        match = re.fullmatch(r"(https?)://([^/?#]*)(?:/([^/?#]+))?/?", parts["BlobEndpoint"], re.IGNORECASE)
+        if not match:
+            raise ConfigError(f"{what}: BlobEndpoint has to look like https://ACCOUNT.blob.core.windows.net/")
+        endpoint, account = _blob_endpoint(what, match[1], match[2], match[3])
+        return endpoint, parts.get("AccountName", account)
+    account = _required(what, parts, "AccountName", "=ACCOUNT, or BlobEndpoint=https://ACCOUNT.blob...")
+    scheme = parts.get("DefaultEndpointsProtocol", "https")
+    if scheme.lower() not in ("http", "https"):
+        raise ConfigError(f"{what}: DefaultEndpointsProtocol takes https (or http, for an emulator)")
+    authority = f"{account}.blob.{parts.get('EndpointSuffix', 'core.windows.net')}"
+    return _blob_endpoint(what, scheme, authority, None)
+
+
 # What all addresses share ------------------------------------------------------------------------------------------
 
 
@@ -504,7 +659,7 @@ def _from_environment(what: str, name: str) -> str:
         raise ConfigError(f"{what}: env: needs the name of an environment variable, not {_shown(name)}")
     text = os.environ.get(name)
     if text is None:
-        raise ConfigError(f"{what}: the environment variable {_shown(name)} is not set: set it to the address")
+        raise ConfigError(f"{what}: the environment variable {_shown(name)} is not set: set it, or correct the name")
     return text
 
 

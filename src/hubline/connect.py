@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final
 
 from hubline.config import (
+    BlobAddress,
     EventHubsAddress,
     HubAddress,
     LocalHubAddress,
@@ -73,6 +74,10 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
             from hubline.stores.sql import PostgresStore
 
             return PostgresStore(conninfo)
+        case BlobAddress() as address:
+            from hubline.stores.blob import BlobStore
+
+            return BlobStore(address)
         case opened:
             return opened
 

@@ -314,16 +314,19 @@ def _as_pairs(properties: Mapping[str, str] | None) -> list[tuple[str, str]] | N
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The last event of a partition that is done. Reading resumes after it."""
+    """The last event of a partition that is done. Reading resumes after it.
+
+    Of what others wrote one of the two may not be known: an empty offset, or a sequence number of -1.
+    """
 
     key: PartitionKey
     offset: str
     sequence_number: int
 
     def __post_init__(self) -> None:
-        if not self.offset:
-            raise ConfigError(f"a checkpoint needs an offset ({self.key})")
-        if self.sequence_number < 0 and (self.offset, self.sequence_number) != ("-1", -1):
+        if not self.offset and self.sequence_number < 0:
+            raise ConfigError(f"a checkpoint needs an offset or a sequence number ({self.key})")
+        if self.sequence_number < -1:
             raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
 
     @classmethod
@@ -334,7 +337,16 @@ class Checkpoint:
     @property
     def resume(self) -> Position:
         """Just after the checkpointed event."""
-        return Position.sequence(-1) if self.sequence_number < 0 else Position.offset(self.offset)
+        is_before_first = (self.offset, self.sequence_number) == ("-1", -1)
+        if self.offset and not is_before_first:
+            return Position.offset(self.offset)
+        return Position.sequence(self.sequence_number)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The sequence number, -1 before the first event; None if it is not known."""
+        is_known = self.sequence_number >= 0 or self.offset == "-1"
+        return self.sequence_number if is_known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +448,8 @@ class Stage(enum.StrEnum):
     """Its handler raised."""
     SINK = "sink"
     """The database refused what its handler made of it."""
+    QUERY = "query"
+    """A Spark query found it wrong."""
     QUARANTINE = "quarantine"
     """An earlier event of its partition key failed, and order per key was asked for."""
 

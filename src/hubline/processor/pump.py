@@ -361,7 +361,7 @@ class PartitionPump:
             seconds_max = self._options.stall_seconds
             start = await pinned(hub, self.key.partition, self._context.start, seconds_max=seconds_max)
         elif checkpoint is not None:
-            return checkpoint.resume, checkpoint.sequence_number
+            return checkpoint.resume, checkpoint.last_sequence
         else:
             start = self._first_start = self._first_start or await self._first_opening()
         return start, _sequence_before(start)

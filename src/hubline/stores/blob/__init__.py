@@ -1,0 +1,16 @@
+"""Azure Blob Storage as a checkpoint store, in the layout of the official Event Hubs SDKs.
+
+auth.py       who asks: the account's key, a signature, Entra
+transport.py  requests over pooled connections: signed, tried again, bounded
+container.py  what can be done to the blobs of one container
+listing.py    the answers of List Blobs
+layout.py     which blob is what
+records.py    metadata into records, whoever wrote it
+store.py      the store
+"""
+
+from hubline.stores.blob.container import Container, Written
+from hubline.stores.blob.listing import Blob
+from hubline.stores.blob.store import BlobStore
+
+__all__ = ["Blob", "BlobStore", "Container", "Written"]
