@@ -1,0 +1,61 @@
+"""Offsets as Spark keeps them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hubline.errors import ConfigError
+from hubline.spark.offsets import Entry, Gap, Range, StreamOffset
+
+CREATED = "2026-01-31T12:00:00+00:00"
+
+
+def test_partitions_are_in_the_order_of_their_numbers_whatever_order_they_came_in() -> None:
+    one = StreamOffset(CREATED, {"10": Entry(0, 5), "9": Entry(0, 5)})
+    other = StreamOffset(CREATED, {"9": Entry(0, 5), "10": Entry(0, 5)})
+
+    assert json.dumps(one.to_json()) == json.dumps(other.to_json())
+    assert list(one.to_json()) == ["@hub", "9", "10"]
+
+
+def test_an_offset_tells_its_ranges_without_the_one_before_it() -> None:
+    end = StreamOffset.from_json(StreamOffset(CREATED, {"0": Entry(3, 7, 2), "1": Entry(4, 4, 1)}).to_json())
+
+    assert end.ranges(StreamOffset()) == [Range("0", 3, 7)]
+    assert end.entries["0"].epoch == 2
+
+
+def test_a_gap_is_told_once() -> None:
+    told = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10))})
+
+    assert told.to_json()["0"]["gap"] == {"reason": "expired", "next": 10}
+    assert StreamOffset.from_json(told.to_json()).entries["0"].gap is None
+
+
+def test_the_jvm_connectors_offsets_go_on_where_they_were() -> None:
+    before = StreamOffset.from_json({"telemetry": {"0": 100, "1": 50}})
+    after = StreamOffset.from_json({"telemetry": {"0": 130, "1": 50}})
+
+    assert before.entries["0"].end == 100
+    assert after.ranges(before) == [Range("0", 100, 130)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"logOffset": 5},
+        {"a": {"0": 1}, "b": {"0": 1}},
+        {"a": {"0": "1"}},
+        {"a": {"0": -1}},
+        {"@hub": {}},
+        {"@hub": {"created": CREATED}, "0": 5},
+        {"@hub": {"created": CREATED}, "0": {"from": 5, "to": 4, "epoch": 0}},
+        {"@hub": {"created": CREATED}, "0": {"from": True, "to": 4, "epoch": 0}},
+    ],
+)
+def test_offsets_of_another_source_are_refused(value: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match="checkpointLocation of its own"):
+        StreamOffset.from_json(value)

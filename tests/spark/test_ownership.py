@@ -1,0 +1,426 @@
+"""Several queries share a group, in virtual time and without Spark: nothing lost, nothing twice, no fights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from hubline.balance import Balanced, Fixed, Greedy
+from hubline.errors import PositionInvalid
+from hubline.model import Checkpoint, GroupKey, Position, StartPositions
+from hubline.processor import InvalidPositionChoice
+from hubline.spark.offsets import Gap
+from hubline.stores.memory import MemoryStore
+from hubline.testing.hub import MemoryHub
+from tests.spark.queries import Place, Query, places
+from tests.support.scene import LEASE, FaultyStore, until, virtual
+
+GROUP = GroupKey("memory", "hub", "$Default")
+BATCH_SECONDS = 0.1
+"""In virtual time: what a batch takes beside its planning."""
+
+
+def filled(*counts: int) -> MemoryHub:
+    hub = MemoryHub(len(counts))
+    for partition, count in enumerate(counts):
+        hub.append(str(partition), [b"%d" % number for number in range(count)])
+    return hub
+
+
+def query(hub: MemoryHub, store: MemoryStore | FaultyStore, owner_id: str, **options: object) -> Query:
+    return Query(hub, store, owner_id=owner_id, **{"strategy": Greedy(), **options})
+
+
+def new_store() -> MemoryStore:
+    """A store whose leases run in the loop's time."""
+    return MemoryStore(now=asyncio.get_running_loop().time)
+
+
+async def checkpoints(store: MemoryStore) -> dict[str, int]:
+    return {found.key.partition: found.sequence_number for found in await store.list_checkpoints(GROUP)}
+
+
+async def owner_of(store: MemoryStore, partition: str) -> str:
+    state = await store.list_ownership(GROUP)
+    return next(found.owner_id for found in state.ownerships if found.key.partition == partition)
+
+
+async def side_by_side(queries: list[Query], count: int) -> list[Place]:
+    """Runs the queries' batches at the same time until so many events were read by all of them together."""
+
+    async def run(one: Query) -> None:
+        while sum(len(each.read) for each in queries) < count:
+            await one.batch()
+            await asyncio.sleep(BATCH_SECONDS)
+
+    async with asyncio.timeout(600):
+        await asyncio.gather(*map(run, queries))
+    return [place for one in queries for place in one.read]
+
+
+@virtual
+async def test_a_checkpoint_is_written_when_its_batch_is_done() -> None:
+    hub, store = filled(5, 3), new_store()
+    one = await query(hub, store, "a").start()
+    await one.read_all(8)
+    before = await checkpoints(store)
+
+    await one.plan()
+
+    assert before == {}
+    assert await checkpoints(store) == {"0": 4, "1": 2}
+    await one.stop()
+
+
+@pytest.mark.parametrize("strategy", [Balanced(), Greedy(), Fixed(2)])
+def test_two_queries_read_everything_once(strategy: Greedy) -> None:
+    @virtual
+    async def share() -> None:
+        hub, store = filled(50, 50, 50, 50), new_store()
+        one, two = [await query(hub, store, owner, strategy=strategy, events_max=7).start() for owner in "ab"]
+
+        read = await side_by_side([one, two], 200)
+
+        assert Counter(read) == Counter(place for partition in "0123" for place in places(partition, *range(50)))
+        assert {partition for partition, _ in one.read}.isdisjoint({partition for partition, _ in two.read})
+        await one.stop()
+        await two.stop()
+
+    share()
+
+
+@virtual
+async def test_one_that_joins_gets_its_share_and_no_event_is_read_twice() -> None:
+    hub, store = filled(200, 200, 200, 200), new_store()
+    one = await query(hub, store, "a", events_max=8).start()
+    await one.read_all(100)
+    two = await query(hub, store, "b", events_max=8).start()
+
+    read = await side_by_side([one, two], 800)
+
+    assert Counter(read).most_common(1)[0][1] == 1
+    assert len(read) == 800
+    assert two.read
+    await one.stop()
+    await two.stop()
+
+
+@virtual
+async def test_a_partition_that_is_asked_for_is_given_up_after_its_batch_and_not_before() -> None:
+    hub, store = filled(10, 10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.owns("0", "1")
+    await one.plan()
+    two = await query(hub, store, "b").start()
+    # Long enough to ask, and shorter than the grace.
+    await asyncio.sleep(LEASE.grace_seconds / 2)
+    owners = {await owner_of(store, partition) for partition in "01"}
+
+    await one.run()
+    await one.plan()
+    await until(lambda: two.planning._share is not None and two.planning._share._owned)
+
+    assert owners == {"a"}
+    assert await side_by_side([two], 0) == []
+    await two.plan()
+    assert not await two.batch()
+    await one.stop()
+    await two.stop()
+
+
+@virtual
+async def test_leases_are_renewed_while_a_batch_runs_long() -> None:
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.owns("0")
+    await one.plan()
+
+    await asyncio.sleep(LEASE.lease_seconds * 5)
+
+    assert await owner_of(store, "0") == "a"
+    await one.run()
+    await one.plan()
+    assert await checkpoints(store) == {"0": 9}
+    await one.stop()
+
+
+@virtual
+async def test_what_a_killed_query_owned_goes_on_elsewhere_from_its_checkpoint() -> None:
+    hub, store = filled(100, 100), new_store()
+    one = await query(hub, store, "a", events_max=20).start()
+    await one.read_all(60)
+    await one.plan()
+    await one.kill()
+    two = await query(hub, store, "b").start()
+
+    await two.read_all(140)
+
+    assert Counter(one.read + two.read) == Counter([*places("0", *range(100)), *places("1", *range(100))])
+    await two.stop()
+
+
+@virtual
+async def test_a_query_that_stops_gives_its_partitions_up_at_once() -> None:
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.read_all(10)
+    await one.plan()
+
+    await one.stop()
+
+    assert await owner_of(store, "0") == ""
+    assert await checkpoints(store) == {"0": 9}
+
+
+@virtual
+async def test_a_query_that_stops_in_a_batch_claims_nothing_of_it() -> None:
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.owns("0")
+    await one.plan()
+
+    await one.stop()
+
+    assert await owner_of(store, "0") == ""
+    assert await checkpoints(store) == {}
+
+
+class TestRestarts:
+    """The same query again, from Spark's log, under the same owner id."""
+
+    @virtual
+    async def test_killed_in_a_batch_it_reads_the_same_range_again_and_goes_on_after_it(self) -> None:
+        hub, store = filled(30, 30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(20)
+        await one.plan()
+        expected = one.log[-1].ranges(one.log[-2])
+        await one.kill()
+        one.read.clear()
+
+        await one.start()
+        replayed = list(one.read)
+        await one.read_all(40)
+
+        assert [place[1] for place in replayed] == [n for found in expected for n in range(found.start, found.end)]
+        assert Counter(one.read).most_common(1)[0][1] == 1
+        await one.stop()
+
+    @virtual
+    async def test_killed_after_a_batch_and_before_its_checkpoint_it_reads_nothing_again(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(20)
+        assert await checkpoints(store) == {"0": 9}
+        await one.kill()
+
+        await one.start()
+        await one.read_all(30)
+
+        assert one.read == places("0", *range(30))
+        await one.stop()
+
+    @virtual
+    async def test_under_another_owner_id_it_waits_for_its_own_lease_and_repeats_nothing(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(20)
+        await one.kill()
+        again = query(hub, store, "fresh", events_max=10)
+        again.log, again.committed, again.read = one.log, one.committed, one.read
+
+        await again.start()
+        await again.read_all(30)
+
+        assert again.read == places("0", *range(30))
+        await again.stop()
+
+    @virtual
+    async def test_what_another_query_read_meanwhile_is_not_read_again(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(10)
+        await one.plan()
+        await one.run()
+        await one.plan()
+        await one.kill()
+        two = await query(hub, store, "b", events_max=10).start()
+        await two.read_all(10)
+        await two.plan()
+        await two.stop()
+        del one.log[-1]
+
+        await one.start()
+        await one.owns("0")
+        await one.plan()
+
+        assert two.read == places("0", *range(20, 30))
+        assert not await one.batch()
+        await one.stop()
+
+    @virtual
+    async def test_a_checkpoint_that_was_reset_meanwhile_is_obeyed(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a").start()
+        await one.read_all(30)
+        await one.plan()
+        await one.stop()
+        key = GROUP.partition("0")
+        await store.reset_checkpoint(key, Checkpoint(key, hub.offset_of(9), 9))
+
+        await one.start()
+        await one.read_all(50)
+
+        assert one.read[30:] == places("0", *range(10, 30))
+        await one.stop()
+
+
+@virtual
+async def test_a_checkpoint_that_is_reset_while_it_runs_is_obeyed() -> None:
+    hub, store = filled(30), new_store()
+    one = await query(hub, store, "a").start()
+    await one.read_all(30)
+    await one.plan()
+    key = GROUP.partition("0")
+
+    await store.reset_checkpoint(key, Checkpoint(key, hub.offset_of(9), 9))
+    await one.read_all(50)
+
+    assert one.read[30:] == places("0", *range(10, 30))
+    await one.stop()
+
+
+@virtual
+async def test_a_query_that_was_fenced_reads_the_partition_no_more() -> None:
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.read_all(10)
+    hub.append("0", [b"new"])
+    await store.fence(GROUP.partition("0"), 50)
+
+    await one.plan()
+    after = await one.owned()
+
+    assert after == []
+    await one.owns("0")
+    await one.read_all(21)
+    assert one.read[10:] == places("0", *range(11))
+    await one.stop()
+
+
+@virtual
+async def test_a_store_that_is_down_costs_no_progress_and_is_caught_up() -> None:
+    hub, store = filled(10), new_store()
+    faulty = FaultyStore(store)
+    one = await query(hub, faulty, "a", events_max=5).start()
+    await one.owns("0")
+    faulty.failing["update_checkpoint"] = OSError("no route")
+
+    await one.read_all(10)
+    assert await checkpoints(store) == {}
+    for _ in range(100):
+        await one.plan()
+    tries = faulty.calls["update_checkpoint"]
+    faulty.come_up()
+    await asyncio.sleep(2)
+    await one.plan()
+
+    assert tries < 5
+    assert await checkpoints(store) == {"0": 9}
+    await one.stop()
+
+
+class TestFirstOpening:
+    @virtual
+    async def test_the_end_is_written_down(self) -> None:
+        hub, store = filled(10, 0), new_store()
+        one = await query(hub, store, "a", start=StartPositions(Position.latest())).start()
+        await one.owns("0", "1")
+        await one.kill()
+        hub.append("0", [b"new"])
+        hub.append("1", [b"new"])
+
+        await one.start()
+        await one.read_all(2)
+
+        assert sorted(one.read) == [("0", 10), ("1", 0)]
+        await one.stop()
+
+    @virtual
+    async def test_a_partition_that_is_added_starts_at_its_beginning(self) -> None:
+        hub, store = filled(1), new_store()
+        one = await query(hub, store, "a", start=StartPositions(Position.latest())).start()
+        await one.owns("0")
+
+        hub.grow(2)
+        hub.append("1", [b"early"] * 3)
+        await one.read_all(3)
+
+        assert one.read == places("1", 0, 1, 2)
+        await one.stop()
+
+    @virtual
+    async def test_a_checkpoint_that_expired_fails_the_query_by_default(self) -> None:
+        hub, store = filled(10), new_store()
+        one = await query(hub, store, "a", events_max=2).start()
+        await one.read_all(2)
+        await one.plan()
+        await one.stop()
+        hub.trim("0", 6)
+        two = await query(hub, store, "b").start()
+
+        with pytest.raises(PositionInvalid):
+            await two.read_all(1)
+
+        await two.stop()
+
+    @virtual
+    async def test_a_checkpoint_that_expired_is_a_gap_by_choice(self) -> None:
+        hub, store = filled(10), new_store()
+        one = await query(hub, store, "a", events_max=2).start()
+        await one.read_all(2)
+        await one.plan()
+        await one.stop()
+        hub.trim("0", 6)
+        two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.EARLIEST).start()
+        await two.owns("0")
+
+        end = await two.planning.next_offset(two.log[-1], is_limited=True)
+
+        assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 2))
+        await two.stop()
+
+
+class TestAll:
+    """``ownership=all`` with a store: every partition, checkpoints in the store, nothing shared."""
+
+    @virtual
+    async def test_it_takes_every_partition_and_keeps_them(self) -> None:
+        hub, store = filled(10, 10, 10, 10), new_store()
+        one = await query(hub, store, "a", strategy=None, reads_all=True).start()
+        await one.read_all(40)
+        two = await query(hub, store, "b", strategy=None, reads_all=True).start()
+        await asyncio.sleep(LEASE.lease_seconds * 3)
+        await one.plan()
+
+        assert await two.owned() == []
+        assert await checkpoints(store) == dict.fromkeys("0123", 9)
+        await one.stop()
+        await two.owns(*"0123")
+        await two.stop()
+
+
+@virtual
+async def test_a_run_that_ends_by_itself_waits_for_its_share() -> None:
+    hub, store = filled(10, 10), new_store()
+    one = await query(hub, store, "a").start()
+    await one.planning.pin()
+
+    while await one.batch():
+        pass
+
+    assert len(one.read) == 20
+    assert await checkpoints(store) == {"0": 9, "1": 9}
+    await one.stop()
