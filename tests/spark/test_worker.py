@@ -1,0 +1,262 @@
+"""The task's side, without Spark: ranges read from real hubs, by links that are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
+from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
+from hubline.hubs.local.receiver import LocalReceiver
+from hubline.model import outgoing
+from hubline.spark import process, worker
+from hubline.spark.columns import SOURCE_SCHEMA, Layout
+from hubline.spark.offsets import Range
+from hubline.spark.options import Options, parse_options
+from hubline.spark.worker import read_ranges
+from tests.endpoint.serving import Server, serving
+from tests.hubs.support import ManualClock
+
+LAYOUT = Layout(SOURCE_SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def _own_process() -> Iterator[None]:
+    """Each test has the loop and the links of a fresh worker."""
+    process.close()
+    yield
+    process.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("served"), "--hub", "telemetry:2") as running:
+        asyncio.run(_fill(running.data, [5_000, 5_000], b""))
+        yield running
+
+
+async def _fill(root: Path, counts: Sequence[int], body: bytes) -> None:
+    await create_hub(root, "telemetry", partitions=len(counts), exist_ok=True)
+    hub = LocalHub(root, "telemetry")
+    sender = await hub.open_sender()
+    for partition, count in enumerate(counts):
+        for start in range(0, count, 1_000):
+            numbers = range(start, min(start + 1_000, count))
+            await sender.send(outgoing([body + b"%d" % number for number in numbers]), partition=str(partition))
+    await hub.close()
+
+
+@pytest.fixture(params=["local", "served"])
+def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
+    """Two partitions with 5,000 events each."""
+    if request.param == "local":
+        asyncio.run(_fill(tmp_path, [5_000, 5_000], b""))
+        return parse_options({"hub": f"local:{tmp_path}/telemetry", "timeout": "10s"})
+    server: Server = request.getfixturevalue("server")
+    return parse_options({"hub": server.connection_string("telemetry"), "timeout": "10s"})
+
+
+def read(options: Options, *ranges: Range) -> list[tuple[str, int, bytes]]:
+    rows = []
+    for batch in read_ranges(options, ranges, LAYOUT):
+        assert batch.schema.equals(LAYOUT.schema)
+        rows += list(
+            zip(*(batch.column(name).to_pylist() for name in ("partition", "sequenceNumber", "body")), strict=True)
+        )
+    return rows
+
+
+def expected(*ranges: Range) -> list[tuple[str, int, bytes]]:
+    return [(one.partition, number, b"%d" % number) for one in ranges for number in range(one.start, one.end)]
+
+
+def test_a_range_is_read_to_the_letter(hub: Options) -> None:
+    ranges = (Range("0", 100, 3_333), Range("1", 0, 1), Range("1", 4_999, 5_000))
+
+    assert read(hub, *ranges) == expected(*ranges)
+
+
+def test_consecutive_ranges_are_read_by_one_link(hub: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = count_openings(monkeypatch)
+    ranges = [Range("0", start, start + 700) for start in range(0, 4_900, 700)]
+
+    for one in ranges:
+        assert read(hub, one) == expected(one)
+
+    assert opened == ["0"]
+
+
+def test_a_link_that_stands_elsewhere_is_not_used(hub: Options) -> None:
+    first, again = Range("0", 0, 100), Range("0", 50, 150)
+
+    read(hub, first)
+
+    assert read(hub, again) == expected(again)
+
+
+def test_many_ranges_take_turns(hub: Options) -> None:
+    ranges = [Range(str(number % 2), number * 100, number * 100 + 50) for number in range(20)]
+
+    assert read(hub, *ranges) == expected(*ranges)
+
+
+def test_what_spark_does_not_take_is_not_read(hub: Options) -> None:
+    reading = read_ranges(hub, [Range("0", 0, 5_000), Range("1", 0, 5_000)], LAYOUT)
+
+    with closing(reading) as some:  # type: ignore[type-var]  # it is a generator
+        next(some)
+
+    assert read(hub, Range("0", 0, 10)) == expected(Range("0", 0, 10))
+
+
+def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "AHEAD_BYTES_MAX", 100_000)
+    asyncio.run(_fill(tmp_path, [3_000], b"x" * 1_000))
+    options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
+    monkeypatch.setattr(worker, "COUNT_MAX", 10)
+    feeds: list[NotedFeed] = []
+
+    class NotedFeed(worker.Feed):
+        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+            super().__init__(loop)
+            feeds.append(self)
+
+    monkeypatch.setattr(worker, "Feed", NotedFeed)
+
+    peak = max(feeds[0]._bytes for _ in read_ranges(options, [Range("0", 0, 3_000)], LAYOUT))
+
+    assert 0 < peak < 200_000
+
+
+class TestWhatGoesWrong:
+    def test_a_lost_receiver_is_replaced_and_no_event_comes_twice(
+        self, hub: Options, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(worker, "RETRY_SECONDS", 0.0)
+        monkeypatch.setattr(worker, "COUNT_MAX", 500)
+        fail_every_third(monkeypatch)
+        whole = Range("0", 0, 5_000)
+
+        assert read(hub, whole) == expected(whole)
+
+    def test_a_hub_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
+        options = parse_options({"hub": f"local:{tmp_path}/none"})
+
+        with pytest.raises(HubNotFound):
+            read(options, Range("0", 0, 1))
+
+    def test_an_endpoint_that_is_not_there_is_given_up_after_the_timeout(self) -> None:
+        address = "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=c"
+        options = parse_options({"hub": f"{address};UseDevelopmentEmulator=true", "timeout": "1s"})
+
+        with pytest.raises(HubUnavailable):
+            read(options, Range("0", 0, 1))
+
+    def test_a_range_beyond_the_end_is_no_endless_wait(self, hub: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(worker, "SILENCE_SECONDS", 0.2)
+
+        with pytest.raises(PositionInvalid) as caught:
+            read(hub, Range("0", 4_990, 5_010))
+
+        assert caught.value.reason == "beyond"
+
+    def test_expired_events_are_an_error_or_a_gap(self, tmp_path: Path) -> None:
+        asyncio.run(_expired(tmp_path))
+        address = f"local:{tmp_path}/telemetry"
+
+        with pytest.raises(PositionInvalid):
+            read(parse_options({"hub": address}), Range("0", 0, 20))
+        earliest = read(parse_options({"hub": address, "on_invalid_position": "earliest"}), Range("0", 0, 20))
+        latest = read(parse_options({"hub": address, "on_invalid_position": "latest"}), Range("0", 0, 20))
+
+        assert [sequence for _, sequence, _ in earliest] == list(range(10, 20))
+        assert latest == []
+
+    def test_a_link_of_a_hub_that_was_created_anew_reads_nothing_of_it(self, tmp_path: Path) -> None:
+        asyncio.run(_fill(tmp_path, [100], b""))
+        options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
+        read(options, Range("0", 0, 100))
+        asyncio.run(delete_hub(tmp_path, "telemetry"))
+        asyncio.run(_fill(tmp_path, [200], b"other"))
+
+        with pytest.raises(PositionInvalid) as caught:
+            read(options, Range("0", 100, 200))
+
+        assert caught.value.reason == "foreign"
+
+
+def test_links_that_wait_too_long_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "LINK_IDLE_SECONDS", 0.01)
+    asyncio.run(_fill(tmp_path, [100], b""))
+    closed = threading.Event()
+    close = LocalReceiver.close
+
+    async def noted(receiver: LocalReceiver) -> None:
+        await close(receiver)
+        closed.set()
+
+    monkeypatch.setattr(LocalReceiver, "close", noted)
+
+    read(parse_options({"hub": f"local:{tmp_path}/telemetry"}), Range("0", 0, 50))
+
+    assert closed.wait(60)
+
+
+def test_a_choice_of_columns_is_all_that_is_sent(tmp_path: Path) -> None:
+    asyncio.run(_fill(tmp_path, [3], b""))
+    layout = Layout(StructType([SOURCE_SCHEMA["sequenceNumber"], SOURCE_SCHEMA["body"]]))
+
+    (batch,) = read_ranges(parse_options({"hub": f"local:{tmp_path}/telemetry"}), [Range("0", 0, 3)], layout)
+
+    assert batch.schema.names == ["sequenceNumber", "body"]
+    assert batch.column("body") == pa.array([b"0", b"1", b"2"], pa.binary())
+
+
+# Means
+
+
+def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    opened: list[str] = []
+    fresh = worker._RangeReader._open
+
+    async def counted(reader: worker._RangeReader) -> object:
+        before = dict(reader._links._waiting)
+        receiver = await fresh(reader)
+        if not before:
+            opened.append(reader._wanted.partition)
+        return receiver
+
+    monkeypatch.setattr(worker._RangeReader, "_open", counted)
+    return opened
+
+
+def fail_every_third(monkeypatch: pytest.MonkeyPatch) -> None:
+    receive = worker._RangeReader._receive
+    calls = iter(range(10_000))
+
+    async def unreliable(reader: worker._RangeReader) -> object:
+        if next(calls) % 3 == 2:
+            raise HubUnavailable("the link was lost")
+        return await receive(reader)
+
+    monkeypatch.setattr(worker._RangeReader, "_receive", unreliable)
+
+
+async def _expired(root: Path) -> None:
+    """Twenty events, of which the first ten are gone."""
+    clock = ManualClock()
+    await create_hub(root, "telemetry", partitions=1, retention=Retention(seconds=3600))
+    hub = LocalHub(root, "telemetry", clock=clock)
+    sender = await hub.open_sender()
+    await sender.send(outgoing([b"%d" % number for number in range(10)]), partition="0")
+    clock.now += 7200
+    await sender.send(outgoing([b"%d" % number for number in range(10, 20)]), partition="0")
+    await hub.apply_retention()
+    await hub.close()
