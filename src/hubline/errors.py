@@ -16,6 +16,7 @@
     │   └── ReaderStolen       a reader with an equal or higher epoch took the partition
     ├── StoreError             the checkpoint store cannot do what was asked
     │   ├── StoreUnavailable   try again later
+    │   ├── StoreNotFound      there is no such container
     │   ├── StoreIncompatible  the schema is newer than this hubline
     │   ├── RecordDamaged      one record does not read back; the others are fine
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
@@ -137,6 +138,10 @@ class StoreError(HublineError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached now; trying again may help."""
+
+
+class StoreNotFound(StoreError):
+    """There is no store at that address, and none is made: create it, or correct the address."""
 
 
 class StoreIncompatible(StoreError):

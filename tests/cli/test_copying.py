@@ -22,7 +22,7 @@ from hubline.connect import open_hub, open_store
 from hubline.errors import Fenced
 from hubline.model import Checkpoint, GroupKey, Member, Ownership
 from hubline.stores.memory import MemoryStore
-from tests.cli.conftest import Cli, Group, Result
+from tests.cli.conftest import Cli, Group, Result, append
 
 GROUP = GroupKey("ns", "orders", "billing")
 
@@ -112,6 +112,28 @@ def test_nothing_done_yet_is_copied_too(cli: Cli, hub: str, source: Group, targe
     run(source, source.store.reset_checkpoint(key, Checkpoint.before_first(key)))
     assert cli("checkpoints", "copy", hub, *between(source, target), "--yes").code == 0
     assert sequences(target) == {"0": -1}
+
+
+@pytest.mark.parametrize("missing", ["offset", "sequence number"])
+def test_what_a_checkpoint_lacks_is_asked_of_the_hub(
+    cli: Cli, hub: str, group: Group, target: Group, missing: str
+) -> None:
+    append(hub, "0", "a", "b", "c")
+    second = cli("tail", hub, "--no-follow", "--json").json_lines[1]
+    key = group.key.partition("0")
+    partial = Checkpoint(key, "", 1) if missing == "offset" else Checkpoint(key, second["offset"], -1)
+    asyncio.run(group.store.reset_checkpoint(key, partial))
+    assert cli("checkpoints", "copy", hub, *between(group, target), "--yes").code == 0
+    shown = cli("checkpoints", "show", hub, *target.args, "--json").json
+    assert shown["checkpoint"] == {"sequenceNumber": 1, "offset": second["offset"]}
+
+
+def test_a_checkpoint_that_nobody_can_complete_is_not_copied(cli: Cli, hub: str, group: Group, target: Group) -> None:
+    key = group.key.partition("0")
+    asyncio.run(group.store.reset_checkpoint(key, Checkpoint(key, "gone", -1)))
+    result = cli("checkpoints", "copy", hub, *between(group, target), "--yes", "--json")
+    assert result.code == ExitCode.FAILED
+    assert "lacks the offset or the sequence number" in result.json["why"]
 
 
 def test_a_checkpoint_that_is_further_is_kept(cli: Cli, hub: str, source: Group, target: Group) -> None:

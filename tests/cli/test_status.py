@@ -115,6 +115,18 @@ def test_caught_up_partition_has_no_lag(cli: Cli, hub: str, group: Group) -> Non
     assert (shown["lagEvents"], shown["lagSeconds"], shown["problem"]) == (0, 0.0, None)
 
 
+def test_lag_after_a_checkpoint_without_a_sequence_number_is_counted_by_its_offset(
+    cli: Cli, hub: str, group: Group
+) -> None:
+    append(hub, "0", "a", "b", "c")
+    key = group.key.partition("0")
+    for index, lag in ((0, 2), (2, 0)):
+        run(group.store.reset_checkpoint(key, Checkpoint(key, events_of(hub, "0")[index].offset, -1)))
+        shown = partition_status(cli, hub, group, "0")
+        assert (shown["lagEvents"], shown["problem"]) == (lag, None)
+        assert shown["checkpoint"]["sequenceNumber"] is None
+
+
 def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
     cli: Cli, hub: str, group: Group, tmp_path: Path
 ) -> None:

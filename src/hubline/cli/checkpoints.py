@@ -42,7 +42,7 @@ def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROU
     elif not checkpoints:
         say(f"the group {group} has no checkpoints there")
     else:
-        rows = [(each.key.partition, each.sequence_number, each.offset) for each in checkpoints]
+        rows = [(each.key.partition, each.last_sequence, each.offset or None) for each in checkpoints]
         stdout_console().print(table(("partition", ">sequence", "offset"), rows))
 
 
@@ -140,7 +140,7 @@ def _change(choice: _Choice, verb: str, decide: Decide, *, yes: bool, json: bool
 
 
 def _sequence(checkpoint: Checkpoint | None) -> int | None:
-    return None if checkpoint is None else checkpoint.sequence_number
+    return None if checkpoint is None else checkpoint.last_sequence
 
 
 async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:

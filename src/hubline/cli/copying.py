@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from hubline.cli.exits import ExitCode, say
+from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, YesOption, option
 from hubline.cli.session import group_key, in_order, listed_checkpoints, using_hub, using_store
 from hubline.cli.show import confirm, counted, print_json, stderr_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, SqliteAddress, parse_store, validate_group_name, validate_partition_id
-from hubline.errors import ConfigError, Fenced, RecordDamaged, StoreError
+from hubline.errors import ConfigError, Fenced, HubError, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
     from hubline.model import Checkpoint, GroupKey, Ownership
-    from hubline.ports import CheckpointStore
+    from hubline.ports import CheckpointStore, Hub
 
 # As long as the slowest of the official SDKs waits before it counts an owner as gone, and longer than our own lease.
 LIVING_SECONDS: Final = 180.0
@@ -181,7 +182,7 @@ def _for_group(checkpoint: Checkpoint, group: GroupKey) -> Checkpoint:
 async def _plan(job: _Job) -> list[Step]:
     async with using_hub(job.hub) as hub, using_store(job.source) as source, using_store(job.target) as target:
         source_group, target_group = group_key(hub, job.source_group), group_key(hub, job.target_group)
-        there = await _side(source, source_group)
+        there = await look_at(source, source_group, hub)
         wanted = job.partitions or tuple({*there.checkpoints, *there.damaged})
         if missing := [each for each in wanted if each not in there.checkpoints and each not in there.damaged]:
             raise StoreError(f"the source has no checkpoint of partition {missing[0]} for {source_group}")
@@ -189,18 +190,26 @@ async def _plan(job: _Job) -> list[Step]:
             raise StoreError(
                 f"the source has no checkpoints for {source_group}: check the hub's name, the group and the store"
             )
-        steps = plan_steps(there, await _side(target, target_group), target_group, overwrite=job.overwrite)
+        steps = plan_steps(there, await look_at(target, target_group, hub), target_group, overwrite=job.overwrite)
     return [each for each in steps if each.partition in wanted]
 
 
-async def _side(store: CheckpointStore, group: GroupKey) -> Side:
+async def look_at(store: CheckpointStore, group: GroupKey, hub: Hub | None = None) -> Side:
+    """What a store has of a group. A checkpoint of which a part is not known is completed by the hub, if it can."""
     from hubline.ports import Examinable
 
-    checkpoints = await listed_checkpoints(store, group)
+    listed = await listed_checkpoints(store, group)
     state = await store.list_ownership(group)
-    damaged = (await store.examine(group)).damaged if isinstance(store, Examinable) else {}
+    damaged = dict((await store.examine(group)).damaged) if isinstance(store, Examinable) else {}
+    checkpoints: dict[str, Checkpoint] = {}
+    for each in listed:
+        whole = each if _is_whole(each) else await _completed(each, hub)
+        if whole is None:
+            damaged[each.key.partition] = "it lacks the offset or the sequence number, and the hub does not tell"
+        else:
+            checkpoints[each.key.partition] = whole
     return Side(
-        checkpoints={each.key.partition: each for each in checkpoints},
+        checkpoints=checkpoints,
         owners={
             each.key.partition: each
             for each in state.ownerships
@@ -210,13 +219,35 @@ async def _side(store: CheckpointStore, group: GroupKey) -> Side:
     )
 
 
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    return bool(checkpoint.offset) and checkpoint.last_sequence is not None
+
+
+async def _completed(checkpoint: Checkpoint, hub: Hub | None) -> Checkpoint | None:
+    """With the offset and the sequence number of its event; None if the hub does not have that any more."""
+    from hubline.model import Checkpoint, Position
+
+    if hub is None:
+        return None
+    at_sequence = Position.sequence(max(checkpoint.sequence_number, 0), inclusive=True)
+    position = Position.offset(checkpoint.offset, inclusive=True) if checkpoint.offset else at_sequence
+    try:
+        event = await peek(hub, checkpoint.key.partition, position)
+    except HubError:
+        return None
+    if event is None or event.offset != (checkpoint.offset or event.offset):
+        return None
+    return Checkpoint(checkpoint.key, event.offset, event.sequence_number)
+
+
 async def _apply(job: _Job, steps: Sequence[Step]) -> list[Step]:
     # Dying in between leaves some partitions copied and the others as they were; doing it again copies the rest.
     async with using_store(job.target) as target:
-        return [await _do(target, each) if each.kind in CHANGES else each for each in steps]
+        return [await do_step(target, each) if each.kind in CHANGES else each for each in steps]
 
 
-async def _do(target: CheckpointStore, step: Step) -> Step:
+async def do_step(target: CheckpointStore, step: Step) -> Step:
+    """Writes what the step says; one that somebody came in the way of is given back as failed."""
     assert step.source is not None  # noqa: S101 (only a refused step has none)
     if step.takes or step.kind in (Kind.BACK, Kind.MENDED):
         await target.reset_checkpoint(step.source.key, step.source)
@@ -250,14 +281,22 @@ async def _move_under(store: CheckpointStore, checkpoint: Checkpoint, epoch: int
 
 def _show(steps: Sequence[Step]) -> None:
     rows = [
-        (each.partition, _sequence(each.source), _sequence(each.before), _sequence(each.after), each.kind, each.why)
+        (
+            each.partition,
+            sequence_of(each.source),
+            sequence_of(each.before),
+            sequence_of(each.after),
+            each.kind,
+            each.why,
+        )
         for each in steps
     ]
     stderr_console().print(table(("partition", ">source", ">target", ">becomes", "step", "?why"), rows))
 
 
-def _sequence(checkpoint: Checkpoint | None) -> int | None:
-    return None if checkpoint is None else checkpoint.sequence_number
+def sequence_of(checkpoint: Checkpoint | None) -> int | None:
+    """For a table."""
+    return None if checkpoint is None else checkpoint.last_sequence
 
 
 def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
@@ -269,7 +308,7 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
         say(f"copied {counted(len(changes), 'checkpoint')}" if changes else "nothing to change")
     if json:
         for each in steps:
-            print_json(_data(each, is_done=each.kind in CHANGES and not dry_run))
+            print_json(step_data(each, is_done=each.kind in CHANGES and not dry_run))
     if refused:
         names = ", ".join(each.partition for each in refused)
         say(
@@ -279,7 +318,8 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _data(step: Step, *, is_done: bool) -> dict[str, object]:
+def step_data(step: Step, *, is_done: bool) -> dict[str, object]:
+    """For ``--json``."""
     return {
         "partition": step.partition,
         "step": step.kind.value,

@@ -25,7 +25,7 @@ class ExitCode(enum.IntEnum):
 
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub or partition not found, 4 hub or store "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub, partition or store not found, 4 hub or store "
     "unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 130 interrupted, "
     "141 the reader of the output went away."
 )
@@ -36,7 +36,7 @@ def exit_code_of(error: Exception) -> ExitCode:
     match error:
         case errors.ConfigError():
             return ExitCode.USAGE
-        case errors.HubNotFound() | errors.PartitionNotFound():
+        case errors.HubNotFound() | errors.PartitionNotFound() | errors.StoreNotFound():
             return ExitCode.NOT_FOUND
         case errors.HubUnavailable() | errors.StoreUnavailable():
             return ExitCode.UNAVAILABLE

@@ -90,6 +90,8 @@ async def _lag(
     """The lag in events and in seconds, and what is wrong."""
     from hubline.model import Position
 
+    if checkpoint is not None and checkpoint.last_sequence is None:
+        return await _lag_by_offset(hub, held, checkpoint, now)
     next_sequence = held.begin_sequence if checkpoint is None else checkpoint.sequence_number + 1
     events = held.last_sequence + 1 - max(next_sequence, held.begin_sequence)
     if events < 0:
@@ -104,6 +106,21 @@ async def _lag(
         oldest = await peek(hub, held.partition, Position.earliest())
         return events, _waiting_seconds(oldest, now), str(error)
     return events, _waiting_seconds(oldest, now), None
+
+
+async def _lag_by_offset(
+    hub: Hub, held: PartitionProperties, checkpoint: Checkpoint, now: datetime
+) -> tuple[int | None, float | None, str | None]:
+    """Of a checkpoint that tells no sequence number: by the event that comes after it."""
+    if held.is_empty or checkpoint.offset == held.last_offset:
+        return 0, 0.0, None
+    try:
+        oldest = await peek(hub, held.partition, checkpoint.resume)
+    except PositionInvalid as error:
+        return None, None, str(error)
+    if oldest is None:
+        return 0, 0.0, None
+    return held.last_sequence + 1 - oldest.sequence_number, _waiting_seconds(oldest, now), None
 
 
 def _waiting_seconds(oldest: Event | None, now: datetime) -> float | None:

@@ -110,7 +110,7 @@ def _partition_row(lag: PartitionLag) -> tuple[object, ...]:
         (ownership.owner_id or None) if ownership else None,
         seconds_text(ownership.age_seconds) if ownership else None,
         ownership.epoch if ownership else None,
-        lag.checkpoint.sequence_number if lag.checkpoint else None,
+        lag.checkpoint.last_sequence if lag.checkpoint else None,
         None if lag.held.last_sequence < 0 else lag.held.last_sequence,
         lag.lag_events,
         seconds_text(lag.lag_seconds),
@@ -161,4 +161,4 @@ def _partition_data(lag: PartitionLag) -> dict[str, object]:
 def checkpoint_data(checkpoint: Checkpoint | None) -> dict[str, object] | None:
     if checkpoint is None:
         return None
-    return {"sequenceNumber": checkpoint.sequence_number, "offset": checkpoint.offset}
+    return {"sequenceNumber": checkpoint.last_sequence, "offset": checkpoint.offset or None}

@@ -21,9 +21,11 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
         held = hub.held.get(partition)
         if held is None:
             continue
-        lost_count = max(0, held.begin_sequence - checkpoint.sequence_number - 1)
         reason = refused[partition].reason if partition in refused else None
-        if (beyond_count := checkpoint.sequence_number - held.last_sequence) > 0:
+        # Of what an SDK wrote the number may not be known: then only the hub can tell.
+        last_sequence = held.last_sequence if checkpoint.last_sequence is None else checkpoint.last_sequence
+        lost_count = max(0, held.begin_sequence - last_sequence - 1)
+        if (beyond_count := last_sequence - held.last_sequence) > 0:
             ahead[partition] = beyond_count
         elif lost_count or reason == "expired":
             expired[partition] = lost_count
@@ -31,7 +33,7 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
             foreign[partition] = f"the hub does not know its offset {checkpoint.offset}"
         else:
             good_count += 1
-            behind_count += held.last_sequence - checkpoint.sequence_number
+            behind_count += held.last_sequence - last_sequence
     return [
         *_damaged(facts),
         *_expired(expired),
@@ -43,8 +45,8 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
 
 def is_foreign(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
     """Whether it names the partition's newest event by its number, and another one by its offset."""
-    is_newest = checkpoint.sequence_number == held.last_sequence >= 0
-    return is_newest and held.last_offset is not None and checkpoint.offset != held.last_offset
+    is_newest = checkpoint.last_sequence == held.last_sequence >= 0
+    return is_newest and held.last_offset is not None and checkpoint.offset not in ("", held.last_offset)
 
 
 def _damaged(facts: GroupFacts) -> list[Finding]:

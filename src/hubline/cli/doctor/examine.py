@@ -8,25 +8,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from hubline import errors
+from hubline.cli.copying import LIVING_SECONDS
+from hubline.cli.doctor.blobs import BlobSettings, check_old_blobs, check_settings, soft_delete_days
 from hubline.cli.doctor.checkpoints import check_checkpoints
 from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
 from hubline.cli.doctor.group import check_group
 from hubline.cli.doctor.intervals import check_clock, check_hub_clock, check_lease, check_sdk_intervals, check_speed
 from hubline.cli.lag import peek
+from hubline.cli.oldblobs import find_old
 from hubline.cli.session import LOOKING_GROUP, together
 from hubline.cli.show import counted
 from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
 from hubline.connect import open_hub, open_store
-from hubline.model import Checkpoint, GroupKey, PartitionProperties
+from hubline.model import Checkpoint, GroupKey, GroupState, PartitionProperties
 from hubline.ports import CheckpointStore, Examinable, Hub
 from hubline.processor.options import LeaseOptions
-
-if TYPE_CHECKING:
-    from hubline.model import GroupState
+from hubline.stores.blob import BlobStore, Container
+from hubline.stores.blob.layout import group_prefix
 
 Result = TypeVar("Result")
 
@@ -133,14 +135,8 @@ class _Visit:
                 refused[checkpoint.key.partition] = problem
 
         self._tell(f"trying {counted(len(open_ends), 'checkpoint')}")
-        try:
-            async with asyncio.timeout(self._order.seconds_max):
-                await together(attempt, open_ends)
-        except (errors.HubError, TimeoutError) as problem:
-            why = str(problem) or f"no answer within {self._order.seconds_max:g} s"
-            what = f"whether the hub knows the offsets of the checkpoints could not be told: {why}"
-            mend = f"on Event Hubs, looking needs a consumer group {LOOKING_GROUP}"
-            self.findings.append(note("checkpoint.untried", what, mend=mend))
+        what = f"whether the hub knows the checkpoints' offsets (read in the consumer group {LOOKING_GROUP})"
+        await self._wonder("checkpoint.untried", what, together(attempt, open_ends))
         return refused
 
     # The store -----------------------------------------------------------------------------------------------------
@@ -182,7 +178,10 @@ class _Visit:
         if facts is None:
             return None
         self.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
-        await self._ask("store", store.leave(group, NOBODYS_ID), refused="store.read-only")
+        await self._ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
+        if isinstance(store, BlobStore):
+            facts = replace(facts, sdk_owners=_unannounced(facts.state))
+            await self._examine_blobs(store, group)
         if isinstance(store, Examinable):
             facts = await self._look_into(store, facts)
         self.findings += check_speed(lease, facts)
@@ -198,10 +197,18 @@ class _Visit:
         self.findings += check_clock(clock, sdk_members=bool(facts.sdk_owners))
         return replace(facts, damaged_checkpoints=examined.damaged)
 
+    async def _examine_blobs(self, store: BlobStore, group: GroupKey) -> None:
+        settings = await self._wonder("blob.settings", "the account's settings", _blob_settings(store.container, group))
+        self.findings += check_settings(settings) if settings else []
+        self._tell("looking for old blobs")
+        finding = find_old(store.container, living_seconds=LIVING_SECONDS)
+        olds = await self._wonder("blob.layout", "whether there are old blobs", finding)
+        self.findings += [] if olds is None else check_old_blobs(group, olds)
+
     # Asking --------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, whom: str, question: Awaitable[Result], *, refused: str = "") -> Result | None:
-        """The answer; None if there is none, and a finding that says why. ``refused`` is the code of a refusal."""
+    async def _ask(self, whom: str, question: Awaitable[Result], *, code: str = "") -> Result | None:
+        """The answer; None if there is none, and a finding that says why, under this code if it was refused."""
         seconds, where = self._order.seconds_max, self._places[whom]
         try:
             async with asyncio.timeout(seconds):
@@ -211,11 +218,21 @@ class _Visit:
             self.findings.append(error(f"{whom}.unreachable", what, where=where, mend=_MENDS["unreachable"]))
         except errors.HublineError as problem:
             kind = _kind(problem)
-            code = refused if refused and kind == "refused" else f"{whom}.{kind}"
-            self.findings.append(error(code, str(problem), where=where, mend=_MENDS[kind]))
+            found = code if code and kind == "refused" else f"{whom}.{kind}"
+            self.findings.append(error(found, str(problem), where=where, mend=_MENDS[kind]))
         except Exception as problem:  # noqa: BLE001 (one check must not stop the others; its text may hold a secret)
             what = f"asking the {whom} failed in an unforeseen way: {type(problem).__name__}"
             self.findings.append(error("doctor.failed", what, where=where, mend="this is a bug of hubline: tell us"))
+        return None
+
+    async def _wonder(self, code: str, what: str, question: Awaitable[Result]) -> Result | None:
+        """An answer that is good to have; None, and a note, if it does not come."""
+        try:
+            async with asyncio.timeout(self._order.seconds_max):
+                return await question
+        except (errors.HublineError, TimeoutError) as problem:
+            why = str(problem) or f"no answer within {self._order.seconds_max:g} s"
+            self.findings.append(note(code, f"{what} could not be told: {why}"))
         return None
 
 
@@ -234,7 +251,7 @@ def _kind(problem: errors.HublineError) -> str:
     match problem:
         case errors.ConfigError():
             return "address"
-        case errors.HubNotFound():
+        case errors.HubNotFound() | errors.StoreNotFound():
             return "missing"
         case errors.HubUnavailable() | errors.StoreUnavailable():
             return "unreachable"
@@ -266,12 +283,28 @@ async def _hub_facts(hub: Hub) -> HubFacts:
 async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
     await store.list_ownership(group)  # the first call connects; the second one is as those of processors
     asked_at = time.monotonic()
-    state: GroupState = await store.list_ownership(group)
+    state = await store.list_ownership(group)
     list_seconds = time.monotonic() - asked_at
     checkpoints = {each.key.partition: each for each in await store.list_checkpoints(group)}
     return GroupFacts(group, state, checkpoints, list_seconds)
 
 
+def _unannounced(state: GroupState) -> frozenset[str]:
+    """Owners that are no members: in a container, those are the SDKs', for everybody else announces itself."""
+    members = {each.owner_id for each in state.members}
+    return frozenset(each.owner_id for each in state.ownerships if each.owner_id) - members
+
+
+async def _blob_settings(container: Container, group: GroupKey) -> BlobSettings:
+    properties = await container.service_properties()
+    return BlobSettings(
+        soft_delete_days=None if properties is None else soft_delete_days(properties),
+        has_versions=await container.keeps_versions(group_prefix(group)),
+    )
+
+
 def _has_more(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
     """Whether the event after the checkpoint is there, by its number."""
-    return held.begin_sequence <= checkpoint.sequence_number + 1 <= held.last_sequence
+    if checkpoint.last_sequence is None:
+        return not held.is_empty and checkpoint.offset != held.last_offset
+    return held.begin_sequence <= checkpoint.last_sequence + 1 <= held.last_sequence

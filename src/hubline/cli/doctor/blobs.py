@@ -1,0 +1,89 @@
+"""What can be wrong with a blob container alone: old blobs beside the new ones, and settings that make lists slow."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hubline.cli.doctor.findings import Finding, note, ok, warning
+from hubline.cli.oldblobs import OldPartition
+from hubline.cli.show import counted
+from hubline.model import GroupKey
+
+_MIGRATE = "stop who writes them, then `hubline checkpoints migrate STORE`"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """What the account keeps of blobs that were overwritten or deleted. None: could not be told."""
+
+    soft_delete_days: int | None
+    has_versions: bool | None
+
+
+def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Finding]:
+    """Checkpoints of the group, and of others, that stand where only some SDKs look for them."""
+    names = tuple(name.lower() for name in (group.namespace, group.hub, group.group))
+    own = {each.key.partition: each for each in olds if _names(each) == names}
+    findings = []
+    if own:
+        partitions = {name: _told(each) for name, each in own.items()}
+        what = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
+        findings.append(warning("blob.old", what, mend=_MIGRATE, partitions=partitions))
+    others = {_names(each) for each in olds} - {names}
+    if others:
+        what = f"old blobs of {counted(len(others), 'other group')} in the container"
+        where = ", ".join(sorted("/".join(each) for each in others))
+        findings.append(note("blob.old-others", what, where=where, mend=_MIGRATE))
+    return findings or [ok("blob.layout", "no blobs under names in capitals, and no old leases")]
+
+
+def _names(old: OldPartition) -> tuple[str, str, str]:
+    return old.key.namespace, old.key.hub, old.key.group
+
+
+def _told(old: OldPartition) -> str:
+    if old.living:
+        return f"{old.living} writes {old.blobs[0].name}: it and the others do not see each other"
+    if old.damage:
+        return old.damage
+    at = "nothing done" if old.checkpoint is None else f"done up to {old.checkpoint.sequence_number:,}"
+    return f"{at} in {old.blobs[0].name}"
+
+
+def check_settings(settings: BlobSettings) -> list[Finding]:
+    """Every renewal and every checkpoint overwrites a blob: what the account keeps of it piles up, and lists crawl."""
+    findings = []
+    mend = "keep checkpoints in an account without it; processors overwrite their blobs all the time"
+    if settings.soft_delete_days:
+        what = f"soft delete keeps what is overwritten for {counted(settings.soft_delete_days, 'day')}: lists get slow"
+        findings.append(warning("blob.soft-delete", what, mend=mend))
+    if settings.has_versions:
+        what = "versioning keeps every renewal and checkpoint as a version: lists get slow, and it costs"
+        findings.append(warning("blob.versioning", what, mend=mend))
+    if settings.soft_delete_days is None or settings.has_versions is None:
+        unknown = "soft delete" if settings.soft_delete_days is None else "versioning"
+        what = f"whether {unknown} is on could not be told: there is no blob yet, or the credentials may not ask"
+        findings.append(note("blob.settings", what, mend="look at the account's data protection: both should be off"))
+    return findings or [ok("blob.settings", "neither soft delete nor versioning makes lists slow")]
+
+
+def soft_delete_days(properties: bytes) -> int | None:
+    """From the Blob service properties of the account: how long deleted blobs are kept, 0 if not; None if unknown."""
+    policy = _element(properties, "DeleteRetentionPolicy")
+    if policy is None:
+        return None
+    if policy.findtext("Enabled") != "true":
+        return 0
+    days = policy.findtext("Days") or ""
+    return int(days) if days.isascii() and days.isdigit() else 1
+
+
+def _element(body: bytes, tag: str) -> ET.Element | None:
+    try:
+        text = body.decode("utf-8-sig")
+        # There is none, and without one there are no entities that could grow.
+        return None if "<!DOCTYPE" in text else ET.fromstring(text).find(tag)  # noqa: S314
+    except (UnicodeDecodeError, ET.ParseError):
+        return None
