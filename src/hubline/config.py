@@ -748,7 +748,7 @@ def parse_position(text: str, *, now: datetime | None = None) -> Position:
         case "sequence" if re.fullmatch(r"[0-9]{1,19}", value) and int(value) <= _INT64_MAX:
             return Position.sequence(int(value), **given)
         case "time":
-            return Position.enqueued(_parse_time(value, now or datetime.now(UTC)), **given)
+            return Position.enqueued(parse_time(value, now=now), **given)
     raise ConfigError(f"the position {_shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
 
 
@@ -759,9 +759,10 @@ def _split_inclusive(text: str) -> tuple[str, bool | None]:
     return text, None
 
 
-def _parse_time(text: str, now: datetime) -> datetime:
+def parse_time(text: str, *, now: datetime | None = None) -> datetime:
+    """``2026-01-31T12:00:00Z``, with a time zone; or ``-24h``, that long ago."""
     if text.startswith("-"):
-        return _ago(parse_duration(text[1:]), now)
+        return _ago(parse_duration(text[1:]), now or datetime.now(UTC))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

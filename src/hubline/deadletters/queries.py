@@ -5,17 +5,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hubline.deadletters.choice import LetterChoice, LetterId
-from hubline.model import LetterState, PartitionKey
-from hubline.sinks.letters import COLUMNS
+from hubline.model import DeadLetter, LetterState, PartitionKey
+from hubline.sinks.letters import COLUMNS, storable
 from hubline.stores.sql.database import Params, Statement
+from hubline.stores.sql.sqlite import NOW
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+Values = dict[str, str | int | float | None]
+
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = "hubline_dead_letter"
 KEY_COLUMNS = COLUMNS[:5]
@@ -36,6 +39,7 @@ class LetterDialect:
     time: Callable[[str], str]
     """Microseconds as a time that ``failed_at`` can be compared with."""
     contains: Callable[[str, str], str]
+    now: str
     now_micros: str
     locked: str
     locked_unless_busy: str
@@ -52,7 +56,8 @@ SQLITE = LetterDialect(
     failed_micros="failed_at * 1000",
     time=lambda micros: f"{micros} / 1000.0",
     contains=lambda column, part: f"instr(lower({column}), lower({part})) > 0",
-    now_micros="CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER) * 1000",
+    now=NOW,
+    now_micros=f"{NOW} * 1000",
     locked="",  # a transaction here locks the whole database
     locked_unless_busy="",
     try_lock="SELECT :partition_lock IS NOT NULL",
@@ -64,6 +69,7 @@ POSTGRES = LetterDialect(
     failed_micros="CAST(extract(epoch FROM failed_at) * 1000000 AS bigint)",
     time=lambda micros: f"to_timestamp(0) + CAST({micros} AS bigint) * interval '1 microsecond'",
     contains=lambda column, part: f"strpos(lower({column}), lower(CAST({part} AS text))) > 0",
+    now="clock_timestamp()",
     now_micros="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
     locked="FOR UPDATE",
     locked_unless_busy="FOR UPDATE SKIP LOCKED",
@@ -83,10 +89,10 @@ class LetterQueries:
         return self._dialect.statement(f"SELECT {self._dialect.now_micros}", {})
 
     def count(self, choice: LetterChoice) -> Statement:
-        """How many letters there are by namespace, hub, group, partition, state and type of error."""
+        """How many letters there are by namespace, hub, group, partition, state and type of error, and the newest."""
         where, params = self._where(choice)
         grouped = f"{', '.join(KEY_COLUMNS[:4])}, state, error_type"
-        found = f"SELECT {grouped}, count(*) FROM {_TABLE} WHERE {where}"
+        found = f"SELECT {grouped}, count(*), max(sequence_number) FROM {_TABLE} WHERE {where}"
         return self._dialect.statement(f"{found} GROUP BY {grouped} ORDER BY {grouped}", params)
 
     def page(self, choice: LetterChoice, *, after: LetterId | None, count_max: int, bodies: bool) -> Statement:
@@ -98,11 +104,53 @@ class LetterQueries:
     def try_lock(self, key: PartitionKey) -> Statement:
         return self._dialect.statement(self._dialect.try_lock, {"partition_lock": f"hubline dead letters {key}"})
 
-    def take(self, choice: LetterChoice, *, after: LetterId | None, count_max: int) -> Statement:
-        """The oldest of the letters, locked to the end of the transaction."""
-        where, params = self._where(choice, after)
-        found = f"SELECT {self._columns(bodies=True)} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER}"
-        return self._dialect.statement(f"{found} {self._dialect.locked}", {**params, "count_max": count_max})
+    def take(
+        self, key: PartitionKey, choice: LetterChoice, *, after_sequence: int, last_sequence: int, count_max: int
+    ) -> Statement:
+        """The oldest letters of a partition within bounds, locked to the end of the transaction.
+
+        The last column tells whether an earlier letter of the same partition key waits that was not chosen.
+        """
+        of_partition = replace(
+            choice, namespace=key.namespace, hub=key.hub, group=key.group, partitions=(key.partition,)
+        )
+        where, params = self._where(of_partition)
+        found = (
+            f"SELECT {self._columns(bodies=True)}, {self._is_behind(choice)} FROM {_TABLE} AS letter "
+            f"WHERE {where} AND sequence_number > :after_sequence AND sequence_number <= :last_sequence "
+            f"ORDER BY sequence_number LIMIT :count_max {self._dialect.locked}"
+        )
+        bounds = {"after_sequence": after_sequence, "last_sequence": last_sequence, "count_max": count_max}
+        return self._dialect.statement(found, {**params, **bounds})
+
+    def settle(self, key: PartitionKey, sequences: Sequence[int], *, removes: bool) -> Statement:
+        """Marks letters as redriven, or removes them."""
+        where, params = _of_partition(key)
+        places = [f"sequence_{index}" for index in range(len(sequences))]
+        where = f"{where} AND sequence_number IN ({', '.join(f':{place}' for place in places)})"
+        params.update(zip(places, sequences, strict=True))
+        if removes:
+            return self._dialect.statement(f"DELETE FROM {_TABLE} WHERE {where}", params)
+        params["state"] = LetterState.REDRIVEN.value
+        return self._dialect.statement(f"UPDATE {_TABLE} SET state = :state WHERE {where}", params)
+
+    def fail_again(self, letter: DeadLetter) -> Statement:
+        """Notes that a letter failed once more, with its new error, and how often it was tried."""
+        where, params = _of_partition(letter.key)
+        params |= {
+            "sequence_number": letter.event.sequence_number,
+            "stage": storable(letter.stage),
+            "error_type": storable(letter.error_type),
+            "error_text": storable(letter.error_text),
+            "traceback": storable(letter.traceback),
+            "attempts": letter.attempts,
+        }
+        text = (
+            f"UPDATE {_TABLE} SET stage = :stage, error_type = :error_type, error_text = :error_text, "
+            f"traceback = :traceback, attempts = attempts + :attempts, failed_at = {self._dialect.now} "
+            f"WHERE {where} AND sequence_number = :sequence_number"
+        )
+        return self._dialect.statement(text, params)
 
     def mark_some(self, choice: LetterChoice, state: LetterState, *, count_max: int) -> Statement:
         """Marks letters, unless another transaction has them; answers with a row for each."""
@@ -120,6 +168,16 @@ class LetterQueries:
         found = f"SELECT {_KEY} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER} {self._dialect.locked_unless_busy}"
         return f"({_KEY}) IN ({found})"
 
+    def _is_behind(self, choice: LetterChoice) -> str:
+        narrowing, _ = self._narrowing(choice)
+        if not narrowing:
+            return "1 = 0"  # all that wait are chosen
+        same = " AND ".join(f"earlier.{column} = letter.{column}" for column in (*KEY_COLUMNS[:4], "partition_key"))
+        return (
+            f"EXISTS (SELECT 1 FROM {_TABLE} AS earlier WHERE {same} AND earlier.state = 'waiting' "
+            f"AND earlier.sequence_number < letter.sequence_number AND NOT ({' AND '.join(narrowing)}))"
+        )
+
     def _columns(self, *, bodies: bool) -> str:
         """As :func:`~hubline.sinks.letters.read_letter` takes them, behind the three of the group."""
         changed = {"enqueued_at": self._dialect.micros("enqueued_at")}
@@ -135,11 +193,22 @@ class LetterQueries:
             "state": choice.state.value if choice.state else None,
         }
         conditions = [f"{column} = :{column}" for column, value in named.items() if value is not None]
-        params: dict[str, str | int | float | None] = {k: v for k, v in named.items() if v is not None}
+        params: Values = {column: value for column, value in named.items() if value is not None}
         if choice.partitions:
             places = [f"partition_{index}" for index in range(len(choice.partitions))]
             conditions.append(f"partition_id IN ({', '.join(f':{place}' for place in places)})")
             params.update(zip(places, choice.partitions, strict=True))
+        narrowing, values = self._narrowing(choice)
+        conditions += narrowing
+        params |= values
+        if after is not None:
+            conditions.append(_after(after, params))
+        return " AND ".join(conditions) or "1 = 1", params
+
+    def _narrowing(self, choice: LetterChoice) -> tuple[list[str], Values]:
+        """What is asked of the single letters of a partition."""
+        conditions: list[str] = []
+        params: Values = {}
         for name, sign, time in (("since", ">=", choice.since), ("until", "<=", choice.until)):
             if time is not None:
                 conditions.append(f"failed_at {sign} {self._dialect.time(f':{name}')}")
@@ -154,9 +223,12 @@ class LetterQueries:
             params["error_text"] = choice.error_text
         if choice.ids:
             conditions.append(_any_of(choice.ids, params))
-        if after is not None:
-            conditions.append(_after(after, params))
-        return " AND ".join(conditions) or "1 = 1", params
+        return conditions, params
+
+
+def _of_partition(key: PartitionKey) -> tuple[str, Values]:
+    values: Values = dict(zip(KEY_COLUMNS[:4], (key.namespace, key.hub, key.group, key.partition), strict=True))
+    return " AND ".join(f"{column} = :{column}" for column in values), values
 
 
 def _typed(text: str, name: str) -> str:
@@ -164,7 +236,7 @@ def _typed(text: str, name: str) -> str:
     return text.replace(f":{name}", f"CAST(:{name} AS text)")
 
 
-def _any_of(ids: Iterable[LetterId], params: dict[str, str | int | float | None]) -> str:
+def _any_of(ids: Iterable[LetterId], params: Values) -> str:
     conditions = []
     for index, letter in enumerate(ids):
         parts: dict[str, str | int] = {"partition_id": letter.partition, "sequence_number": letter.sequence_number}
@@ -176,7 +248,7 @@ def _any_of(ids: Iterable[LetterId], params: dict[str, str | int | float | None]
     return f"({' OR '.join(conditions)})"
 
 
-def _after(letter: LetterId, params: dict[str, str | int | float | None]) -> str:
+def _after(letter: LetterId, params: Values) -> str:
     assert letter.group is not None  # noqa: S101 (a letter that was read has one)
     values = (letter.group.namespace, letter.group.hub, letter.group.group, letter.partition, letter.sequence_number)
     places = [f"after_{column}" for column in KEY_COLUMNS]

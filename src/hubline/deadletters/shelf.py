@@ -32,6 +32,7 @@ class LetterCount:
     state: str
     error_type: str
     count: int
+    last_sequence: int
 
 
 class LetterShelf:
@@ -54,8 +55,8 @@ class LetterShelf:
         counting = self._queries.count(choice)
         rows = await self._pool.run(lambda connection: connection.read(counting))
         return [
-            LetterCount(PartitionKey(*map(str, key)), str(state), str(error_type), int(str(count)))
-            for *key, state, error_type, count in rows
+            LetterCount(PartitionKey(*map(str, key)), str(state), str(error_type), int(str(count)), int(str(last)))
+            for *key, state, error_type, count, last in rows
         ]
 
     async def page(
