@@ -38,7 +38,6 @@ IMPOSSIBLE_IN_SQLITE = [
     ("owner_id = x'" + "41" * 1000 + "'", "..."),
 ]
 IMPOSSIBLE_CHECKPOINTS = [
-    ("\"offset\" = ''", "offset is empty"),
     ('"offset" = NULL', "offset is None"),
     ("sequence_number = -1", "sequence_number is -1"),
     ("sequence_number = NULL", "sequence_number is None"),

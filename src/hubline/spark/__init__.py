@@ -17,13 +17,17 @@ require_pyspark()  # what is imported below fails in less clear words without Sp
 if TYPE_CHECKING:
     from hubline.spark.datasource import EventHubs
     from hubline.spark.functions import event_id
+    from hubline.spark.parsing import parse_json
     from hubline.spark.sessions import session
+    from hubline.spark.sqlsink import SqlSink
 
-__all__ = ["EventHubs", "event_id", "session"]
+__all__ = ["EventHubs", "SqlSink", "event_id", "parse_json", "session"]
 
 _HOMES = {
     "EventHubs": "hubline.spark.datasource",
+    "SqlSink": "hubline.spark.sqlsink",
     "event_id": "hubline.spark.functions",
+    "parse_json": "hubline.spark.parsing",
     "session": "hubline.spark.sessions",
 }
 

@@ -58,7 +58,9 @@ def read_checkpoint(key: PartitionKey, row: Row) -> tuple[int, Checkpoint | None
             return held_epoch, None
         if (offset, sequence_number) == ("-1", -1):
             return held_epoch, Checkpoint.before_first(key)
-        return held_epoch, Checkpoint(key, _text("offset", offset), _number("sequence_number", sequence_number))
+        # An empty offset is one that the writer did not know: the sequence number counts.
+        known_offset = "" if offset == "" else _text("offset", offset)
+        return held_epoch, Checkpoint(key, known_offset, _number("sequence_number", sequence_number))
     except _Damage as damage:
         problem = str(damage)
     raise RecordDamaged(

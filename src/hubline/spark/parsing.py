@@ -1,0 +1,77 @@
+"""Bodies to columns, with the reason where one cannot be read: the rows and the dead letters of a SQL sink."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
+from pyspark.sql.types import StringType, StructField, StructType
+
+from hubline.errors import ConfigError
+from hubline.spark.columns import SOURCE_SCHEMA
+
+ERROR_COLUMN: Final = "_error"
+"""Why a row is no result but a dead letter; null for all others."""
+
+_PARSED: Final = "_hubline_parsed"
+_MALFORMED: Final = "_hubline_malformed"
+
+
+def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
+    """The fields of JSON bodies as columns, after those of the events, and ``_error`` for what is no such JSON.
+
+    ``schema`` names the fields, as a StructType or as text (``"device string, celsius double"``). A field that is
+    missing is null, unless all are ``required``. A value of another type, a body that is not JSON, and one that is not
+    UTF-8 each make their event an error; nothing stops the query.
+    """
+    fields = _fields(events, schema)
+    text = F.when(F.is_valid_utf8(F.col("body").cast("string")), F.col("body").cast("string"))
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+    wanted = StructType([*fields, StructField(_MALFORMED, StringType())])
+    parsed = events.withColumn(_PARSED, F.from_json(text, wanted, options))
+    columns = [F.col(_PARSED).getField(field.name).alias(field.name) for field in fields]
+    error = _error(text, fields, required=required).alias(ERROR_COLUMN)
+    return parsed.select(*events.columns, *columns, error)
+
+
+def _error(text: Column, fields: StructType, *, required: bool) -> Column:
+    parsed = F.col(_PARSED)
+    error = F.when(F.col("body").isNull(), F.lit("the event has no body"))
+    error = error.when(text.isNull(), F.lit("the body is not UTF-8 text"))
+    error = error.when(
+        parsed.isNull() | parsed.getField(_MALFORMED).isNotNull(),
+        F.lit(f"the body is not a JSON object of {fields.simpleString().removeprefix('struct')}"),
+    )
+    if required:
+        for field in fields:
+            error = error.when(parsed.getField(field.name).isNull(), F.lit(f"the field {field.name} is missing"))
+    return error
+
+
+def _fields(events: DataFrame, schema: StructType | str) -> StructType:
+    fields = schema if isinstance(schema, StructType) else _from_text(schema)
+    if not fields.fields:
+        raise ConfigError("parse_json needs the fields that bodies have, for instance 'device string, celsius double'")
+    taken = {name.lower() for name in [*events.columns, ERROR_COLUMN]}
+    if clash := [field.name for field in fields if field.name.lower() in taken]:
+        raise ConfigError(
+            f"the events have a column {clash[0]!r} already: rename it first, "
+            f"events.withColumnRenamed({clash[0]!r}, ...), or leave the field out"
+        )
+    if "body" not in events.columns:
+        raise ConfigError(f"parse_json reads the column body; the events have {', '.join(events.columns)}")
+    return fields
+
+
+def _from_text(schema: str) -> StructType:
+    fields = StructType.fromDDL(schema)
+    if not isinstance(fields, StructType):
+        raise ConfigError(f"{schema!r} is one type, and not fields: write for instance 'device string, celsius double'")
+    return fields
+
+
+def results_of(names: list[str]) -> list[str]:
+    """Which of a frame's columns are results: not the event's own, and not its error."""
+    own = {*SOURCE_SCHEMA.names, ERROR_COLUMN}
+    return [name for name in names if name not in own]

@@ -1,0 +1,162 @@
+"""Streams into SQL, exactly once: rows, dead letters and checkpoints, whatever Spark runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from hubline import outgoing
+from hubline.errors import ConfigError
+from hubline.hubs.local import LocalHub
+from hubline.spark import SqlSink, parse_json
+from tests.spark.hubs import TestHub
+
+FIELDS = "device string, celsius double"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> TestHub:
+    return TestHub.local(tmp_path / "hubs", "telemetry")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(tmp_path / "results.db", isolation_level=None)
+    connection.execute(
+        "CREATE TABLE readings (device TEXT, celsius REAL CHECK (celsius < 100), sequenceNumber INTEGER)"
+    )
+    yield connection
+    connection.close()
+
+
+def bodies(count: int) -> list[bytes]:
+    return [json.dumps({"device": f"d{number}", "celsius": number % 50}).encode() for number in range(count)]
+
+
+def send(hub: TestHub, bodies: list[bytes], partition: str | None = None) -> None:
+    async def sent() -> None:
+        opened = LocalHub(hub.root, hub.name)
+        sender = await opened.open_sender()
+        await sender.send(outgoing(bodies), partition=partition)
+        await opened.close()
+
+    asyncio.run(sent())
+
+
+def run_once(events: DataFrame, sink: SqlSink, folder: Path) -> None:
+    query = events.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder)).trigger(availableNow=True)
+    query.start().awaitTermination()
+
+
+def read(spark: SparkSession, hub: TestHub, start: str = "earliest") -> DataFrame:
+    return spark.readStream.format("eventhubs").options(hub=hub.address, start=start).load()
+
+
+def devices(database: sqlite3.Connection) -> list[str]:
+    return sorted(device for (device,) in database.execute("SELECT device FROM readings"))
+
+
+def checkpoints(database: sqlite3.Connection) -> dict[str, int]:
+    return dict(database.execute("SELECT partition_id, sequence_number FROM hubline_checkpoint").fetchall())
+
+
+@pytest.fixture
+def sink(hub: TestHub, database: sqlite3.Connection, tmp_path: Path) -> SqlSink:
+    return SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address)
+
+
+def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_again(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    hot = b'{"device": "hot", "celsius": 120}'
+    send(hub, [*bodies(40), b"not json", b"\xff\xfe", hot])
+    run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
+    (tmp_path / "folder" / "commits" / "0").unlink()  # as if the driver had died before it wrote this
+    run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
+    assert devices(database) == sorted(f"d{number}" for number in range(40))
+    letters = database.execute("SELECT stage, body FROM hubline_dead_letter ORDER BY stage, body").fetchall()
+    assert letters == [("query", b"not json"), ("query", b"\xff\xfe"), ("sink", hot)]
+
+
+def test_only_what_the_database_does_not_have_is_written(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(10), partition="1")
+    events = parse_json(read(spark, hub), FIELDS)
+    run_once(events, sink, tmp_path / "one")
+    assert checkpoints(database) == {"1": 9}
+    database.execute("UPDATE hubline_checkpoint SET sequence_number = 6")
+    database.execute("DELETE FROM readings WHERE sequenceNumber > 6")
+    run_once(events, sink, tmp_path / "other")
+    assert devices(database) == sorted(f"d{number}" for number in range(10))
+
+
+def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(3), partition="0")
+    send(hub, bodies(5), partition="2")
+    run_once(parse_json(read(spark, hub), FIELDS).where("partition = '0'"), sink, tmp_path / "folder")
+    assert (len(devices(database)), checkpoints(database)) == (3, {"0": 2, "2": 4})
+
+
+def test_a_batch_that_would_leave_a_gap_is_refused(
+    spark: SparkSession, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    hub = TestHub.local(tmp_path / "hubs", "single", partitions=1)
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address)
+    send(hub, bodies(4))
+    run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "one")
+    send(hub, bodies(4))
+    later = parse_json(read(spark, hub, start="sequence:5"), FIELDS)
+    with pytest.raises(StreamingQueryException, match=r"up to sequence number 3[^\n]* starts at \d"):
+        run_once(later, sink, tmp_path / "other")
+    assert len(devices(database)) == 4
+
+
+def test_queries_that_move_rows_or_drop_their_place_are_refused(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(4))
+    events = parse_json(read(spark, hub), FIELDS)
+    with pytest.raises(StreamingQueryException, match="moves rows between tasks"):
+        run_once(events.repartition(2), sink, tmp_path / "moves")
+    with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
+        run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
+    assert devices(database) == []
+
+
+def test_fields_are_compared_with_the_columns_that_are_there(spark: SparkSession) -> None:
+    events = spark.createDataFrame([(b"{}", "0")], "body binary, partition string")
+    with pytest.raises(ConfigError, match="column 'partition' already"):
+        parse_json(events, "partition string")
+    with pytest.raises(ConfigError, match="needs the fields"):
+        parse_json(events, StructType([]))
+
+
+def test_bodies_are_parsed_with_a_reason_for_each_that_cannot_be(spark: SparkSession) -> None:
+    deep = b"[" * 1_000_000
+    rows = [
+        b'{"device": "a", "celsius": 1.5}',
+        b'{"device": 7}',
+        b'{"celsius": "x"}',
+        b"",
+        b"null",
+        None,
+        b"\xff",
+        deep,
+    ]
+    events = spark.createDataFrame([(body,) for body in rows], "body binary")
+    parsed = parse_json(events, FIELDS).select("device", "celsius", "_error").collect()
+    assert [(row.device, row.celsius) for row in parsed[:2]] == [("a", 1.5), ("7", None)]
+    assert [row["_error"] is None for row in parsed] == [True, True, False, False, False, False, False, False]
+    missing = parse_json(events.limit(2), FIELDS, required=True).select("_error").collect()
+    assert [row["_error"] for row in missing] == [None, "the field celsius is missing"]
