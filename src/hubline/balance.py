@@ -44,6 +44,25 @@ class Snapshot:
     held: frozenset[str]
     lease_seconds: float
     grace_seconds: float
+    sdk_lease_seconds: float | None = None
+    """The lease of owners that have not announced themselves, where the store has such: the official SDKs'."""
+
+    def expires_in(self) -> dict[str, float]:
+        """The partitions that have an owner whose lease runs, and the seconds until it ends unless renewed."""
+        records, lease_seconds = self.ownerships, self.lease_seconds
+        if self.sdk_lease_seconds is None:
+            leases: Mapping[str, float] = {}
+            other_seconds = lease_seconds
+        else:
+            leases = dict.fromkeys((member.owner_id for member in self.members), lease_seconds)
+            other_seconds = self.sdk_lease_seconds
+        return {
+            partition: left
+            for partition in self.partitions
+            if (record := records.get(partition)) is not None
+            and record.owner_id
+            and (left := leases.get(record.owner_id, other_seconds) - record.age_seconds) > 0
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +182,7 @@ def _check_maximum(partitions_max: int | None) -> None:
 
 def _first_expiry_seconds(snapshot: Snapshot) -> float | None:
     """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
-    ages = [record.age_seconds for p, record in _living(snapshot).items() if p not in snapshot.held]
-    return snapshot.lease_seconds - max(ages) if ages else None
+    return min((left for p, left in snapshot.expires_in().items() if p not in snapshot.held), default=None)
 
 
 # The fair share
@@ -359,12 +377,7 @@ def _evens_out(counts: Mapping[str, int], level: _Level, *, giver: str | None, t
 
 def _living(snapshot: Snapshot) -> dict[str, Ownership]:
     """The records that name an owner whose lease runs."""
-    records, lease_seconds = snapshot.ownerships, snapshot.lease_seconds
-    return {
-        partition: record
-        for partition in snapshot.partitions
-        if (record := records.get(partition)) is not None and record.owner_id and record.age_seconds < lease_seconds
-    }
+    return {partition: snapshot.ownerships[partition] for partition in snapshot.expires_in()}
 
 
 def _living_members(snapshot: Snapshot) -> dict[str, Member]:

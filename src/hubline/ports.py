@@ -180,3 +180,25 @@ class Examinable(Protocol):
     async def examine(self, group: GroupKey) -> StoreExamination:
         """Reads, and changes nothing."""
         ...
+
+
+@runtime_checkable
+class SharedStore(Protocol):
+    """A store whose groups the official SDKs may join, now or later. Not every store is."""
+
+    @property
+    def shares_with_sdks(self) -> bool: ...
+
+
+def shares_with_sdks(store: CheckpointStore) -> bool:
+    """Whether a group in this store may have members of another kind, which announce nothing and know no epochs."""
+    return isinstance(store, SharedStore) and store.shares_with_sdks
+
+
+def reader_epoch(store: CheckpointStore, epoch: int) -> int:
+    """The epoch to open a receiver with.
+
+    The SDKs read with epoch 0, and one above it would lock them out for good. Among equals the last one to come reads:
+    the ownership record says who that is, and the fence keeps the others from writing.
+    """
+    return 0 if shares_with_sdks(store) else epoch

@@ -23,7 +23,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 from hubline.balance import Plan, Snapshot, Strategy, stranded
 from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
 from hubline.model import GroupKey, GroupState, Member, Ownership
-from hubline.ports import CheckpointStore
+from hubline.ports import CheckpointStore, shares_with_sdks
 from hubline.processor.control import bounded
 from hubline.processor.options import LeaseOptions, ReleaseReason
 
@@ -206,6 +206,10 @@ class Dispatcher:
         if held is None or held.ownership.epoch != ownership.epoch:
             return
         held.ownership = ownership
+        if _time() >= held.expires_at:
+            # Woken after a pause: the answer is older than the end of the lease, which others may have seen. It ends
+            # here too, and is claimed anew.
+            return
         # Counted from before the call: the store's clock for this lease started later, never earlier.
         held.expires_at = sent_at + self._lease.lease_seconds
         self._holder.renewed(ownership)
@@ -315,6 +319,7 @@ class Dispatcher:
             held=frozenset(self._held),
             lease_seconds=self._lease.lease_seconds,
             grace_seconds=self._lease.grace_seconds,
+            sdk_lease_seconds=self._lease.sdk_lease_seconds if shares_with_sdks(self._store) else None,
         )
 
     async def _claim(self, partitions: Sequence[str], snapshot: Snapshot) -> None:

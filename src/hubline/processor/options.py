@@ -15,6 +15,10 @@ RENEWALS_PER_LEASE_MIN = 3
 """A lease must outlast two failed renewals: one lost packet or one slow answer must not move partitions."""
 
 
+SDK_LEASE_SECONDS = 120.0
+"""The expiry of .NET, with three renewals even of those that take longest between two (Python, up to 36 s)."""
+
+
 class ReleaseReason(enum.StrEnum):
     """Why a partition was released."""
 
@@ -124,7 +128,8 @@ class LeaseOptions:
     """How ownership is kept. A ``renew_seconds`` or ``grace_seconds`` of 0 follows from the lease: a third, and all.
 
     A member that wants a partition asks its owner, and takes it after ``grace_seconds``. A new member waits
-    ``settle_seconds`` before its first claim, so that members that start together see each other.
+    ``settle_seconds`` before its first claim, so that members that start together see each other. In a store that the
+    official SDKs share, what one of them owns stays with it for ``sdk_lease_seconds``, for they renew less often.
     """
 
     lease_seconds: float = 30.0
@@ -132,10 +137,11 @@ class LeaseOptions:
     interval_seconds: float = 10.0
     grace_seconds: float = 0.0
     settle_seconds: float = 1.0
+    sdk_lease_seconds: float = SDK_LEASE_SECONDS
 
     def __post_init__(self) -> None:
-        if not (self.lease_seconds > 0 and self.interval_seconds > 0):
-            raise ConfigError("the lease and the interval of the dispatch cycle are longer than 0 seconds")
+        if not (self.lease_seconds > 0 and self.interval_seconds > 0 and self.sdk_lease_seconds > 0):
+            raise ConfigError("the leases and the interval of the dispatch cycle are longer than 0 seconds")
         if not (self.renew_seconds >= 0 and self.grace_seconds >= 0 and self.settle_seconds >= 0):
             raise ConfigError("renew_seconds, grace_seconds and settle_seconds are not negative")
         if self.renew_seconds == 0:

@@ -7,7 +7,7 @@ What if it dies here? The order of a session's steps is the answer:
 
     1. fence        takes the checkpoint for this epoch: no former owner can move it from now on
     2. on_assigned  may set the start
-    3. open         the receiver, with the same epoch: the hub disconnects a former owner's
+    3. open         the receiver, with the same epoch (or 0, beside the SDKs): the hub disconnects a former owner's
     4. handle       a batch; dying here repeats it
     5. checkpoint   after the handler returned; dying between 4 and 5 repeats what was handled since the last one
     6. release      in good order: the batch in progress ends, 5 once more, then the receiver closes
@@ -45,7 +45,7 @@ from hubline.model import (
     PositionKind,
     StartPositions,
 )
-from hubline.ports import CheckpointStore, Hub
+from hubline.ports import CheckpointStore, Hub, reader_epoch
 from hubline.processor.control import bounded
 from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
@@ -387,7 +387,7 @@ class PartitionPump:
             hub=self._wiring.hub,
             partition=self.key.partition,
             group=self.key.group,
-            epoch=self.epoch,
+            epoch=reader_epoch(self._wiring.store, self.epoch),
             on_invalid_position=self._options.on_invalid_position,
             reopen=self._options.reopen,
             bytes_max=self._options.prefetch_bytes_max,
