@@ -134,6 +134,41 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     assert devices(database) == []
 
 
+def test_any_query_is_written_by_batch_with_its_state_and_once(
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE counts (device TEXT PRIMARY KEY, count INTEGER)")
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", hub=hub.address, by="batch")
+
+    def run() -> None:
+        counts = parse_json(read(spark, hub), FIELDS).groupBy("device").count()
+        writer = counts.writeStream.outputMode("update").foreachBatch(sink).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "folder")).start().awaitTermination()
+
+    send(hub, bodies(3), partition="0")
+    send(hub, bodies(5), partition="2")
+    run()
+    (tmp_path / "folder" / "commits" / "0").unlink()
+    send(hub, bodies(1), partition="2")
+    run()
+    counts = dict(database.execute("SELECT device, count FROM counts").fetchall())
+    assert counts == {"d0": 3, "d1": 2, "d2": 2, "d3": 1, "d4": 1}
+    assert checkpoints(database) == {"0": 2, "2": 5}
+
+
+def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address, by="batch")
+    hot = b'{"device": "hot", "celsius": 120}'
+    send(hub, [*bodies(2), hot], partition="0")
+    send(hub, [*bodies(2), b"cold"], partition="1")
+    run_once(parse_json(read(spark, hub), FIELDS).repartition(3), sink, tmp_path / "folder")
+    assert devices(database) == ["d0", "d0", "d1", "d1"]
+    letters = database.execute("SELECT partition_id, sequence_number, stage, body FROM hubline_dead_letter")
+    assert sorted(letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
+
+
 def test_fields_are_compared_with_the_columns_that_are_there(spark: SparkSession) -> None:
     events = spark.createDataFrame([(b"{}", "0")], "body binary, partition string")
     with pytest.raises(ConfigError, match="column 'partition' already"):

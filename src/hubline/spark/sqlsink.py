@@ -1,5 +1,8 @@
 """Exactly once from a stream into SQL: ``df.writeStream.foreachBatch(SqlSink(...))``.
 
+By partition, each task commits its own partitions; that needs rows that are still where they were read. By batch, the
+driver collects the rows of any query and commits all partitions at once.
+
 Spark runs a batch again after a crash, a task again after a failure, and sometimes two copies of a task at once. Each
 writes here what the database does not have yet, and nothing else: the partition's checkpoint row is locked, the range
 of the batch is compared with it, and rows, dead letters and the new checkpoint commit together.
@@ -15,6 +18,7 @@ epochs of the driver that died; it goes on under the present ones.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,9 +33,9 @@ from hubline.config import DEFAULT_GROUP, parse_hub, validate_group_name
 from hubline.connect import open_hub
 from hubline.errors import ConfigError, Fenced, SinkError
 from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey, Stage
-from hubline.sinks.sql import SinkPartition
+from hubline.sinks.sql import Move, SinkPartition, Transaction
 from hubline.sinks.sql import SqlSink as Database
-from hubline.sinks.tracing import Refused
+from hubline.sinks.tracing import Refused, Units
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry
 from hubline.spark.parsing import ERROR_COLUMN, results_of
@@ -48,14 +52,25 @@ _DONE_DDL: Final = "partition string, rows long, letters long"
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class By(enum.StrEnum):
+    """What one transaction of a sink holds."""
+
+    PARTITION = "partition"
+    """The rows of one partition, committed by the task that read them: parallel, for queries that move no rows."""
+    BATCH = "batch"
+    """All rows of a micro-batch, committed by the driver: for every query whose results fit into its memory."""
+
+
 class SqlSink:
-    """Writes the rows of a query, its dead letters, and how far it has come, in one transaction for each partition.
+    """Writes the rows of a query, its dead letters, and how far it has come, in one transaction.
 
         sink = SqlSink("postgresql://...", table="readings", hub="env:TELEMETRY", group="store")
         parse_json(events, "device string, celsius double").writeStream.foreachBatch(sink).start()
 
-    The query must keep the columns ``partition`` and ``sequenceNumber`` of its events. Rows with an ``_error`` are dead
-    letters, with as much of the event as the query kept. The columns of an event are not written, unless the
+    ``by`` says whose rows one transaction holds: ``"partition"`` (each task commits its own) or ``"batch"`` (the driver
+    commits all). The query must keep the columns ``partition`` and ``sequenceNumber`` of its events; by batch it need
+    not, unless it has dead letters. Rows with an ``_error`` are dead letters, with as much of the event as the query
+    kept. The columns of an event are not written, unless the
     table has them. ``key``, ``create`` and ``keep_body`` are those of :class:`hubline.SqlSink`.
     """
 
@@ -69,10 +84,14 @@ class SqlSink:
         key: str | Sequence[str] = (),
         create: bool = False,
         keep_body: bool = True,
+        by: str = By.PARTITION,
     ) -> None:
+        if by not in list(By):
+            raise ConfigError(f"by is 'partition' or 'batch', and not {by!r}")
         validate_group_name(group)
         opened = open_hub(parse_hub(hub))
         self._group = GroupKey(opened.namespace, opened.name, group)
+        self._by = By(by)
         self._database = Database(url, table=table, key=key, create=create, keep_body=keep_body)
 
     def __repr__(self) -> str:
@@ -81,13 +100,17 @@ class SqlSink:
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """What ``foreachBatch`` calls."""
         batch = MicroBatch.of(frame)
+        commits = _Commits(self._database, self._group, batch.offset.entries, batch.jumped)
+        if self._by is By.BATCH:
+            # Collected even where the database has it all: Spark counts on every task of a query with state.
+            commits.commit_all(sorted(batch.moved), frame.toArrow())
+            return
         _require_columns(frame)
         if not batch.is_narrow:
             raise ConfigError(
                 "the query moves rows between tasks (a join, an aggregate, a repartition): then no task has all rows "
-                "of a partition, and none can commit them. Write them by batch"
+                "of a partition, and none can commit them. Let the driver do so: SqlSink(..., by='batch')"
             )
-        commits = _Commits(self._database, self._group, batch.offset.entries, batch.jumped)
         done = frame.mapInArrow(commits, _DONE_DDL).collect()
         # Those of which the query kept no row: nobody has moved their checkpoints.
         for partition in sorted(batch.moved - {row["partition"] for row in done}):
@@ -134,7 +157,7 @@ class _Commits:
         key = self.group.partition(partition)
         for _ in range(FENCE_ATTEMPTS_MAX):
             opened = self._opened(key, entry.epoch)
-            rows = self._missing(opened, entry, batches)
+            rows = self._missing(opened, batches)
             if rows is None:
                 return 0, 0
             try:
@@ -144,6 +167,32 @@ class _Commits:
         raise SinkError(
             f"{key} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written: the query tries again"
         )
+
+    def commit_all(self, partitions: Sequence[str], rows: pa.Table) -> None:
+        """Writes the rows and moves all partitions, or nothing if that is done."""
+        keys = {partition: self.group.partition(partition) for partition in partitions}
+        for _ in range(FENCE_ATTEMPTS_MAX):
+            opened = {
+                partition: self._opened(keys[partition], self.entries[partition].epoch) for partition in partitions
+            }
+            pending = [partition for partition in partitions if not self._is_done(opened[partition])]
+            if not pending:
+                return
+            if len(pending) < len(partitions) or any(self._is_begun(each) for each in opened.values()):
+                raise SinkError(
+                    f"{self.database!r} has a part of this batch already, which another application wrote: rows of a "
+                    "query that moves them cannot be told apart. Give each application a consumer group of its own"
+                )
+            for each in opened.values():
+                self._require_next(each)
+            moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in partitions]
+            try:
+                with self.database.transaction(moves) as transaction:
+                    _write(transaction, self.database, self.group, rows)
+            except Fenced:
+                continue
+            return
+        raise SinkError(f"{self.group} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
     def _opened(self, key: PartitionKey, epoch: int) -> SinkPartition:
         """The partition, under the epoch that holds it now."""
@@ -156,24 +205,37 @@ class _Commits:
                 continue  # raised in between
         raise SinkError(f"the fence of {key} moved {FENCE_ATTEMPTS_MAX} times while it was being taken")
 
-    def _missing(
-        self, opened: SinkPartition, entry: Entry, batches: Sequence[pa.RecordBatch]
-    ) -> list[pa.RecordBatch] | None:
+    def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
         """The rows that the database does not have; None if it has the whole range."""
-        done = opened.checkpoint.last_sequence if opened.checkpoint else None
-        if done is None:
-            return list(batches)
-        if done >= entry.end - 1:
+        if self._is_done(opened):
             return None
-        if done < entry.start - 1 and opened.key.partition not in self.jumped:
+        self._require_next(opened)
+        if not self._is_begun(opened):
+            return list(batches)
+        done = _last_sequence(opened)
+        return [batch.filter(pc.greater(batch.column(_SEQUENCE), done)) for batch in batches]
+
+    def _is_done(self, opened: SinkPartition) -> bool:
+        done = _last_sequence(opened)
+        return done is not None and done >= self.entries[opened.key.partition].end - 1
+
+    def _is_begun(self, opened: SinkPartition) -> bool:
+        done = _last_sequence(opened)
+        return done is not None and done >= self.entries[opened.key.partition].start
+
+    def _require_next(self, opened: SinkPartition) -> None:
+        """Refuses a range that does not begin where the database ends, unless the source itself jumped there."""
+        done, start = _last_sequence(opened), self.entries[opened.key.partition].start
+        if done is not None and done < start - 1 and opened.key.partition not in self.jumped:
             raise SinkError(
                 f"{self.database!r} has {opened.key} up to sequence number {done}, and the batch starts at "
-                f"{entry.start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
+                f"{start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
                 "start with a new folder, or set the checkpoint with 'hubline checkpoints set'"
             )
-        if done < entry.start:
-            return list(batches)
-        return [batch.filter(pc.greater(batch.column(_SEQUENCE), done)) for batch in batches]
+
+
+def _last_sequence(opened: SinkPartition) -> int | None:
+    return opened.checkpoint.last_sequence if opened.checkpoint else None
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -186,20 +248,39 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]
 
 
 def _written(opened: SinkPartition, checkpoint: Checkpoint, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-    """One transaction: the rows, the letters of those that are none, and the checkpoint."""
-    rows_count, letters = 0, list[DeadLetter]()
+    """One transaction for one partition."""
     with opened.transaction(checkpoint) as transaction:
-        if batches:
-            rows = pa.Table.from_batches(batches)
-            failed = _failed(rows)
-            good = rows.filter(pc.invert(failed))
-            transaction.insert(good.select(_columns(opened, good)), units=good.column(_SEQUENCE).to_numpy())
-            letters = _letters(opened.key, rows.filter(failed)) + _refused_letters(
-                opened.key, good, transaction.refused
-            )
-            transaction.dead_letter(letters)
-            rows_count = len(rows) - len(letters)
-    return rows_count, len(letters)
+        if not batches:
+            return 0, 0
+        return _write(transaction, opened.sink, opened.key.group_key, pa.Table.from_batches(batches))
+
+
+def _write(transaction: Transaction, database: Database, group: GroupKey, rows: pa.Table) -> tuple[int, int]:
+    """The rows, and letters for those that are none. Returns how many of each."""
+    failed = _failed(rows)
+    good = rows.filter(pc.invert(failed))
+    units = _units(good)
+    transaction.insert(good.select(_columns(database, good)), units=units)
+    letters = [
+        _letter(group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+        for row in _events(rows.filter(failed))
+    ]
+    if units is not None:
+        letters += _refused_letters(group, good, units, transaction.refused)
+    transaction.dead_letter(letters)
+    return len(good), len(letters)
+
+
+def _units(rows: pa.Table) -> Units | None:
+    """A number for each event, by which one that is refused is told from the others; None where they are not known."""
+    if not {_PARTITION, _SEQUENCE} <= set(rows.column_names):
+        return None
+    sequences: Units = rows.column(_SEQUENCE).to_numpy()
+    partitions = rows.column(_PARTITION).combine_chunks().dictionary_encode()
+    if len(partitions.dictionary) <= 1:
+        return sequences
+    places = np.stack([partitions.indices.to_numpy().astype(np.int64), sequences])
+    return np.unique(places, axis=1, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
 def _failed(rows: pa.Table) -> pa.ChunkedArray:
@@ -209,45 +290,40 @@ def _failed(rows: pa.Table) -> pa.ChunkedArray:
     return rows.column(ERROR_COLUMN).is_valid()
 
 
-def _columns(opened: SinkPartition, rows: pa.Table) -> list[str]:
+def _columns(database: Database, rows: pa.Table) -> list[str]:
     """The columns to write: the query's own, and those of events that the table has."""
-    with opened.sink.connection() as connection:
-        of_table = {column.name for column in opened.sink.columns(connection)}
+    with database.connection() as connection:
+        of_table = {column.name for column in database.columns(connection)}
     own = results_of(rows.column_names)
     return [name for name in rows.column_names if name in own or (name in of_table and name != ERROR_COLUMN)]
 
 
-def _letters(key: PartitionKey, failed: pa.Table) -> list[DeadLetter]:
-    """A letter for each event, however many rows the query made of it."""
-    return [
-        _letter(key, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY) for row in _events(failed)
-    ]
-
-
-def _refused_letters(key: PartitionKey, rows: pa.Table, refused: Sequence[Refused]) -> list[DeadLetter]:
+def _refused_letters(group: GroupKey, rows: pa.Table, units: Units, refused: Sequence[Refused]) -> list[DeadLetter]:
     """Of the events whose rows the database does not take."""
-    if not refused:
-        return []
-    reasons = {each.unit: each for each in refused}
-    theirs = rows.filter(pc.is_in(rows.column(_SEQUENCE), value_set=pa.array(list(reasons), pa.int64())))
-    return [
-        _letter(key, row, kind=reason.kind, why=reason.reason, stage=Stage.SINK)
-        for row in _events(theirs)
-        for reason in [reasons[row[_SEQUENCE]]]
-    ]
+    letters = []
+    for each in refused:
+        (row,) = rows.slice(int(np.argmax(units == each.unit)), 1).to_pylist()
+        letters.append(_letter(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
+    return letters
 
 
 def _events(rows: pa.Table) -> Iterator[dict[str, Any]]:
-    """The first row of each event."""
-    known: set[int] = set()
+    """The first row of each event: it gets one letter, however many rows the query made of it."""
+    if len(rows) and not {_PARTITION, _SEQUENCE} <= set(rows.column_names):
+        raise ConfigError(
+            f"rows with an {ERROR_COLUMN} need the columns {_PARTITION} and {_SEQUENCE} of their events: keep them"
+        )
+    known: set[tuple[str, int]] = set()
     for row in rows.to_pylist():
-        if row[_SEQUENCE] not in known:
-            known.add(row[_SEQUENCE])
+        place = row[_PARTITION], row[_SEQUENCE]
+        if place not in known:
+            known.add(place)
             yield row
 
 
-def _letter(key: PartitionKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
+def _letter(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
     """Of what the query kept of the event."""
+    key = group.partition(row[_PARTITION])
     body = row.get("body")
     event = Event(
         body if isinstance(body, bytes) else b"",
