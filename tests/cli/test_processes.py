@@ -20,6 +20,8 @@ from tests.cli.conftest import append
 HUBLINE = (sys.executable, "-c", "import sys; from hubline.cli import main; sys.exit(main())")
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 60
+# Longer than ending takes on a busy machine.
+INTERRUPT_SECONDS = 15
 
 
 @contextmanager
@@ -57,6 +59,21 @@ class Terminal:
     def wait_for_end(self, process: subprocess.Popen[bytes]) -> int:
         """The exit code. Reads on meanwhile: a process that cannot write does not end."""
         self._read_until(lambda: process.poll() is not None)
+        return int(process.returncode)
+
+    def interrupt(self, process: subprocess.Popen[bytes]) -> int:
+        """Ctrl-C, and the exit code. Pressed again if nothing happens: a signal that comes just before a process begins
+        to wait for its input is seen only after that, in Python as elsewhere."""
+        pressed_at = -INTERRUPT_SECONDS
+
+        def is_over() -> bool:
+            nonlocal pressed_at
+            if process.poll() is None and time.monotonic() > pressed_at + INTERRUPT_SECONDS:
+                pressed_at = time.monotonic()
+                process.send_signal(signal.SIGINT)
+            return process.poll() is not None
+
+        self._read_until(is_over)
         return int(process.returncode)
 
     def _read_until(self, is_over: Callable[[], bool]) -> None:
@@ -161,8 +178,7 @@ def test_interrupted_question_changes_nothing(hub: str, terminal: Terminal) -> N
     tty = {"stdin": terminal.other, "stdout": terminal.other, "stderr": terminal.other}
     with started("hub", "delete", hub, **tty) as delete:
         terminal.wait_for(b"[y/N]")
-        delete.send_signal(signal.SIGINT)
-        assert terminal.wait_for_end(delete) == ExitCode.INTERRUPTED
+        assert terminal.interrupt(delete) == ExitCode.INTERRUPTED
         assert b"Traceback" not in terminal.shown
 
 
