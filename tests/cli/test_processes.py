@@ -64,7 +64,7 @@ class Terminal:
     def interrupt(self, process: subprocess.Popen[bytes]) -> int:
         """Ctrl-C, and the exit code. Pressed again if nothing happens: a signal that comes just before a process begins
         to wait for its input is seen only after that, in Python as elsewhere."""
-        pressed_at = -INTERRUPT_SECONDS
+        pressed_at = float("-inf")
 
         def is_over() -> bool:
             nonlocal pressed_at
