@@ -105,7 +105,7 @@ def test_owners_not_heard_of_for_a_lease_are_stale() -> None:
 
 
 def test_stale_owners_of_an_official_sdk_have_longer() -> None:
-    of_sdk = facts(owners="aabb", ages=[1, 1, 31, 181], members=[Member("a")], sdk_owners=frozenset("b"))
+    of_sdk = facts(owners="aabb", ages=[1, 1, 31, 121], members=[Member("a")], sdk_owners=frozenset("b"))
     assert list(found(check_group(EMPTY, of_sdk, LEASE), "group.stale").partitions) == ["3"]
 
 
@@ -218,14 +218,14 @@ def test_partitions_without_a_checkpoint_are_noted() -> None:
 
 
 def test_a_lease_shorter_than_three_renewals_cannot_work() -> None:
-    lease, findings = check_lease(10, 5, 0)
+    lease, findings = check_lease(10, 5, 0, 120)
     assert found(findings, "interval.lease").severity is Severity.ERROR
     assert lease == LeaseOptions()  # the rest is judged by the defaults
 
 
 def test_a_grace_shorter_than_a_renewal_is_told() -> None:
-    assert codes(check_lease(30, 10, 5)[1]) == {"interval.grace"}
-    assert codes(check_lease(30, 10, 10)[1]) == set()
+    assert codes(check_lease(30, 10, 5, 120)[1]) == {"interval.grace"}
+    assert codes(check_lease(30, 10, 10, 120)[1]) == set()
 
 
 def test_a_store_slower_than_renewals_is_told() -> None:
@@ -239,11 +239,12 @@ def test_a_store_slower_than_renewals_is_told() -> None:
 @pytest.mark.parametrize(
     ("lease", "expected"),
     [
-        (LeaseOptions(lease_seconds=120, renew_seconds=30), set()),
-        (LeaseOptions(lease_seconds=30), {"interval.sdk-lease"}),
-        (LeaseOptions(lease_seconds=300, renew_seconds=100), {"interval.sdk-renew"}),
+        (LeaseOptions(), set()),
+        (LeaseOptions(lease_seconds=90, renew_seconds=30), set()),
+        (LeaseOptions(sdk_lease_seconds=60), {"interval.sdk-lease"}),
+        (LeaseOptions(lease_seconds=120, renew_seconds=40), {"interval.sdk-renew"}),
     ],
-    ids=["as the SDKs'", "too short", "too rare"],
+    ids=["the defaults", "as the SDKs'", "too short", "too rare"],
 )
 def test_intervals_have_to_fit_those_of_the_sdks_in_the_group(lease: LeaseOptions, expected: set[str]) -> None:
     assert codes(check_sdk_intervals(lease, facts(sdk_owners=frozenset("b")))) == expected

@@ -44,6 +44,10 @@ def doctor(
         str | None,
         option("--grace", "How long they wait for a partition they asked for. Default: the lease.", metavar="TIME"),
     ] = None,
+    sdk_lease: Annotated[
+        str,
+        option("--sdk-lease", "How long they leave alone what a member with an official SDK owns.", metavar="TIME"),
+    ] = "2m",
     time_limit: Annotated[
         str, option("--time-limit", "How long to wait for each answer of hub and store.", metavar="TIME")
     ] = "20s",
@@ -69,6 +73,7 @@ def doctor(
         lease_seconds=parse_duration(lease).total_seconds(),
         renew_seconds=parse_duration(renew).total_seconds() if renew else 0.0,
         grace_seconds=parse_duration(grace).total_seconds() if grace else 0.0,
+        sdk_lease_seconds=parse_duration(sdk_lease).total_seconds(),
         seconds_max=parse_duration(time_limit).total_seconds(),
     )
     with _progress() as tell:

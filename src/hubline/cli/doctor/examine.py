@@ -25,7 +25,7 @@ from hubline.cli.show import counted
 from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
 from hubline.connect import open_hub, open_store
 from hubline.model import Checkpoint, GroupKey, GroupState, PartitionProperties
-from hubline.ports import CheckpointStore, Examinable, Hub
+from hubline.ports import CheckpointStore, Examinable, Hub, shares_with_sdks
 from hubline.processor.options import LeaseOptions
 from hubline.stores.blob import BlobStore, Container
 from hubline.stores.blob.layout import group_prefix
@@ -49,6 +49,7 @@ class Order:
     lease_seconds: float
     renew_seconds: float
     grace_seconds: float
+    sdk_lease_seconds: float
     seconds_max: float
 
 
@@ -70,7 +71,9 @@ class _Visit:
 
     async def examine_all(self) -> None:
         order = self._order
-        lease, judged = check_lease(order.lease_seconds, order.renew_seconds, order.grace_seconds)
+        lease, judged = check_lease(
+            order.lease_seconds, order.renew_seconds, order.grace_seconds, order.sdk_lease_seconds
+        )
         self.findings += judged
         async with self._opened_hub() as hub:
             hub_facts = await self._examine_hub(hub) if hub else None
@@ -179,8 +182,9 @@ class _Visit:
             return None
         self.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
         await self._ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
-        if isinstance(store, BlobStore):
+        if shares_with_sdks(store):
             facts = replace(facts, sdk_owners=_unannounced(facts.state))
+        if isinstance(store, BlobStore):
             await self._examine_blobs(store, group)
         if isinstance(store, Examinable):
             facts = await self._look_into(store, facts)
@@ -290,7 +294,7 @@ async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
 
 
 def _unannounced(state: GroupState) -> frozenset[str]:
-    """Owners that are no members: in a container, those are the SDKs', for everybody else announces itself."""
+    """Owners that are no members: where SDKs may be, those are theirs, for everybody else announces itself."""
     members = {each.owner_id for each in state.members}
     return frozenset(each.owner_id for each in state.ownerships if each.owner_id) - members
 

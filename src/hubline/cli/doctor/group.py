@@ -6,7 +6,6 @@ from collections import Counter
 
 from hubline.cli.doctor.facts import GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
-from hubline.cli.doctor.intervals import SDK_EXPIRY_SECONDS_MAX
 from hubline.cli.show import counted
 from hubline.model import Member, Ownership
 from hubline.processor import LeaseOptions
@@ -33,7 +32,7 @@ class _Living:
 
     def __init__(self, facts: GroupFacts, lease: LeaseOptions) -> None:
         self._sdk_owners = facts.sdk_owners
-        self._lease_seconds = lease.lease_seconds
+        self._lease = lease
         owned = [each for each in facts.state.ownerships if each.owner_id]
         self.owned = [each for each in owned if self._is_living(each)]
         self.stale = [each for each in owned if not self._is_living(each)]
@@ -42,7 +41,7 @@ class _Living:
 
     def _is_living(self, ownership: Ownership) -> bool:
         is_sdk = ownership.owner_id in self._sdk_owners
-        return ownership.age_seconds <= (SDK_EXPIRY_SECONDS_MAX if is_sdk else self._lease_seconds)
+        return ownership.age_seconds <= (self._lease.sdk_lease_seconds if is_sdk else self._lease.lease_seconds)
 
     @property
     def owner_ids(self) -> set[str]:

@@ -9,11 +9,10 @@ from hubline.cli.doctor.findings import Finding, Severity, error, note, ok, warn
 from hubline.errors import ConfigError
 from hubline.processor.options import RENEWALS_PER_LEASE_MIN, LeaseOptions
 
-# How the official SDKs do it. Python's cycle is the longest: 30 s and up to a fifth more.
+# Python's cycle is the longest among the official SDKs': 30 s and up to a fifth more.
 SDK_RENEWAL_SECONDS_MAX: Final = 36.0
 # Go counts an owner as gone after 60 s, .NET after 120 s, Python after 180 s.
 SDK_EXPIRY_SECONDS_MIN: Final = 60.0
-SDK_EXPIRY_SECONDS_MAX: Final = 180.0
 
 # A renewal that takes this part of its interval leaves no time for a second try before the next one is due.
 SLOW_SHARE_MAX: Final = 0.5
@@ -26,10 +25,17 @@ SKEW_WARNING_SECONDS: Final = 20.0
 SKEW_ERROR_SECONDS: Final = 900.0
 
 
-def check_lease(lease_seconds: float, renew_seconds: float, grace_seconds: float) -> tuple[LeaseOptions, list[Finding]]:
+def check_lease(
+    lease_seconds: float, renew_seconds: float, grace_seconds: float, sdk_lease_seconds: float
+) -> tuple[LeaseOptions, list[Finding]]:
     """The options to judge the group by, and what is wrong with those that were given (0: follows from the lease)."""
     try:
-        lease = LeaseOptions(lease_seconds=lease_seconds, renew_seconds=renew_seconds, grace_seconds=grace_seconds)
+        lease = LeaseOptions(
+            lease_seconds=lease_seconds,
+            renew_seconds=renew_seconds,
+            grace_seconds=grace_seconds,
+            sdk_lease_seconds=sdk_lease_seconds,
+        )
     except ConfigError as problem:
         mend = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
         return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew", mend=mend)]
@@ -60,27 +66,21 @@ def check_sdk_intervals(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]
         return []
     findings = []
     lease_seconds_min = SDK_RENEWAL_SECONDS_MAX * RENEWALS_PER_LEASE_MIN
-    if lease.lease_seconds < lease_seconds_min:
-        findings.append(
-            error(
-                "interval.sdk-lease",
-                f"SDK members renew up to {SDK_RENEWAL_SECONDS_MAX:g} s apart, and a lease of "
-                f"{lease.lease_seconds:g} s counts them as gone too early",
-                where="--lease",
-                mend=f"make the lease at least {lease_seconds_min:g} s while SDK members share the group",
-            )
+    if lease.sdk_lease_seconds < lease_seconds_min:
+        what = (
+            f"SDK members renew up to {SDK_RENEWAL_SECONDS_MAX:g} s apart, and what they own is taken after "
+            f"{lease.sdk_lease_seconds:g} s"
         )
-    renew_seconds_max = SDK_EXPIRY_SECONDS_MIN / RENEWALS_PER_LEASE_MIN
-    if lease.renew_seconds > SDK_EXPIRY_SECONDS_MAX / RENEWALS_PER_LEASE_MIN:
-        findings.append(
-            error(
-                "interval.sdk-renew",
-                f"SDK members count an owner as gone after {SDK_EXPIRY_SECONDS_MIN:g} to {SDK_EXPIRY_SECONDS_MAX:g} s, "
-                f"and renewals are {lease.renew_seconds:g} s apart",
-                where="--renew",
-                mend=f"renew at least every {renew_seconds_max:g} s while SDK members share the group",
-            )
+        mend = f"leave it to them for at least {lease_seconds_min:g} s (sdk_lease_seconds)"
+        findings.append(error("interval.sdk-lease", what, where="--sdk-lease", mend=mend))
+    renew_seconds_max = SDK_EXPIRY_SECONDS_MIN / 2  # one renewal may fail
+    if lease.renew_seconds > renew_seconds_max:
+        what = (
+            f"some SDK members count an owner as gone after {SDK_EXPIRY_SECONDS_MIN:g} s, and renewals are "
+            f"{lease.renew_seconds:g} s apart"
         )
+        mend = f"renew at least every {renew_seconds_max:g} s while SDK members share the group"
+        findings.append(warning("interval.sdk-renew", what, where="--renew", mend=mend))
     return findings
 
 
