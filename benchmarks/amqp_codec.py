@@ -22,7 +22,7 @@ from benchmarks.harness import Result, benchmark
 from hubline.amqp.columns import EventDecoder, SentDecoder
 from hubline.amqp.events import BATCH_FORMAT
 from hubline.amqp.frames import FrameReader
-from hubline.amqp.outgoing import Link, encode_batches, encode_deliveries
+from hubline.amqp.outgoing import Destination, encode_batches, encode_deliveries
 from hubline.amqp.transfers import Deliveries
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
 
@@ -33,7 +33,7 @@ ROUNDS: Final = 7
 
 FRAME_BYTES_MAX: Final = 64 * 1024
 BATCH_BYTES_MAX: Final = 1024 * 1024
-LINK: Final = Link(channel=1, handle=0, frame_bytes_max=FRAME_BYTES_MAX)
+LINK: Final = Destination(channel=1, handle=0, frame_bytes_max=FRAME_BYTES_MAX)
 DECODER: Final = "azure-eventhub's own decoder"
 ENCODER: Final = "azure-eventhub's own encoder"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -17,7 +18,7 @@ from hubline.amqp.columns import BULK_COUNT_MIN, TIME_MS_MAX, TIME_MS_MIN, Event
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.events import BATCH_FORMAT, EventFields, read_event
 from hubline.amqp.message import Data, Message, Value
-from hubline.amqp.types import Symbol, Timestamp, UInt
+from hubline.amqp.types import Symbol, Timestamp, UInt, ULong
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
 from tests.amqp.encodings import fuzz, spell
 from tests.amqp.events import Shape, Values, differing, shapes, spell_message, usual_shape
@@ -66,6 +67,18 @@ def test_usual_messages_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPat
     expected = _one_by_one(messages)
     monkeypatch.setattr(columns, "_read_delivered", _refuse)
     assert _together(messages) == expected
+
+
+def test_messages_with_properties_of_their_own_are_not_decoded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    own: list[object] = [None, None, None, "subject", None, ULong(7), Symbol("text/plain"), None, Timestamp(1000)]
+    shape = replace(usual_shape, others=[(0x73, own)])
+    messages = [spell_message(shape, _values(number)) for number in range(100)]
+    expected, expected_sent = _one_by_one(messages), _sent_one_by_one(messages)
+    for name in ("_read_delivered", "_read_sent"):
+        monkeypatch.setattr(columns, name, _refuse)
+    assert _together(messages) == expected
+    payload = b"".join(b"\x00\x53\x75\xb0" + len(message).to_bytes(4, "big") + message for message in messages)
+    assert SentDecoder().decode(payload, BATCH_FORMAT).to_pylist() == expected_sent
 
 
 @pytest.mark.parametrize("count", [0, 1, BULK_COUNT_MIN - 1, BULK_COUNT_MIN])
@@ -217,15 +230,15 @@ def _one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] |
 
 
 def _sent_one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
-    events = _read(messages)
+    events = _read(messages, notes_types=True)
     if events is None:
         return None
     return _as_columns([(event.body, event.partition_key, event.properties) for event in events], OUTGOING_SCHEMA)
 
 
-def _read(messages: Sequence[bytes | bytearray]) -> list[EventFields] | None:
+def _read(messages: Sequence[bytes | bytearray], *, notes_types: bool = False) -> list[EventFields] | None:
     try:
-        return [read_event(message, 0, len(message)) for message in messages]
+        return [read_event(message, 0, len(message), notes_types=notes_types) for message in messages]
     except AmqpDecodeError:
         return None
 

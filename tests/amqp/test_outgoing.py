@@ -17,7 +17,7 @@ from hubline.amqp.frames import Frame, FrameReader, encode_frame
 from hubline.amqp.message import Data, Message
 from hubline.amqp.outgoing import (
     DELIVERY_TAG,
-    Link,
+    Destination,
     encode_batches,
     encode_delivered,
     encode_deliveries,
@@ -30,7 +30,7 @@ from hubline.errors import EventTooLarge
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
 from tests.amqp.encodings import fuzz
 
-LINK = Link(channel=3, handle=300, frame_bytes_max=1024)
+LINK = Destination(channel=3, handle=300, frame_bytes_max=1024)
 
 _texts = st.one_of(st.text(max_size=8), st.sampled_from(["a" * 255, "é" * 128]))
 _rows = st.tuples(

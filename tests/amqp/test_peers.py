@@ -178,6 +178,15 @@ def test_a_frame_of_rhea_is_read(name: str) -> None:
             "everything",
             b"\x01" * 300,
             [
+                ("amqp:message-id", "id"),
+                ("amqp:to", "hub"),
+                ("amqp:subject", "s"),
+                ("amqp:reply-to", "r"),
+                ("amqp:correlation-id", "c"),
+                ("amqp:content-type", "text/plain"),
+                ("amqp:creation-time", "2023-11-14T22:13:20.000Z"),
+                ("amqp:group-id", "g"),
+                ("amqp:group-sequence", "3"),
                 ("text", "häuser"),
                 ("number", "5"),
                 ("negative", "-5"),
@@ -282,7 +291,8 @@ def test_messages_of_proton_are_events(inferred: bool, count: int) -> None:
     )
     message.inferred = inferred
     batch = EventDecoder("3").decode(*join_messages([message.encode()] * count))
-    properties = [("number", "1"), ("text", "x"), ("nothing", None), ("real", "1.5"), ("large", str(2**64 - 1))]
+    properties = [("amqp:message-id", "id"), ("number", "1"), ("text", "x"), ("nothing", None), ("real", "1.5")]
+    properties.append(("large", str(2**64 - 1)))
     assert batch.to_pylist() == [_row(body=b"body", properties=properties)] * count
 
 
@@ -343,7 +353,13 @@ def test_a_batch_of_azure_is_taken_apart(count: int) -> None:
         {
             "body": b"x" * number,
             "partitionKey": "all",
-            "properties": [("number", str(number)), ("text", "é" * number), ("yes", "true")],
+            "properties": [
+                ("amqp:message-id", f"id-{number}"),
+                ("number", str(number)),
+                ("text", "é" * number),
+                ("yes", "true"),
+                ("amqp:types", '{"number":"int","yes":"boolean"}'),
+            ],
         }
         for number in range(count)
     ]
@@ -355,7 +371,7 @@ def test_a_single_message_of_azure_is_taken() -> None:
     message = azure_transport.to_outgoing_amqp_message(event.raw_amqp_message)
     payload = azure_encode.encode_payload(bytearray(), message)
     assert SentDecoder().decode(payload, 0).to_pylist() == [
-        {"body": b"text", "partitionKey": None, "properties": [("n", "1.5")]}
+        {"body": b"text", "partitionKey": None, "properties": [("n", "1.5"), ("amqp:types", '{"n":"double"}')]}
     ]
 
 

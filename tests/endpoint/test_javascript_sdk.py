@@ -58,7 +58,8 @@ def test_what_is_sent_is_received(modules: Path, hub: str) -> None:
     assert [event["body"] for event in events] == [{"number": number} for number in range(50)]
     assert [event["sequenceNumber"] for event in events] == list(range(50))
     assert {event["lastSequence"] for event in events} == {49}
-    assert events[0]["properties"] == {"color": "green"}
+    assert events[0]["properties"] == {"color": "green", "count": 5, "hot": True}
+    assert (events[0]["messageId"], events[0]["contentType"]) == ("m", "text/x")
     others = {event["body"]: event for event in result["events"] if event["partition"] != "1"}
     assert others["by key"]["key"] == "alphabet"
     assert others["x" * 10]["partition"] == "3"

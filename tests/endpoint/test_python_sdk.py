@@ -70,15 +70,16 @@ def test_what_is_sent_is_received_with_keys_and_properties(hub: str) -> None:
         batch = producer.create_batch(partition_key="customer-7")
         for number in range(100):
             event = EventData(f"event {number}")
-            event.properties = {"number": number, "color": "green"}
+            event.properties = {"number": number, "color": "green", "ratio": 0.5, "raw": b"\xff", "hot": True}
+            event.message_id, event.correlation_id, event.content_type = f"m-{number}", "c", "text/plain"
             batch.add(event)
         producer.send_batch(batch)
     events = asyncio.run(receive(hub, 100, starting_position=EARLIEST))
     assert [event.body_as_str() for event in events] == [f"event {number}" for number in range(100)]
     assert [event.sequence_number for event in events] == list(range(100))
     assert {event.partition_key for event in events} == {b"customer-7"}
-    # Hubs keep properties as text.
-    assert events[7].properties == {b"number": b"7", b"color": b"green"}
+    assert events[7].properties == {b"number": 7, b"color": b"green", b"ratio": 0.5, b"raw": b"\xff", b"hot": True}
+    assert (events[7].message_id, events[7].correlation_id, events[7].content_type) == ("m-7", "c", "text/plain")
     assert all(datetime.now(UTC) - event.enqueued_time < timedelta(minutes=5) for event in events)
     offsets = [event.offset for event in events]
     assert offsets == sorted(offsets)

@@ -12,6 +12,7 @@ The codec, which does no I/O, from the bottom up:
     frames          a connection's bytes cut into frames; frames to bytes
     text            any value as text
     message         one message with all its sections
+    properties      properties of messages, and their types, in a map of text
     events          what hubline takes from a message: the reference
     layouts         how messages are laid out, learned and found thousands at a time
     columns         messages to Arrow columns

@@ -29,7 +29,8 @@ from hubline.amqp.events import (
     read_batch,
     read_event,
 )
-from hubline.amqp.layouts import Gap, Layouts, Match
+from hubline.amqp.layouts import Gap, Layouts, Match, Place
+from hubline.amqp.properties import CODES, TYPES, noted_types
 from hubline.amqp.rows import Mask, Octets, Positions, column, strings, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
@@ -93,7 +94,8 @@ class SentDecoder:
     def decode(self, payload: Bytes, message_format: int) -> pa.RecordBatch:
         """The events of a message, which is a batch or a single one, as columns of OUTGOING_SCHEMA.
 
-        The key of a batch is that of each of its events that has none itself. Raises AmqpDecodeError.
+        The types of properties are noted beside them (:mod:`hubline.amqp.properties`). The key of a batch is that of
+        each of its events that has none itself. Raises AmqpDecodeError.
         """
         data = np.frombuffer(payload, np.uint8)
         if message_format != BATCH_FORMAT:
@@ -103,10 +105,10 @@ class SentDecoder:
         return events if sent.partition_key is None else _with_key(events, sent.partition_key)
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
-        messages = _Messages(data, starts, ends, read_event)
+        messages = _Messages(data, starts, ends, _read_sent)
         if len(starts) < BULK_COUNT_MIN:
             return _outgoing_batch(messages.read(range(len(starts))))
-        return _Columns(messages, self._layouts).outgoing()
+        return _Columns(messages, self._layouts, notes_types=True).outgoing()
 
 
 def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
@@ -120,6 +122,10 @@ def join_messages(messages: Sequence[Bytes]) -> tuple[Octets, Positions, Positio
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
     return np.frombuffer(b"".join(messages), np.uint8), ends - lengths, ends
+
+
+def _read_sent(data: Bytes, start: int, end: int) -> EventFields:
+    return read_event(data, start, end, notes_types=True)
 
 
 def _read_delivered(data: Bytes, start: int, end: int) -> EventFields:
@@ -215,8 +221,9 @@ class _Pairs:
 class _Columns:
     """Columns in the making. Each byte string is a piece of ``data``, or of what was added because it is not there."""
 
-    def __init__(self, messages: _Messages, layouts: Layouts) -> None:
+    def __init__(self, messages: _Messages, layouts: Layouts, *, notes_types: bool = False) -> None:
         count = len(messages)
+        self._notes_types = notes_types
         self._data = messages.data
         self._count = count
         self._added = bytearray()
@@ -307,17 +314,24 @@ class _Columns:
 
     def _matched_pairs(self, match: Match) -> _Pairs:
         properties = match.layout.properties
-        shape = (len(match), len(properties))
+        types = _types(match) if self._notes_types else None
+        shape = (len(match), len(properties) + (types is not None))
         pairs = _Pairs(match.indexes, _Pieces(shape), _Pieces(shape), np.zeros(shape, np.bool_))
         for number, item in enumerate(properties):
             where = np.s_[:, number]
-            pairs.keys.put(where, match.starts(item.key), item.key.width)
+            if isinstance(item.key, str):
+                pairs.keys.put(where, *self._add_repeated(item.key, len(match)))
+            else:
+                pairs.keys.put(where, match.starts(item.key), item.key.width)
             if item.value is None:
                 pairs.is_null[where] = True
             elif isinstance(item.value, Gap):
                 pairs.values.put(where, *match.gap(item.value))
             else:
                 pairs.values.put(where, *self._add_texts(_texts(match.octets(item.value))))
+        if types is not None:
+            pairs.keys.put(np.s_[:, -1], *self._add_repeated(TYPES, len(match)))
+            pairs.values.put(np.s_[:, -1], *self._add_repeated(types, len(match)))
         return pairs
 
     def _add_event(self, index: int, event: EventFields) -> None:
@@ -347,6 +361,12 @@ class _Columns:
         self._added += octets
         return start, len(octets)
 
+    def _add_repeated(self, text: str, count: int) -> tuple[Positions, int]:
+        """Takes a text that so many events have."""
+        octets = text.encode()
+        start, _ = self._add(octets * count)
+        return start + np.arange(count) * len(octets), len(octets)
+
     def _add_texts(self, texts: pa.StringArray) -> tuple[Positions, Positions]:
         _, offsets_buffer, octets = texts.buffers()
         offsets = np.frombuffer(offsets_buffer, np.int32, len(texts) + 1).astype(np.int64)
@@ -368,6 +388,18 @@ def _strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
         return strings(column)
     except pa.ArrowInvalid:
         raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
+
+
+def _types(match: Match) -> str | None:
+    """What is to be noted of the types of properties: the same for all of these messages."""
+    return noted_types((_key(match, item.key), CODES.get(item.code)) for item in match.layout.properties)
+
+
+def _key(match: Match, key: Place | str) -> str:
+    try:
+        return key if isinstance(key, str) else match.octets(key)[0].tobytes().decode()
+    except UnicodeDecodeError:
+        raise AmqpDecodeError("the key of a property of a message is no UTF-8") from None
 
 
 def _texts(values: Octets) -> pa.StringArray:

@@ -6,7 +6,7 @@ Events by the thousand go through :mod:`hubline.amqp.columns`, which gives the s
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,12 +22,14 @@ from hubline.amqp.message import (
     DATA,
     DELIVERY_ANNOTATIONS,
     MESSAGE_ANNOTATIONS,
+    PROPERTIES,
     Body,
     Data,
     Sequences,
     body_of,
     read_section,
 )
+from hubline.amqp.properties import TYPES, named_fields, noted_types, type_name
 from hubline.amqp.rows import Positions, Progressions, RunFinder
 from hubline.amqp.text import to_json, to_text
 from hubline.amqp.types import Decimal, Described, Symbol, Timestamp, ULong
@@ -66,22 +68,25 @@ class EventFields:
     properties: list[tuple[str, str | None]] | None
 
 
-def read_event(data: Bytes, start: int, end: int) -> EventFields:
+def read_event(data: Bytes, start: int, end: int, *, notes_types: bool = False) -> EventFields:
     """An event, from any valid encoding of a message. Raises AmqpDecodeError.
 
-    Application properties become text (:mod:`hubline.amqp.text`). A body of bytes is taken as it is; a string as
-    UTF-8; other values, and sequences, as JSON. Header, properties, footer and other annotations are passed over.
+    Properties, the message's own and those of the application, become text (:mod:`hubline.amqp.text`); their types can
+    be noted beside them (:mod:`hubline.amqp.properties`). A body of bytes is taken as it is; a string as UTF-8; other
+    values, and sequences, as JSON. Header, footer and other annotations are passed over.
     """
     reader = Reader(data, start, end)
     known: dict[str, object] = {}
-    properties: list[tuple[str, str | None]] = []
+    properties: list[tuple[str, object]] = []
     parts: list[tuple[int, object]] = []
     while not reader.is_at_end:
         code = read_section(reader)
         if code == MESSAGE_ANNOTATIONS:
             known |= _read_known(reader, KNOWN_ANNOTATIONS)
+        elif code == PROPERTIES:
+            properties += named_fields(reader.value())
         elif code == APPLICATION_PROPERTIES:
-            properties += [(to_text(key) or "", to_text(reader.value())) for key in reader.map_keys()]
+            properties += [(to_text(key) or "", reader.value()) for key in reader.map_keys()]
         elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
             parts.append((code, reader.value()))
         else:
@@ -92,8 +97,14 @@ def read_event(data: Bytes, start: int, end: int) -> EventFields:
         offset=_offset(known.get(OFFSET)),
         enqueued_ms=_integer(known, ENQUEUED_TIME),
         partition_key=to_text(known.get(PARTITION_KEY)),
-        properties=properties or None,
+        properties=_as_text(properties, notes_types=notes_types) or None,
     )
+
+
+def _as_text(properties: Sequence[tuple[str, object]], *, notes_types: bool) -> list[tuple[str, str | None]]:
+    pairs = [(name, to_text(value)) for name, value in properties]
+    types = noted_types((name, type_name(value)) for name, value in properties) if notes_types else None
+    return pairs if types is None else [*pairs, (TYPES, types)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ from typing import Final, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from hubline.amqp.decoding import DESCRIBED, NULL, Reader, Span
+from hubline.amqp.decoding import DESCRIBED, EMPTY_LIST, NULL, Reader, Span
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.events import (
     BINARIES,
@@ -38,8 +38,10 @@ from hubline.amqp.message import (
     APPLICATION_PROPERTIES,
     DATA,
     MESSAGE_ANNOTATIONS,
+    PROPERTIES,
     read_section,
 )
+from hubline.amqp.properties import FIELDS
 from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, gather_rows, signed, unsigned
 
 # Each segment costs a pass over all messages. One with that many strings is not what this is for.
@@ -53,7 +55,7 @@ LEARNED_MAX: Final = 8
 _LONGS: Final = (0x55, 0x81)
 _TIMESTAMPS: Final = (0x83,)
 _TEXTS: Final = (0xA1, 0xB1, 0xA3, 0xB3)
-_MAPS: Final = (0xC1, 0xD1)
+_LISTS: Final = (0xC0, 0xD0)
 # Values without a size before them.
 _FIXED: Final = range(0x40, 0xA0)
 
@@ -76,10 +78,12 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """An application property: its key, and its value: text, or a whole value of fixed width, or null."""
+    """A property: its key, or its name if the message does not spell it, and its value: text, or a whole value of fixed
+    width, or null. ``code`` is the type code of the value."""
 
-    key: Place
+    key: Place | str
     value: Gap | Place | None
+    code: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +307,8 @@ class _Learner:
     def _section(self, code: int) -> None:
         if code == MESSAGE_ANNOTATIONS:
             self._map(self._annotation)
+        elif code == PROPERTIES:
+            self._fields()
         elif code == APPLICATION_PROPERTIES:
             self._map(self._property)
         elif code == DATA and self._body is None:
@@ -321,6 +327,22 @@ class _Learner:
         self._ignore(span.position + 1, span.start)
         for _ in range(count // 2):
             pair(self._span())
+        self._sizes.append(_Size(size, self._place(span.end, span.end)))
+
+    def _fields(self) -> None:
+        """A message's own properties: a list, whose places tell their names."""
+        if self._next_code() in (NULL, EMPTY_LIST):
+            self._reader.span()
+            return
+        span, count = self._reader.enter()
+        if span.code not in _LISTS or count > len(FIELDS):
+            raise _Unusual
+        size = self._place(span.position + 1, span.start)
+        self._ignore(span.position + 1, span.start)
+        for name in FIELDS[:count]:
+            value = self._span()
+            if value.code != NULL:
+                self._add_property(name, value)
         self._sizes.append(_Size(size, self._place(span.end, span.end)))
 
     def _annotation(self, key: Span) -> None:
@@ -343,14 +365,16 @@ class _Learner:
         if key.code not in _TEXTS:
             raise _Unusual
         place = self._place(key.start, key.end)
-        span = self._span()
-        if span.code == NULL:
-            self._properties.append(Property(place, None))
-        elif span.code in _TEXTS:
-            self._properties.append(Property(place, self._gap(span)))
-        elif span.code in _FIXED:
-            self._ignore(span.start, span.end)
-            self._properties.append(Property(place, self._place(span.position, span.end)))
+        self._add_property(place, self._span())
+
+    def _add_property(self, key: Place | str, value: Span) -> None:
+        if value.code == NULL:
+            self._properties.append(Property(key, None, value.code))
+        elif value.code in _TEXTS:
+            self._properties.append(Property(key, self._gap(value), value.code))
+        elif value.code in _FIXED:
+            self._ignore(value.start, value.end)
+            self._properties.append(Property(key, self._place(value.position, value.end), value.code))
         else:
             raise _Unusual
 

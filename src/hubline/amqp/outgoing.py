@@ -23,6 +23,7 @@ from hubline.amqp.events import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_N
 from hubline.amqp.frames import encode_transfer, frame_header
 from hubline.amqp.message import MESSAGE_ANNOTATIONS
 from hubline.amqp.performatives import UINT_MAX, Transfer
+from hubline.amqp.properties import PREFIX, encode_properties
 from hubline.amqp.rows import Mask, Positions, validity
 from hubline.amqp.types import Described, Symbol, ULong
 from hubline.errors import EventTooLarge
@@ -78,7 +79,7 @@ def encode_delivered(events: pa.RecordBatch) -> pa.BinaryArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class Destination:
     """Where deliveries go: a link of a session, and the largest frame its peer takes."""
 
     channel: int
@@ -87,7 +88,7 @@ class Link:
 
 
 def encode_deliveries(
-    events: pa.RecordBatch, link: Link, *, first_delivery_id: int, delivery_annotations: bytes = b""
+    events: pa.RecordBatch, destination: Destination, *, first_delivery_id: int, delivery_annotations: bytes = b""
 ) -> Iterator[Bytes]:
     """The events (EVENT_SCHEMA) as frames, one settled delivery each, ready for the socket.
 
@@ -97,12 +98,12 @@ def encode_deliveries(
     if delivery_annotations:
         pieces.insert(0, _Rows(len(events), delivery_annotations))
     sizes = _total_lengths(pieces, len(events))
-    head = _TransferHead(link)
+    head = _TransferHead(destination)
     frames = _joined([head.rows(sizes, first_delivery_id), *pieces])
     ends = _offsets(frames)
     data = memoryview(frames.buffers()[2])
     start = 0
-    for index in np.flatnonzero(sizes + head.width > link.frame_bytes_max).tolist():
+    for index in np.flatnonzero(sizes + head.width > destination.frame_bytes_max).tolist():
         if start < ends[index]:
             yield data[start : int(ends[index])]
         start = int(ends[index + 1])
@@ -114,8 +115,8 @@ def encode_deliveries(
 class _TransferHead:
     """What stands before a message in a frame of its own."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, destination: Destination) -> None:
+        self._destination = destination
         transfer = self._transfer(UINT_MAX).encode()  # an id that takes four bytes
         reader = Reader(transfer)
         reader.descriptor()
@@ -124,7 +125,7 @@ class _TransferHead:
         delivery_id = reader.span()
         self._before_id = transfer[: delivery_id.start]
         self._after_id = transfer[delivery_id.end :]
-        self._frame_header = frame_header(link.channel)
+        self._frame_header = frame_header(destination.channel)
         self.width = 4 + len(self._frame_header) + len(transfer)
 
     def rows(self, sizes: _Lengths, first_delivery_id: int) -> _Rows:
@@ -140,10 +141,12 @@ class _TransferHead:
 
     def split(self, message: Bytes, delivery_id: int) -> Iterator[bytes]:
         transfer = self._transfer(delivery_id & UINT_MAX)
-        return encode_transfer(self._link.channel, transfer, message, frame_bytes_max=self._link.frame_bytes_max)
+        return encode_transfer(
+            self._destination.channel, transfer, message, frame_bytes_max=self._destination.frame_bytes_max
+        )
 
     def _transfer(self, delivery_id: int) -> Transfer:
-        return Transfer(self._link.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
+        return Transfer(self._destination.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
 
 
 def _outgoing_pieces(events: pa.RecordBatch) -> list[_Piece]:
@@ -206,13 +209,32 @@ def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
     # A part of a column still holds the pairs of the whole: only its own are of interest.
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     keys, items = (column.slice(first, count) for column in (properties.keys, properties.items))
+    is_special = pc.starts_with(keys, PREFIX).to_numpy(zero_copy_only=False)
+    if not is_special.any():
+        return [_application_properties(keys, items, offsets - first, counts)]
+    special_before = np.concatenate(([0], np.cumsum(is_special)))[offsets - first]
+    return _special_properties(properties, (np.diff(special_before) > 0) & (counts > 0))
+
+
+def _application_properties(
+    keys: pa.StringArray, items: pa.StringArray, offsets: _Lengths, counts: _Lengths
+) -> pa.BinaryArray:
+    """Sections of application properties that are all strings; null where an event has none."""
     pairs = _joined([_string(keys), _string_or_null(items)])
-    bounds = _offsets(pairs)[offsets - first]
+    bounds = _offsets(pairs)[offsets]
     content = pa.BinaryArray.from_buffers(
         pa.binary(), len(counts), [validity(counts > 0), pa.py_buffer(bounds.astype(np.int32)), pairs.buffers()[2]]
     )
-    head = _Rows(len(counts), _APPLICATION_PROPERTIES, *_compound(_lengths(content), 2 * counts))
-    return [_emit(head, content)]
+    return _emit(_Rows(len(counts), _APPLICATION_PROPERTIES, *_compound(_lengths(content), 2 * counts)), content)
+
+
+def _special_properties(properties: pa.MapArray, is_special: Mask) -> list[pa.BinaryArray]:
+    """The same, where some events have more than strings of the application: their sections are made one by one."""
+    chosen = pa.array(is_special)
+    sections = pa.array(map(encode_properties, properties.filter(chosen).to_pylist()), pa.binary())
+    places = pa.array(np.cumsum(is_special) - 1, mask=~is_special)
+    others = pc.if_else(chosen, pa.scalar(None, properties.type), properties)
+    return [sections.take(places), *_property_pieces(others)]
 
 
 def _data_pieces(body: pa.BinaryArray) -> list[_Piece]:

@@ -18,15 +18,17 @@ from __future__ import annotations
 import base64
 import json
 import math
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import numpy as np
 
-from hubline.amqp.types import Decimal, Described, Float, Timestamp
+from hubline.amqp.types import SIMPLE_TYPES, Char, Decimal, Described, Float, Symbol, Timestamp
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DECIMAL_BYTES: Final = (4, 8, 16)
 
 
 def to_text(value: object) -> str | None:
@@ -39,6 +41,50 @@ def to_text(value: object) -> str | None:
     if isinstance(plain, float):
         return _float_text(plain)
     return _json(plain)
+
+
+def from_text(text: str, type_name: str) -> object:
+    """The value of a simple type whose text this is; None if there is none, or no such type."""
+    kind = SIMPLE_TYPES.get(type_name)
+    if kind is None:
+        return None
+    try:
+        return _READERS.get(kind, kind)(text)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _read_boolean(text: str) -> bool | None:
+    return {"true": True, "false": False}.get(text)
+
+
+def _read_timestamp(text: str) -> Timestamp:
+    if text.endswith("Z"):
+        return Timestamp((datetime.fromisoformat(text) - _EPOCH) // timedelta(milliseconds=1))
+    return Timestamp(text)
+
+
+def _read_decimal(text: str) -> Decimal | None:
+    octets = bytes.fromhex(text.removeprefix("0x"))
+    return Decimal(octets) if len(octets) in _DECIMAL_BYTES else None
+
+
+def _read_symbol(text: str) -> Symbol | None:
+    return Symbol(text) if text.isascii() else None
+
+
+def _read_char(text: str) -> Char | None:
+    return Char(text) if len(text) == 1 else None
+
+
+_READERS: Final[Mapping[type, Callable[[str], object]]] = {
+    bool: _read_boolean,
+    Timestamp: _read_timestamp,
+    Decimal: _read_decimal,
+    Symbol: _read_symbol,
+    Char: _read_char,
+    bytes: lambda text: base64.b64decode(text, validate=True),
+}
 
 
 def to_json(value: object) -> str:

@@ -11,7 +11,10 @@ The wrappers are subclasses of what they hold, so that a decoded value compares 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
 
 
 class UByte(int):
@@ -98,3 +101,26 @@ class Described:
 
     descriptor: object
     value: object
+
+
+SIMPLE_TYPES: Final[Mapping[str, type]] = {
+    "boolean": bool,
+    "ubyte": UByte,
+    "ushort": UShort,
+    "uint": UInt,
+    "ulong": ULong,
+    "byte": Byte,
+    "short": Short,
+    "int": Int,
+    "long": int,
+    "float": Float,
+    "double": float,
+    "decimal": Decimal,
+    "char": Char,
+    "timestamp": Timestamp,
+    "uuid": UUID,
+    "binary": bytes,
+    "string": str,
+    "symbol": Symbol,
+}
+"""AMQP's names of the types that hold no others, but for null."""

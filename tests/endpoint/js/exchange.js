@@ -6,7 +6,8 @@ async function main(connectionString) {
   const hub = await producer.getEventHubProperties();
   const batch = await producer.createBatch({ partitionId: "1" });
   for (let number = 0; number < 50; number++) {
-    batch.tryAdd({ body: { number }, properties: { color: "green" } });
+    const properties = { color: "green", count: 5, hot: true };
+    batch.tryAdd({ body: { number }, properties, messageId: "m", contentType: "text/x" });
   }
   await producer.sendBatch(batch);
   await producer.sendBatch([{ body: "by key" }], { partitionKey: "alphabet" });
@@ -29,6 +30,8 @@ async function main(connectionString) {
               body,
               key: event.partitionKey,
               properties: event.properties,
+              messageId: event.messageId,
+              contentType: event.contentType,
               lastSequence: context.lastEnqueuedEventProperties.sequenceNumber,
             });
           }

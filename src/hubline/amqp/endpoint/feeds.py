@@ -14,8 +14,7 @@ from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, STOLEN, error_of
 from hubline.amqp.endpoint.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.amqp.events import RuntimeMetrics
 from hubline.amqp.links import AmqpClosed, Link, Message
-from hubline.amqp.outgoing import Link as Destination
-from hubline.amqp.outgoing import encode_deliveries
+from hubline.amqp.outgoing import Destination, encode_deliveries
 from hubline.amqp.performatives import Attach, DeliveryState, Error
 from hubline.amqp.transfers import Deliveries
 from hubline.errors import HubFull, HublineError, PositionInvalid

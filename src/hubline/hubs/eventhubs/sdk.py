@@ -11,18 +11,23 @@ What the package cannot do, and how it shows:
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from hubline.amqp.events import PARTITION_KEY
+from hubline.amqp.message import Message
 from hubline.amqp.performatives import Error
+from hubline.amqp.properties import FIELDS, PREFIX, encode_properties, named_fields
 from hubline.amqp.text import to_text
+from hubline.amqp.types import Timestamp
 from hubline.config import EventHubsAddress, validate_group_name
 from hubline.errors import (
     AccessDenied,
@@ -362,9 +367,15 @@ class SdkSender:
 
 def _event(row: Mapping[str, Any]) -> EventData:
     from azure.eventhub import EventData
+    from azure.eventhub.amqp import AmqpMessageProperties
 
     event = EventData(row["body"])
-    event.properties = dict(row["properties"] or ())
+    message = Message.decode(encode_properties(row["properties"] or ()))
+    event.properties = {str(name): value for name, value in (message.application_properties or {}).items()}
+    if message.properties is not None:
+        event.raw_amqp_message.properties = AmqpMessageProperties(  # type: ignore[no-untyped-call]
+            **asdict(message.properties)
+        )
     if row["partitionKey"] is not None:
         event.raw_amqp_message.annotations = {PARTITION_KEY.encode(): row["partitionKey"]}
     return event
@@ -388,13 +399,30 @@ def columns(partition: str, events: Sequence[EventData]) -> pa.RecordBatch:
             "sequenceNumber": event.sequence_number,
             "enqueuedTime": event.enqueued_time,
             "partitionKey": _text(event.partition_key),
-            "properties": [(_text(name), _text(value)) for name, value in event.properties.items()] or None
-            if event.properties
-            else None,
+            "properties": [*_own_properties(event), *_application_properties(event)] or None,
         }
         for event in events
     ]
     return pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA)
+
+
+def _own_properties(event: EventData) -> list[tuple[str, str | None]]:
+    own = event.raw_amqp_message.properties
+    if own is None:
+        return []
+    values = [_typed(name, getattr(own, name.removeprefix(PREFIX).replace("-", "_"))) for name in FIELDS]
+    return [(name, _text(value)) for name, value in named_fields(values)]
+
+
+def _application_properties(event: EventData) -> list[tuple[str | None, str | None]]:
+    return [(_text(name), _text(value)) for name, value in (event.properties or {}).items()]
+
+
+def _typed(name: str, value: object) -> object:
+    """The package gives times as plain numbers, and what is binary as it gives strings."""
+    if isinstance(value, int) and name.endswith("-time"):
+        return Timestamp(value)
+    return base64.b64encode(value) if isinstance(value, bytes) and name == "amqp:user-id" else value
 
 
 def _body(event: EventData) -> bytes:

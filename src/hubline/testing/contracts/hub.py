@@ -142,6 +142,7 @@ class EventContract(HubFactory):
             {"body": bytes(range(256)), "partitionKey": "a key"},
             {"body": "текст", "partitionKey": "ключ", "properties": {"имя": "значение", "empty": ""}},
             {"body": b"empty key", "partitionKey": "", "properties": {"": "nameless"}},
+            {"body": "{}", "properties": {"amqp:message-id": "m", "amqp:content-type": "application/json", "a": "b"}},
         ]
 
         events = await sent(hub, rows)
