@@ -19,6 +19,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 Values = dict[str, str | int | float | None]
 
+PAUSE_SECONDS_MAX = 600
+"""How long handlers, or a hub, may be at a lot of letters. Only other redrives wait for it, and a processor that fails
+the same event again."""
+
 _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = "hubline_dead_letter"
 KEY_COLUMNS = COLUMNS[:5]
@@ -45,6 +49,8 @@ class LetterDialect:
     locked_unless_busy: str
     try_lock: str
     """Takes a partition's letters for this transaction; false if another one has them."""
+    be_patient: str
+    """Lets this transaction pause for long between two statements; nothing where there is no bound on that."""
 
     def statement(self, text: str, params: Params) -> Statement:
         return Statement(_PARAMETER.sub(self.parameter, text), params)
@@ -61,6 +67,7 @@ SQLITE = LetterDialect(
     locked="",  # a transaction here locks the whole database
     locked_unless_busy="",
     try_lock="SELECT :partition_lock IS NOT NULL",
+    be_patient="",
 )
 
 POSTGRES = LetterDialect(
@@ -75,6 +82,7 @@ POSTGRES = LetterDialect(
     locked_unless_busy="FOR UPDATE SKIP LOCKED",
     # By partition, and not by row: a second redrive that skipped the locked rows would run later events of a key first.
     try_lock="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:partition_lock AS text), 0))",
+    be_patient=f"SET LOCAL idle_in_transaction_session_timeout = '{PAUSE_SECONDS_MAX}s'",
 )
 
 
@@ -103,6 +111,9 @@ class LetterQueries:
 
     def try_lock(self, key: PartitionKey) -> Statement:
         return self._dialect.statement(self._dialect.try_lock, {"partition_lock": f"hubline dead letters {key}"})
+
+    def be_patient(self) -> Statement | None:
+        return self._dialect.statement(self._dialect.be_patient, {}) if self._dialect.be_patient else None
 
     def take(
         self, key: PartitionKey, choice: LetterChoice, *, after_sequence: int, last_sequence: int, count_max: int

@@ -145,6 +145,8 @@ class LetterTransaction(Transaction):
         ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
         if not is_locked:
             raise PartitionBusy(f"another redrive is at the letters of {lot.key}")
+        if (patience := queries.be_patient()) is not None:
+            _run(connection, patience)
         rows = _run(
             connection,
             queries.take(
