@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hubline.connect import open_hub, open_store
     from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, StartPositions, outgoing
     from hubline.processor import (
+        AsyncTransaction,
         CheckpointPolicy,
         FailureChoice,
         InvalidPositionChoice,
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
         ReleaseReason,
         RetryPolicy,
     )
+    from hubline.sinks import SqlSink, Transaction
 
 __all__ = [
+    "AsyncTransaction",
     "Balanced",
     "Checkpoint",
     "CheckpointPolicy",
@@ -50,7 +53,9 @@ __all__ = [
     "ProcessorOptions",
     "ReleaseReason",
     "RetryPolicy",
+    "SqlSink",
     "StartPositions",
+    "Transaction",
     "open_hub",
     "open_store",
     "outgoing",
@@ -61,6 +66,7 @@ _ROOMS = {
     "hubline.balance": ("Balanced", "Fixed", "Greedy"),
     "hubline.connect": ("open_hub", "open_store"),
     "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
+    "hubline.sinks": ("SqlSink", "Transaction"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

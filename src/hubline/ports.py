@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from hubline.model import (
     Checkpoint,
+    DeadLetter,
     EventBatch,
     GroupKey,
     GroupState,
@@ -92,6 +93,20 @@ class Hub(Protocol):
         ...
 
     async def open_sender(self) -> Sender: ...
+
+    async def close(self) -> None: ...
+
+
+class DeadLetters(Protocol):
+    """Keeps events that failed, for a processor without a SQL sink (which keeps them itself, with its rows).
+
+    Called for each event that failed for good, before the checkpoint moves past it: dying in between adds the
+    letter again.
+    """
+
+    async def add(self, letters: Sequence[DeadLetter]) -> None:
+        """Returns once the letters are durable. If it raises, the partition stops, and the events come again."""
+        ...
 
     async def close(self) -> None: ...
 

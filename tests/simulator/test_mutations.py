@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -65,13 +66,13 @@ def a_claim_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("not past handled")
 def the_checkpoint_comes_before_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PartitionPump._try
+    original = PartitionPump.try_part
 
-    async def attempt(self: PartitionPump, batch: EventBatch) -> None:
+    async def attempt(self: PartitionPump, batch: EventBatch, *arguments: Any) -> object:
         await self._mark_handled(batch)
-        await original(self, batch)
+        return await original(self, batch, *arguments)
 
-    monkeypatch.setattr(PartitionPump, "_try", attempt)
+    monkeypatch.setattr(PartitionPump, "try_part", attempt)
 
 
 @mutation("order")
@@ -142,15 +143,14 @@ def a_lease_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("no gap")
 def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PartitionPump._try
+    original = PartitionPump.try_part
 
-    async def attempt(self: PartitionPump, batch: EventBatch) -> None:
-        try:
-            await original(self, batch)
-        except HandlerFailed:
-            return
+    async def attempt(self: PartitionPump, batch: EventBatch, *arguments: Any) -> object:
+        with suppress(HandlerFailed):
+            return await original(self, batch, *arguments)
+        return None
 
-    monkeypatch.setattr(PartitionPump, "_try", attempt)
+    monkeypatch.setattr(PartitionPump, "try_part", attempt)
 
 
 @mutation("no gap", "liveness")

@@ -1,5 +1,6 @@
 """The asyncio runtime: the dispatch cycle, the partition pumps, batching and retry."""
 
+from hubline.processor.delivery import AsyncTransaction
 from hubline.processor.options import (
     CheckpointPolicy,
     FailureChoice,
@@ -13,6 +14,7 @@ from hubline.processor.processor import Processor
 from hubline.processor.pump import PartitionContext
 
 __all__ = [
+    "AsyncTransaction",
     "CheckpointPolicy",
     "FailureChoice",
     "InvalidPositionChoice",

@@ -17,6 +17,7 @@ from hubline.errors import ConfigError
 
 HANDLER_ARGUMENTS = {
     "on_batch": ("batch", "partition"),
+    "on_event": ("event", "partition"),
     "on_error": ("error", "partition"),
     "on_assigned": ("partition",),
     "on_renewed": ("partition",),
@@ -24,6 +25,9 @@ HANDLER_ARGUMENTS = {
     "on_dead_letter": ("letter", "partition"),
 }
 """The handlers, and the arguments each may take; one that needs fewer takes the first ones."""
+
+TX = "tx"
+"""The argument of on_batch and on_event, in any place, that is given the transaction of the sink."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class Handler:
     function: Callable[..., Any]
     arguments_count: int
     is_async: bool
+    tx_place: int | None = None
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> Handler:
@@ -43,6 +48,9 @@ class Handler:
         shown = getattr(function, "__qualname__", repr(function))
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigError(f"{name} calls its handler, and {shown} is a generator: write it without yield")
+        tx_place = _tx_place(function) if name in ("on_batch", "on_event") else None
+        if tx_place is not None:
+            offered = (*offered[:tx_place], TX, *offered[tx_place:])
         count = _positional_count(name, function, most=len(offered))
         if not 1 <= count <= len(offered):
             raise ConfigError(
@@ -50,17 +58,23 @@ class Handler:
                 f"{shown} takes {count or 'no'} argument{'' if count == 1 else 's'}"
             )
         call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
-        return cls(function, count, inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call))
+        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+        return cls(function, count, is_async, tx_place)
 
-    async def call(self, *arguments: object, executor: Executor | None) -> None:
-        """Calls the handler: an async one here, a plain one in the executor, which it may block.
+    @property
+    def takes_tx(self) -> bool:
+        return self.tx_place is not None
+
+    async def call(self, *arguments: object, tx: object = None, executor: Executor | None) -> object:
+        """What the handler returns: an async one is called here, a plain one in the executor, which it may block.
 
         Raises what the handler raised; CancelledError only if the caller was cancelled.
         """
+        if self.tx_place is not None:
+            arguments = (*arguments[: self.tx_place], tx, *arguments[self.tx_place :])
         taken = arguments[: self.arguments_count]
         if self.is_async:
-            await _awaited(self.function(*taken))
-            return
+            return await _awaited(self.function(*taken))
         running = asyncio.get_running_loop().run_in_executor(executor, _called, self.function, taken)
         try:
             result = await asyncio.shield(running)
@@ -69,7 +83,8 @@ class Handler:
             await asyncio.wait([running])
             raise
         if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
-            await _awaited(result)
+            return await _awaited(result)
+        return result
 
 
 class HandlerThread(Executor):
@@ -122,7 +137,7 @@ def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> obje
         raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
 
 
-async def _awaited(running: Awaitable[Any]) -> None:
+async def _awaited(running: Awaitable[Any]) -> object:
     """Awaits a handler in a task of its own: if that is cancelled, by whomever, it takes no partition with it."""
     task = asyncio.ensure_future(running)
     _callers[task] = asyncio.current_task()
@@ -134,7 +149,15 @@ async def _awaited(running: Awaitable[Any]) -> None:
         raise
     if task.cancelled():
         raise RuntimeError("the handler cancelled itself")
-    task.result()
+    return task.result()
+
+
+def _tx_place(function: Callable[..., Any]) -> int | None:
+    try:
+        names = list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index(TX) if TX in names else None
 
 
 def _positional_count(name: str, function: Callable[..., Any], *, most: int) -> int:

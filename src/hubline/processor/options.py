@@ -52,9 +52,9 @@ class FailureChoice(enum.StrEnum):
     """What to do with a batch whose handler fails, also after its retries."""
 
     STOP = "stop"
-    """Stop the partition; it reopens from its checkpoint after a while (the default)."""
+    """Stop the partition; it reopens from its checkpoint after a while (the default without a sink)."""
     DEAD_LETTER = "dead_letter"
-    """Find the failing events and hand each to ``on_dead_letter``; the partition goes on."""
+    """Find the failing events and keep each with its error; the partition goes on (the default with a sink)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,10 @@ class ProcessorOptions:
     ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes_max`` bounds what a
     partition holds in memory ahead of its handler. ``handler_seconds_max`` cancels an async handler that runs
     longer, as a failure. ``stall_seconds`` is when a long-running handler, or a partition that has events and
-    delivers none, is reported. ``control_thread=False`` runs the dispatch cycle on the caller's event loop, where
-    a handler that blocks the loop also stops renewals.
+    delivers none, is reported. The three limits of dead letters stop a partition whose events all fail; the ratio is of
+    its last 1,000 events. ``quarantine_keys`` lets the later events of a failed partition key follow it to the dead
+    letters, so that order per key holds. ``control_thread=False`` runs the dispatch cycle on the caller's event loop,
+    where a handler that blocks the loop also stops renewals.
     """
 
     batch_count_max: int = 1_000
@@ -176,8 +178,11 @@ class ProcessorOptions:
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     reopen: RetryPolicy = field(default_factory=lambda: RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=60.0))
-    on_failure: FailureChoice = FailureChoice.STOP
+    on_failure: FailureChoice | None = None
     dead_letters_in_row_max: int = 100
+    dead_letter_ratio_max: float = 0.5
+    dead_letters_per_minute_max: int | None = None
+    quarantine_keys: bool = False
     on_invalid_position: InvalidPositionChoice = InvalidPositionChoice.FAIL
     handler_seconds_max: float | None = None
     stall_seconds: float = 60.0
@@ -199,7 +204,12 @@ class ProcessorOptions:
         ):
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is above 0, and is {seconds:g}")
-        object.__setattr__(self, "on_failure", _choice("on_failure", FailureChoice, self.on_failure))
+        if self.dead_letters_per_minute_max is not None:
+            _at_least_one("dead_letters_per_minute_max", self.dead_letters_per_minute_max)
+        if not 0 < self.dead_letter_ratio_max <= 1:
+            raise ConfigError(f"dead_letter_ratio_max is above 0 and at most 1, and is {self.dead_letter_ratio_max:g}")
+        if self.on_failure is not None:
+            object.__setattr__(self, "on_failure", _choice("on_failure", FailureChoice, self.on_failure))
         object.__setattr__(
             self, "on_invalid_position", _choice("on_invalid_position", InvalidPositionChoice, self.on_invalid_position)
         )

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,12 +21,13 @@ from hubline.config import validate_group_name, validate_owner_id
 from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, ProcessorError
 from hubline.model import GroupKey, Position, StartPositions
-from hubline.ports import CheckpointStore, Hub
+from hubline.ports import CheckpointStore, DeadLetters, Hub
 from hubline.processor.control import asked
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
 from hubline.processor.pump import PartitionContext, Wiring
 from hubline.processor.runtime import Runtime
+from hubline.sinks import SqlSink
 
 log = logging.getLogger("hubline.processor")
 
@@ -50,12 +52,17 @@ class Processor:
     Handlers are given by decorator, or by overriding the same names in a subclass. Each may be plain or async; plain
     ones run in a thread of their partition. Each takes the arguments below, or the first of them:
 
-        on_batch(batch, partition)         events of one partition, in order; required
+        on_batch(batch, partition)         events of one partition, in order; this one or the next is required
+        on_event(event, partition)         the same events one by one
         on_assigned(partition)             before the first batch; may call partition.start_at(position)
         on_renewed(partition)              the lease was renewed
         on_released(partition, reason)     relinquished, lost, stopped or failed
         on_error(error, partition)         what went wrong beside the handlers; partition may be None
         on_dead_letter(letter, partition)  an event that its handler could not take, if on_failure says so
+
+    With a ``sink``, what on_batch and on_event return (Arrow, or dictionaries) goes into its table, together with the
+    checkpoint and the dead letters, exactly once. An argument called ``tx`` is given the transaction, for SQL of one's
+    own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
     """
 
     def __init__(
@@ -68,12 +75,16 @@ class Processor:
         strategy: Strategy | None = None,
         owner_id: str | None = None,
         options: ProcessorOptions | None = None,
+        sink: SqlSink | None = None,
+        dead_letters: DeadLetters | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._group_name = validate_group_name(group)
         self._start_positions = StartPositions.of(start)
         self._strategy = _checked(strategy) if strategy is not None else Greedy()
-        self._options = options or ProcessorOptions()
+        self._options = _resolved(options or ProcessorOptions(), sink)
+        self._sink = sink
+        self._dead_letters = dead_letters
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
         self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
         validate_owner_id(self.owner_id)
@@ -90,6 +101,10 @@ class Processor:
     def on_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Registers the handler of batches: ``(batch, partition)``."""
         return self._register("on_batch", *args, **kwargs)
+
+    def on_event(self, *args: Any, **kwargs: Any) -> Any:
+        """Registers the handler of single events: ``(event, partition)``."""
+        return self._register("on_event", *args, **kwargs)
 
     def on_assigned(self, *args: Any, **kwargs: Any) -> Any:
         """Registers what is called before a partition's first batch: ``(partition)``."""
@@ -187,7 +202,16 @@ class Processor:
         hub = await asked(self._options.stall_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._runtime = Runtime(
-            Wiring(self._hub, self._store, self._handlers, self._options, self._start_positions, self._rng),
+            Wiring(
+                self._hub,
+                self._store,
+                self._handlers,
+                self._options,
+                self._start_positions,
+                self._rng,
+                self._sink,
+                self._dead_letters,
+            ),
             group=group,
             owner_id=self.owner_id,
             strategy=self._strategy,
@@ -223,16 +247,43 @@ class Processor:
     async def _close_owned(self) -> None:
         for resource in self._owned_resources:
             await resource.close()
+        if self._sink is not None:
+            await asyncio.to_thread(self._sink.close)  # its idle connections: whoever uses it again opens new ones
 
     def _check_startable(self) -> None:
         if self._runtime is not None:
             raise ProcessorError("the processor was started before: make a new one to start again", partition="")
-        if "on_batch" not in self._handlers:
-            raise ConfigError("a processor needs a handler of batches: decorate one with @processor.on_batch")
-        if self._options.on_failure is FailureChoice.DEAD_LETTER and "on_dead_letter" not in self._handlers:
+        names = [name for name in ("on_batch", "on_event") if name in self._handlers]
+        if not names:
+            raise ConfigError(
+                "a processor needs a handler of batches or of events: decorate one with @processor.on_batch "
+                "or @processor.on_event"
+            )
+        if len(names) > 1:
+            raise ConfigError("events come by on_batch or by on_event: register one of them")
+        (name,) = names
+        handler = self._handlers[name]
+        if self._options.handler_seconds_max is not None and not handler.is_async:
+            raise ConfigError(f"handler_seconds_max needs an async {name}: a plain one runs in a thread, to its end")
+        if self._options.heartbeat and name == "on_event":
+            raise ConfigError("a heartbeat is an empty batch: it needs on_batch")
+        self._check_letters(handler)
+
+    def _check_letters(self, handler: Handler) -> None:
+        """What fails has to go somewhere."""
+        options, is_letter_taken = self._options, "on_dead_letter" in self._handlers or self._dead_letters is not None
+        if self._sink is not None:
+            if self._dead_letters is not None:
+                raise ConfigError("the sink keeps the dead letters, together with its rows: leave out dead_letters")
+            if options.heartbeat:
+                raise ConfigError("a heartbeat moves no checkpoint, and so cannot be committed: not with a sink")
+            return
+        if handler.takes_tx:
+            raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
+        if options.quarantine_keys:
+            raise ConfigError("quarantine_keys needs a sink: it is by its dead letters that a key is known to wait")
+        if options.on_failure is FailureChoice.DEAD_LETTER and not is_letter_taken:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
-        if self._options.handler_seconds_max is not None and not self._handlers["on_batch"].is_async:
-            raise ConfigError("handler_seconds_max needs an async on_batch: a plain one runs in a thread, to its end")
 
 
 @contextmanager
@@ -257,6 +308,13 @@ def _first_signal(callback: Callable[[], None]) -> Iterator[None]:
             loop.remove_signal_handler(signum)
             if handler is not None:  # set by something other than Python
                 signal.signal(signum, handler)
+
+
+def _resolved(options: ProcessorOptions, sink: SqlSink | None) -> ProcessorOptions:
+    """With the default choice made: where there is a place for dead letters, one event does not stop the others."""
+    if options.on_failure is not None:
+        return options
+    return replace(options, on_failure=FailureChoice.STOP if sink is None else FailureChoice.DEAD_LETTER)
 
 
 def _checked(strategy: Strategy) -> Strategy:

@@ -11,17 +11,24 @@ What if it dies here? The order of a session's steps is the answer:
     4. handle       a batch; dying here repeats it
     5. checkpoint   after the handler returned; dying between 4 and 5 repeats what was handled since the last one
     6. release      in good order: the batch in progress ends, 5 once more, then the receiver closes
+
+With a sink, 1 is taken there too, and 4 ends with a commit of results and checkpoint (:mod:`.delivery`): nothing is
+repeated. The sink's checkpoint is then the truth, and what 5 writes to the store only follows it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import itertools
 import logging
 import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+import numpy as np
 
 from hubline.errors import (
     ConfigError,
@@ -45,11 +52,14 @@ from hubline.model import (
     PositionKind,
     StartPositions,
 )
-from hubline.ports import CheckpointStore, Hub, reader_epoch
+from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
 from hubline.processor.control import bounded
+from hubline.processor.delivery import AsyncTransaction, Delivery, Manner, savepoint
 from hubline.processor.handlers import Handler, HandlerThread
+from hubline.processor.limits import LetterLimits, LetterTally
 from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, described, pinned
+from hubline.sinks import SqlSink, Transaction
 
 log = logging.getLogger("hubline.pump")
 
@@ -76,6 +86,22 @@ class Wiring:
     options: ProcessorOptions
     start: StartPositions
     rng: random.Random
+    sink: SqlSink | None = None
+    dead_letters: DeadLetters | None = None
+
+    @property
+    def handler_name(self) -> str:
+        """Which of the two handlers of events there is."""
+        return "on_event" if "on_event" in self.handlers else "on_batch"
+
+    def manner(self, sink: SqlSink) -> Manner:
+        return Manner(
+            sink,
+            takes_events=self.handler_name == "on_event",
+            takes_tx=self.handlers[self.handler_name].takes_tx,
+            stops_on_failure=self.options.on_failure is FailureChoice.STOP,
+            quarantines_keys=self.options.quarantine_keys,
+        )
 
 
 class Control(Protocol):
@@ -204,7 +230,13 @@ class PartitionPump:
         self._events_since_checkpoint = 0
         self._is_checkpoint_owed = False
         self._in_progress: EventBatch | None = None
-        self._dead_letters_in_row = 0
+        self._delivery: Delivery | None = None
+        limits = LetterLimits(
+            self._options.dead_letters_in_row_max,
+            self._options.dead_letter_ratio_max,
+            self._options.dead_letters_per_minute_max,
+        )
+        self._tally = LetterTally(limits, self.key.partition)
         self._context = PartitionContext(self, None)
         # One thread, so that a plain handler sees its partition's batches one at a time.
         self._executor = HandlerThread(f"hubline-{self.key.partition}")
@@ -224,6 +256,10 @@ class PartitionPump:
 
     def is_current(self) -> bool:
         return self._control.is_current(self.key.partition, self.epoch)
+
+    @property
+    def is_closing(self) -> bool:
+        return self._closing is not None
 
     def start(self, after: PartitionPump | None) -> None:
         self._task = asyncio.create_task(self._run(after), name=f"hubline-pump-{self.key.partition}")
@@ -342,10 +378,12 @@ class PartitionPump:
     async def _assign(self) -> None:
         """Takes the fence, and tells the handler, which may set the start."""
         checkpoint = await self._store_call(self._wiring.store.fence, self.key, self.epoch)
+        self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
+        if self._wiring.sink is not None:
+            checkpoint = await self._open_sink(self._wiring.sink)
         self._context = PartitionContext(self, checkpoint)
         self.handled = None
         self._events_since_checkpoint = 0
-        self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
         self.is_assigning = True
         try:
             await self._call_guarded("on_assigned", self._context)
@@ -353,6 +391,12 @@ class PartitionPump:
             self.is_assigning = False
         self._is_assigned = True
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
+
+    async def _open_sink(self, sink: SqlSink) -> Checkpoint | None:
+        """Takes the fence in the sink, too; what stands there is the truth, whatever the store has."""
+        partition = await self.in_thread(sink.open, self.key, self.epoch)
+        self._delivery = Delivery(partition, self._wiring.manner(sink), self, self._tally)
+        return partition.checkpoint
 
     async def _start_position(self) -> tuple[Position, int | None]:
         """Where to start, and the last event before it if known: on_assigned's word, the checkpoint, the options."""
@@ -373,13 +417,18 @@ class PartitionPump:
         """
         hub, partition = self._wiring.hub, self.key.partition
         asked = self._wiring.start.for_partition(partition)
-        if asked != Position.latest() or not self._options.checkpoint.is_automatic:
+        is_written = self._options.checkpoint.is_automatic or self._delivery is not None
+        if asked != Position.latest() or not is_written:
             return await pinned(hub, partition, asked, seconds_max=self._options.stall_seconds)
         end = await described(hub, partition, seconds_max=self._options.stall_seconds)
         if end.last_offset is None:
-            await self._write(Checkpoint.before_first(self.key))
+            checkpoint = Checkpoint.before_first(self.key)
         else:
-            await self._write(Checkpoint(self.key, end.last_offset, end.last_sequence))
+            checkpoint = Checkpoint(self.key, end.last_offset, end.last_sequence)
+        if self._delivery is not None:
+            await self._delivery.skip_to(checkpoint)
+        else:
+            await self._write(checkpoint)
         return Position.sequence(end.last_sequence)
 
     def _source(self) -> Source:
@@ -412,13 +461,36 @@ class PartitionPump:
     # Handling
 
     async def _handle(self, batch: EventBatch) -> None:
+        if self._delivery is not None:
+            await self._deliver(self._delivery, batch)
+        elif self._wiring.handler_name == "on_batch":
+            await self._handle_part(batch)
+        else:
+            for place, event in enumerate(batch):
+                await self._handle_part(batch.slice(place, 1), event)
+                if self._closing is not None:
+                    return  # the rest is the next owner's
+
+    async def _deliver(self, delivery: Delivery, batch: EventBatch) -> None:
+        """Into the sink: results, dead letters and checkpoint are committed when this returns."""
         try:
-            await self._try(batch)
+            letters = await delivery.deliver(batch, self.loop.time())
+        finally:
+            self._tally = delivery.tally
+        await self._mark_handled(batch)
+        for letter in letters:
+            log.warning("dead_letter partition=%s sequence=%d", self.key.partition, letter.event.sequence_number)
+            await self._call_reported("on_dead_letter", letter, self._context)
+
+    async def _handle_part(self, batch: EventBatch, event: Event | None = None) -> None:
+        try:
+            await self.try_part(batch, event)
         except HandlerFailed as error:
             if self._options.on_failure is FailureChoice.STOP or not len(batch) or self._closing is not None:
                 raise
             await self._find_failing(batch, error)
         else:
+            self._count_good(batch)
             await self._mark_handled(batch)
 
     async def _mark_handled(self, batch: EventBatch) -> None:
@@ -430,22 +502,30 @@ class PartitionPump:
         if every is not None and self._events_since_checkpoint >= every:
             await self._checkpoint_handled()
 
-    async def _try(self, batch: EventBatch) -> None:
-        """Calls the handler, again after a backoff where it fails. Raises HandlerFailed with the last cause."""
+    async def try_part(self, part: EventBatch, event: Event | None = None, tx: Transaction | None = None) -> object:
+        """What the handler returns, called again after a backoff where it fails.
+
+        Raises HandlerFailed with the last cause.
+        """
         retry = self._options.retry
-        for attempt in range(1, retry.attempts_max + 1):
-            failed = await self._attempt(batch, attempt)
+        for attempt in itertools.count(1):
+            returned, failed = await self.attempt_part(part, attempt, tx, event)
             if failed is None:
-                self._dead_letters_in_row = 0
-                return
-            if attempt == retry.attempts_max:
-                raise failed
+                break
+            if attempt == retry.attempts_max or (tx is not None and isinstance(failed.__cause__, StoreError)):
+                raise failed  # a transaction that broke cannot be mended by trying again within it
             log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
             if await self._is_closed_within(retry.delay(attempt, self._wiring.rng)):
                 raise failed  # the next owner tries again
+        return returned
 
-    async def _attempt(self, batch: EventBatch, attempt: int) -> HandlerFailed | None:
+    async def attempt_part(
+        self, batch: EventBatch, attempt: int, tx: Transaction | None = None, event: Event | None = None
+    ) -> tuple[object, HandlerFailed | None]:
         """Calls the handler once; its failure is a result."""
+        name = self._wiring.handler_name
+        given = batch if name == "on_batch" else event or batch[0]
+        limit: asyncio.Timeout | None = None
         while not self.is_current():  # noqa: ASYNC110 - time itself makes it untrue
             # Woken after a pause longer than the lease: another processor may be at these events already. Either the
             # lease is renewed after all, or this task is cancelled because it is lost.
@@ -453,16 +533,15 @@ class PartitionPump:
         stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
         try:
             with self._progress(batch) as context:
-                async with asyncio.timeout(self._options.handler_seconds_max) as limit:
-                    await self._call("on_batch", batch, context)
+                async with savepoint(tx, self.in_thread), asyncio.timeout(self._options.handler_seconds_max) as limit:
+                    return await self._call(name, given, context, tx=tx), None
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
                 raise  # from its checkpoint: the partition is no longer this session's, and trying again is futile
             too_long = TimeoutError(f"it ran longer than handler_seconds_max={self._options.handler_seconds_max}")
-            return self._handler_failed("on_batch", batch, attempt, too_long if limit.expired() else error)
+            return None, self._handler_failed(name, batch, attempt, too_long if limit and limit.expired() else error)
         finally:
             stalled.cancel()
-        return None
 
     async def _find_failing(self, batch: EventBatch, failed: HandlerFailed) -> None:
         """Halves a failing batch until its failing events are found, in order; each goes to on_dead_letter."""
@@ -471,25 +550,27 @@ class PartitionPump:
         if len(batch) > 1:
             middle = len(batch) // 2
             for half in (batch.slice(0, middle), batch.slice(middle)):
-                half_failed = await self._attempt(half, failed.attempts + 1)
+                _, half_failed = await self.attempt_part(half, failed.attempts + 1)
                 if half_failed is not None:
                     await self._find_failing(half, half_failed)
                 else:
-                    self._dead_letters_in_row = 0
+                    self._count_good(half)
                     await self._mark_handled(half)
             return
-        self._dead_letters_in_row += 1
-        if self._dead_letters_in_row > self._options.dead_letters_in_row_max:
-            message = (
-                f"more than {self._options.dead_letters_in_row_max} events in a row of partition "
-                f"{self.key.partition} failed, up to {batch.last_sequence}: the handler, or what it needs, is broken"
-            )
-            raise DeadLetterLimit(message, partition=self.key.partition) from failed.__cause__
+        try:
+            self._tally = self._tally.after(np.ones(1, np.bool_), self.loop.time())
+        except DeadLetterLimit as limit:
+            raise limit from failed.__cause__
         letter = DeadLetter.of(self.key, batch[0], failed.__cause__ or failed, attempts=failed.attempts)
+        if self._wiring.dead_letters is not None:
+            await self._wiring.dead_letters.add([letter])
         with self._progress(batch) as context:
             await self._call_guarded("on_dead_letter", letter, context, batch=batch)
         log.warning("dead_letter partition=%s sequence=%d", self.key.partition, batch.last_sequence)
         await self._mark_handled(batch)
+
+    def _count_good(self, batch: EventBatch) -> None:
+        self._tally = self._tally.after(np.zeros(len(batch), np.bool_), self.loop.time())
 
     @contextmanager
     def _progress(self, batch: EventBatch) -> Iterator[PartitionContext]:
@@ -516,13 +597,19 @@ class PartitionPump:
 
     def _report_stalled(self, batch: EventBatch, since: float) -> None:
         seconds = self.loop.time() - since
-        message = f"on_batch of partition {self.key.partition} has been running for {seconds:.0f} s with {batch}"
+        name = self._wiring.handler_name
+        message = f"{name} of partition {self.key.partition} has been running for {seconds:.0f} s with {batch}"
         self._report(HandlerStalled(message, partition=self.key.partition, seconds=seconds))
 
     # Checkpoints
 
     async def checkpoint_by_hand(self, event: Event | None, *, in_progress: EventBatch | None) -> None:
         """``in_progress`` is the batch of the calling handler: another one's may still fail."""
+        if self._wiring.sink is not None:
+            raise ProcessorError(
+                "the sink moves the checkpoint together with the rows, when the handler has returned: leave it to it",
+                partition=self.key.partition,
+            )
         done = self.handled
         if event is not None:
             if event.partition != self.key.partition:
@@ -610,10 +697,27 @@ class PartitionPump:
 
     # Calling handlers
 
-    async def _call(self, name: str, *arguments: object) -> None:
+    async def _call(self, name: str, *arguments: object, tx: Transaction | None = None) -> object:
         handler = self._wiring.handlers.get(name)
-        if handler is not None:
-            await handler.call(*arguments, executor=self._executor)
+        if handler is None:
+            return None
+        given = AsyncTransaction(tx, self.in_thread) if tx is not None and handler.is_async else tx
+        return await handler.call(*arguments, tx=given, executor=self._executor)
+
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs what blocks in the partition's thread. Cancelled, it is waited for: a thread cannot be stopped."""
+        call = functools.partial(function, *args, **kwargs)
+        running = self.loop.run_in_executor(self._executor, call)
+        sink = self._wiring.sink
+        overdue = self.loop.call_later(sink.call_seconds_max, sink.cut_overdue) if sink is not None else None
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+        finally:
+            if overdue is not None:
+                overdue.cancel()
 
     async def _call_guarded(self, name: str, *arguments: object, batch: EventBatch | None = None) -> None:
         """Calls a handler, of a batch or none, whose failure ends the session."""

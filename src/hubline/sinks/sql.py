@@ -54,6 +54,9 @@ from hubline.stores.sql.database import Row
 TRANSACTION_SECONDS_MAX = 60
 """How long a statement, or a pause between two, may hold the checkpoint row: a new owner waits for its end."""
 
+OVERDUE = 2.0
+"""A transaction that takes so many times its bound hangs on a server that answers nothing any more."""
+
 CONNECTIONS_MAX = 4
 """Four writers use up two cores of a server already; SQLite has one writer at a time in any case."""
 
@@ -122,6 +125,7 @@ class SqlSink:
         self._free = threading.BoundedSemaphore(settings.connections_max)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[SinkConnection] = []
+        self._busy: dict[SinkConnection, float] = {}  # since when, by the monotonic clock
         self._plans: Mapping[pa.Schema, Plan] = {}
 
     def __getstate__(self) -> _Settings:
@@ -139,6 +143,11 @@ class SqlSink:
         return self._settings.table
 
     @property
+    def call_seconds_max(self) -> float:
+        """How long a transaction may take at most, whatever it does."""
+        return OVERDUE * self._settings.transaction_seconds_max
+
+    @property
     def keep_body(self) -> bool:
         return self._settings.keep_body
 
@@ -149,6 +158,11 @@ class SqlSink:
         """
         with self.connection() as connection:
             return SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
+
+    def waiting_keys(self, key: PartitionKey) -> set[str]:
+        """The partition keys of the partition that have a dead letter waiting."""
+        with self.connection() as connection:
+            return connection.waiting_keys(key)
 
     def transaction(self, moves: Iterable[Move]) -> Transaction:
         """One that moves several partitions at once, which this sink opened."""
@@ -182,20 +196,34 @@ class SqlSink:
                 "raise connections_max, or make transactions shorter"
             )
         try:
-            return self._idle_connection() or self._connect()
+            connection = self._idle_connection() or self._connect()
         except BaseException:
             self._free.release()
             raise
+        with self._lock:
+            self._busy[connection] = time.monotonic()
+        return connection
 
     def give_back(self, connection: SinkConnection) -> None:
         with self._lock:
+            del self._busy[connection]
             self._idle.append(connection)
         self._free.release()
 
     def discard(self, connection: SinkConnection) -> None:
         """Ends a connection that may be broken, or in the middle of something."""
+        with self._lock:
+            del self._busy[connection]
         connection.close()
         self._free.release()
+
+    def cut_overdue(self) -> None:
+        """From any thread: makes what hangs fail. A database that answers ends a transaction well before this."""
+        deadline = time.monotonic() - self.call_seconds_max
+        with self._lock:
+            for connection, since in self._busy.items():
+                if since <= deadline:
+                    connection.cut()
 
     def plan(self, connection: SinkConnection, schema: pa.Schema) -> Plan:
         """How rows of a schema go into the table. Raises SinkError that shows both where they do not.
@@ -269,7 +297,6 @@ class SinkPartition:
         self.key = key
         self.epoch = epoch
         self.checkpoint = checkpoint
-        self.in_use: SinkConnection | None = None
         self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
@@ -289,11 +316,6 @@ class SinkPartition:
                 transaction.insert(rows)
             transaction.dead_letter(letters)
         return transaction.refused
-
-    def cut(self) -> None:
-        """From any thread: makes what this partition's transaction waits for fail soon."""
-        if (connection := self.in_use) is not None:
-            connection.cut()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,12 +430,6 @@ class Transaction:
                     connection.remove_letter(letter.key, letter.event.sequence_number)
             connection.add_letters(letters, keep_body=self._sink.keep_body)
 
-    def waiting_keys(self) -> set[str]:
-        """The partition keys that have a letter waiting."""
-        connection = self._begun()
-        with explained(connection, None):
-            return {key for move in self._moves for key in connection.waiting_keys(move.partition.key)}
-
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """What fails within is undone, and raised all the same; what came before stays."""
@@ -474,7 +490,6 @@ class Transaction:
             with explained(connection, None):
                 connection.begin()
                 for move in self._moves:
-                    move.partition.in_use = connection
                     move.check(*connection.lock_checkpoint(move.partition.key))
         except BaseException:
             self.rollback()
@@ -574,8 +589,6 @@ class Transaction:
 
     def _end(self, connection: SinkConnection, *, is_usable: bool) -> None:
         self._connection = None
-        for move in self._moves:
-            move.partition.in_use = None
         if is_usable:
             self._sink.give_back(connection)
         else:

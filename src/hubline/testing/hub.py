@@ -79,9 +79,9 @@ class MemoryHub:
     def grow(self, partitions_count: int) -> None:
         self._partitions += [_Partition() for _ in range(partitions_count - len(self._partitions))]
 
-    def append(self, partition: str, bodies: list[bytes]) -> None:
+    def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
         """Appends without a sender, from outside any event loop."""
-        self._append(partition, [(body, None, []) for body in bodies])
+        self._append(partition, [(body, partition_key, []) for body in bodies])
 
     def trim(self, partition: str, begin_sequence: int) -> None:
         """Forgets the events before a sequence number, as retention does."""

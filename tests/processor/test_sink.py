@@ -1,0 +1,618 @@
+"""Exactly once into SQL: what handlers return or do, dead letters and checkpoint, in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from hubline.errors import ConfigError, DeadLetterLimit, Fenced, HandlerFailed, HublineError, ProcessorError, SinkError
+from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position
+from hubline.processor import (
+    AsyncTransaction,
+    FailureChoice,
+    PartitionContext,
+    Processor,
+    ProcessorOptions,
+    RetryPolicy,
+)
+from hubline.sinks import SqlSink, Transaction
+from tests.support.scene import GROUP, LEASE, Scene, until, virtual
+
+ONCE = RetryPolicy(attempts_max=1)
+
+
+class Results:
+    """A sink in a file, and what is in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "results.db"
+        self.url = f"sqlite:///{self.path}"
+        self.execute("CREATE TABLE results (id INTEGER PRIMARY KEY, note TEXT CHECK (note <> 'bad'))")
+        self.sink = SqlSink(self.url, table="results")
+
+    def execute(self, text: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
+            return connection.execute(text).fetchall()
+
+    @property
+    def ids(self) -> list[int]:
+        return [row[0] for row in self.execute("SELECT id FROM results ORDER BY id")]
+
+    @property
+    def letters(self) -> list[tuple[int, str]]:
+        with suppress(sqlite3.OperationalError):  # no such table yet
+            return self.execute("SELECT sequence_number, stage FROM hubline_dead_letter ORDER BY sequence_number")
+        return []
+
+    @property
+    def checkpoint(self) -> int | None:
+        with suppress(sqlite3.OperationalError):
+            for (sequence,) in self.execute("SELECT sequence_number FROM hubline_checkpoint"):
+                return None if sequence is None else int(sequence)
+        return None
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Iterator[Results]:
+    found = Results(tmp_path)
+    yield found
+    found.sink.close()
+
+
+def processor_of(
+    scene: Scene, results: Results, *, owner_id: str = "a", **options: Any
+) -> tuple[Processor, list[HublineError]]:
+    """A processor into the sink, and what its on_error was told."""
+    start = options.pop("start", Position.earliest())
+    options = {"lease": LEASE, "retry": ONCE, "control_thread": False, **options}
+    processor = Processor(
+        scene.hub,
+        scene.store,
+        group=GROUP,
+        start=start,
+        owner_id=owner_id,
+        options=ProcessorOptions(**options),
+        sink=results.sink,
+    )
+    errors: list[HublineError] = []
+    processor.on_error(errors.append)
+    return processor, errors
+
+
+def rows_of(batch: EventBatch) -> pa.Table:
+    """A row an event: its sequence number, and its body as a note."""
+    sequences = batch.arrow.column("sequenceNumber")
+    return pa.table(
+        {"id": sequences, "note": pc.cast(batch.arrow.column("body"), pa.string()), "sequenceNumber": sequences}
+    )
+
+
+def bodies(scene: Scene, *texts: str, key: str | None = None) -> None:
+    for text in texts:
+        scene.hub.append("0", [text.encode()], partition_key=key)
+
+
+class TestRows:
+    @virtual
+    async def test_what_a_handler_returns_is_in_the_table_with_the_checkpoint(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(25)
+        processor, errors = processor_of(scene, results, batch_count_max=10)
+        processor.on_batch(rows_of)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 24)
+
+        assert (results.ids, results.letters, errors) == (list(range(25)), [], [])
+        assert await scene.checkpoint() == 24  # the store follows
+
+    @virtual
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda batch: rows_of(batch).combine_chunks().to_batches()[0],
+            lambda batch: [{"id": event.sequence_number, "note": event.text()} for event in batch],
+        ],
+    )
+    async def test_rows_come_in_any_shape(self, results: Results, make: Callable[[EventBatch], Any]) -> None:
+        scene = Scene()
+        scene.append(5)
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> Any:
+            return make(batch)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 4)
+
+        assert results.ids == list(range(5))
+
+    @virtual
+    async def test_a_handler_may_return_nothing(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(5)
+        processor, _ = processor_of(scene, results)
+        processor.on_batch(lambda batch: None)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 4)
+
+        assert results.ids == []
+
+    @virtual
+    async def test_what_is_no_row_stops_the_partition(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(5)
+        processor, errors = processor_of(scene, results)
+        processor.on_batch(lambda batch: 17)
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], SinkError)
+        assert "returned int" in str(errors[0])
+        assert results.checkpoint is None
+
+    @virtual
+    async def test_events_one_by_one(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(6)
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_event
+        async def handle(event: Event) -> Any:
+            number = event.sequence_number
+            return None if number == 3 else {"id": number} if number % 2 else [{"id": number}, {"id": 100 + number}]
+
+        async with processor:
+            await until(lambda: results.checkpoint == 5)
+
+        assert results.ids == [0, 1, 2, 4, 5, 100, 102, 104]
+
+    @virtual
+    async def test_the_sinks_checkpoint_is_where_a_partition_starts(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(10)
+        await scene.set_checkpoint(8)  # the store is ahead, and is not asked
+        key = scene.group.partition("0")
+        results.sink.open(key, 0).commit(Checkpoint(key, scene.hub.offset_of(3), 3))
+        processor, _ = processor_of(scene, results)
+        processor.on_batch(rows_of)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 9)
+
+        assert results.ids == [4, 5, 6, 7, 8, 9]
+
+    @virtual
+    async def test_the_end_is_written_down_in_the_sink(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, _ = processor_of(scene, results, start=Position.latest())
+        processor.on_batch(rows_of)
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+            scene.append(2)
+            await until(lambda: results.checkpoint == 5)
+
+        assert results.ids == [4, 5]
+
+    @virtual
+    async def test_starting_before_what_the_sink_has_is_an_error(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(4)
+        key = scene.group.partition("0")
+        results.sink.open(key, 0).commit(Checkpoint(key, scene.hub.offset_of(2), 2))
+        processor, errors = processor_of(scene, results)
+        processor.on_batch(rows_of)
+
+        @processor.on_assigned
+        async def back(partition: PartitionContext) -> None:
+            partition.start_at(Position.earliest())
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert "set the sink's checkpoint back" in str(errors[0])
+        assert results.ids == []
+
+    @virtual
+    async def test_a_checkpoint_by_hand_is_refused(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, errors = processor_of(scene, results, on_failure="stop")
+
+        @processor.on_batch
+        async def handle(batch: EventBatch, partition: PartitionContext) -> pa.Table:
+            await partition.checkpoint()
+            return rows_of(batch)
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0].__cause__, ProcessorError)
+        assert results.checkpoint is None
+
+
+class TestTransaction:
+    @virtual
+    @pytest.mark.parametrize("is_async", [True, False])
+    async def test_a_handler_writes_by_its_own_sql(self, results: Results, is_async: bool) -> None:
+        scene = Scene()
+        scene.append(5)
+        processor, _ = processor_of(scene, results)
+        insert = "INSERT INTO results (id) VALUES (?)"
+
+        async def handle_async(batch: EventBatch, tx: AsyncTransaction) -> None:
+            for event in batch:
+                await tx.execute(insert, (event.sequence_number,))
+            assert await tx.execute("SELECT count(*) FROM results") == [(len(batch),)]
+
+        def handle_plain(batch: EventBatch, tx: Transaction) -> None:
+            for event in batch:
+                tx.execute(insert, (event.sequence_number,))
+
+        processor.on_batch(handle_async if is_async else handle_plain)
+        async with processor:
+            await until(lambda: results.checkpoint == 4)
+
+        assert results.ids == list(range(5))
+
+    @virtual
+    async def test_what_a_failing_handler_did_is_undone(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(8)
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_batch
+        async def handle(batch: EventBatch, partition: PartitionContext, tx: AsyncTransaction) -> None:
+            for event in batch:
+                await tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+                if event.sequence_number == 5:
+                    raise ValueError("five")
+
+        async with processor:
+            await until(lambda: results.checkpoint == 7)
+
+        assert (results.ids, results.letters) == ([0, 1, 2, 3, 4, 6, 7], [(5, "handler")])
+
+    @virtual
+    async def test_single_events_too(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(6)
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            await tx.execute("INSERT INTO results (id) VALUES (?)", [event.sequence_number])
+            if event.sequence_number in (0, 4):
+                raise ValueError("no")
+
+        async with processor:
+            await until(lambda: results.checkpoint == 5)
+
+        assert (results.ids, results.letters) == ([1, 2, 3, 5], [(0, "handler"), (4, "handler")])
+
+    @virtual
+    async def test_a_refused_event_takes_its_own_sql_with_it(self, results: Results) -> None:
+        results.execute("CREATE TABLE sums (id INTEGER)")
+        scene = Scene()
+        bodies(scene, "a", "b", "bad", "d")
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_batch
+        async def handle(batch: EventBatch, tx: AsyncTransaction) -> pa.Table:
+            for event in batch:
+                await tx.execute("INSERT INTO sums (id) VALUES (?)", [event.sequence_number])
+            return rows_of(batch)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+
+        assert (results.ids, results.letters) == ([0, 1, 3], [(2, "sink")])
+        assert results.execute("SELECT id FROM sums") == [(0,), (1,), (3,)]
+
+    @virtual
+    async def test_a_statement_that_the_database_cannot_run_blames_no_event(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, errors = processor_of(scene, results)
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            await tx.execute("INSERT INTO nowhere VALUES (1)")
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], HandlerFailed)
+        assert (results.letters, results.checkpoint) == ([], None)
+
+    def test_tx_needs_a_sink(self, tmp_path: Path) -> None:
+        @virtual
+        async def scenario() -> None:
+            processor = Scene().bare()
+
+            @processor.on_batch
+            async def handle(batch: EventBatch, tx: AsyncTransaction) -> None: ...
+
+            with pytest.raises(ConfigError, match="sink=SqlSink"):
+                await processor.start()
+
+        scenario()
+
+
+class TestDeadLetters:
+    @virtual
+    async def test_failing_events_are_kept_and_the_rest_is_written(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(20)
+        told: list[DeadLetter] = []
+        processor, errors = processor_of(scene, results, retry=RetryPolicy(attempts_max=3, backoff_seconds=0.1))
+        processor.on_dead_letter(told.append)
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> pa.Table:
+            if {3, 11} & set(batch.arrow.column("sequenceNumber").to_pylist()):
+                raise ValueError("cannot")
+            return rows_of(batch)
+
+        async with processor:
+            await until(lambda: results.checkpoint == 19 and len(told) == 2)
+
+        assert results.ids == [number for number in range(20) if number not in (3, 11)]
+        assert (results.letters, errors) == ([(3, "handler"), (11, "handler")], [])
+
+    @virtual
+    async def test_an_event_is_retried_by_policy_first(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(3)
+        processor, _ = processor_of(scene, results, retry=RetryPolicy(attempts_max=3, backoff_seconds=0.1))
+        calls: list[int] = []
+
+        @processor.on_event
+        async def handle(event: Event) -> dict[str, int]:
+            calls.append(event.sequence_number)
+            if (event.sequence_number == 1 and calls.count(1) < 3) or event.sequence_number == 2:
+                raise ValueError("not yet")
+            return {"id": event.sequence_number}
+
+        async with processor:
+            await until(lambda: results.checkpoint == 2)
+
+        assert calls == [0, 1, 1, 1, 2, 2, 2]
+        assert (results.ids, results.letters) == ([0, 1], [(2, "handler")])
+        assert results.execute("SELECT attempts FROM hubline_dead_letter") == [(3,)]
+
+    @virtual
+    @pytest.mark.parametrize("is_traced", [True, False])
+    async def test_rows_that_the_database_refuses_are_traced_to_their_events(
+        self, results: Results, is_traced: bool
+    ) -> None:
+        """By their sequence numbers; without these, by handing over halves of the batch."""
+        scene = Scene()
+        bodies(scene, "a", "bad", "c", "d", "e", "bad", "g")
+        processor, errors = processor_of(scene, results, batch_count_max=100, batch_wait_seconds=1)
+        seen: list[int] = []
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> pa.Table:
+            seen.append(len(batch))
+            rows = rows_of(batch)
+            return rows if is_traced else rows.drop_columns("sequenceNumber")
+
+        async with processor:
+            await until(lambda: results.checkpoint == 6)
+
+        assert (results.ids, results.letters, errors) == ([0, 2, 3, 4, 6], [(1, "sink"), (5, "sink")], [])
+        assert (seen == [7]) is is_traced
+
+    @virtual
+    async def test_values_that_make_no_column_are_traced_too(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, _ = processor_of(scene, results)
+
+        @processor.on_event
+        async def handle(event: Event) -> dict[str, object]:
+            return {"id": event.sequence_number, "note": "lone \ud800" if event.sequence_number == 2 else "fine"}
+
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+
+        assert (results.ids, results.letters) == ([0, 1, 3], [(2, "sink")])
+
+    @virtual
+    async def test_on_failure_stop_keeps_nothing_and_stops(self, results: Results) -> None:
+        scene = Scene()
+        bodies(scene, "a", "bad")
+        processor, errors = processor_of(scene, results, on_failure=FailureChoice.STOP)
+        processor.on_batch(rows_of)
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], SinkError)
+        assert (results.ids, results.letters, results.checkpoint) == ([], [], None)
+
+    @virtual
+    async def test_a_dropped_table_stops_the_partition_until_it_is_back(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(3)
+        processor, errors = processor_of(scene, results)
+        processor.on_batch(rows_of)
+        async with processor:
+            await until(lambda: results.checkpoint == 2)
+            results.execute("DROP TABLE results")
+            scene.append(3)
+            await until(lambda: errors)
+            results.execute("CREATE TABLE results (id INTEGER PRIMARY KEY, note TEXT)")
+            await until(lambda: results.checkpoint == 5)
+
+        assert isinstance(errors[0], SinkError)
+        assert (results.ids, results.letters) == ([3, 4, 5], [])
+
+
+class TestLimits:
+    @virtual
+    @pytest.mark.parametrize(
+        ("options", "bad", "limit"),
+        [
+            ({"dead_letters_in_row_max": 5}, range(10, 16), "in a row"),
+            ({"dead_letter_ratio_max": 0.1}, range(0, 200, 5), "ratio"),
+            ({"dead_letters_per_minute_max": 3}, (1, 50, 90, 150), "per minute"),
+        ],
+    )
+    async def test_too_many_stop_the_partition_and_nothing_of_the_batch_counts(
+        self, results: Results, options: dict[str, Any], bad: range, limit: str
+    ) -> None:
+        scene = Scene()
+        scene.append(200)
+        processor, errors = processor_of(scene, results, batch_count_max=200, batch_wait_seconds=1, **options)
+
+        @processor.on_event
+        async def handle(event: Event) -> dict[str, int]:
+            if event.sequence_number in bad:
+                raise ValueError("no")
+            return {"id": event.sequence_number}
+
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], DeadLetterLimit)
+        assert errors[0].limit == limit
+        assert (results.ids, results.letters, results.checkpoint) == ([], [], None)
+
+    @virtual
+    async def test_as_many_as_allowed_pass(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(200)
+        processor, errors = processor_of(scene, results, dead_letters_in_row_max=5, dead_letters_per_minute_max=5)
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if 10 <= event.sequence_number < 15:
+                raise ValueError("no")
+
+        async with processor:
+            await until(lambda: results.checkpoint == 199)
+
+        assert (len(results.letters), errors) == (5, [])
+
+
+class TestQuarantine:
+    @virtual
+    @pytest.mark.parametrize("by", ["event", "batch", "sink"])
+    async def test_later_events_of_a_failed_key_follow_it(self, results: Results, by: str) -> None:
+        scene = Scene()
+        bodies(scene, "a", key="x")
+        bodies(scene, "bad", key="y")
+        bodies(scene, "b", key="x")
+        bodies(scene, "c", key="y")
+        processor, _ = processor_of(scene, results, quarantine_keys=True, batch_wait_seconds=1)
+
+        async def each(event: Event) -> dict[str, object]:
+            if event.body == b"bad":
+                raise ValueError("bad")
+            return {"id": event.sequence_number}
+
+        async def all_at_once(batch: EventBatch) -> pa.Table:
+            if by == "batch" and b"bad" in batch.bodies:
+                raise ValueError("bad")
+            return rows_of(batch)
+
+        if by == "event":
+            processor.on_event(each)
+        else:
+            processor.on_batch(all_at_once)
+        async with processor:
+            await until(lambda: results.checkpoint == 3)
+            bodies(scene, "d", key="y")
+            bodies(scene, "e")
+            await until(lambda: results.checkpoint == 5)
+
+        stage = "sink" if by == "sink" else "handler"
+        assert results.ids == [0, 2, 5]
+        assert results.letters == [(1, stage), (3, "quarantine"), (4, "quarantine")]
+
+    @virtual
+    async def test_a_key_is_free_again_when_none_of_it_waits(self, results: Results) -> None:
+        scene = Scene()
+        bodies(scene, "bad", key="y")
+        processor, _ = processor_of(scene, results, quarantine_keys=True)
+        processor.on_batch(rows_of)
+        async with processor:
+            await until(lambda: results.checkpoint == 0)
+            results.execute("UPDATE hubline_dead_letter SET state = 'redriven'")
+            bodies(scene, "b", key="y")
+            await until(lambda: results.checkpoint == 1)
+
+        assert results.ids == [1]
+
+
+class TestOwners:
+    @virtual
+    async def test_an_owner_that_was_fenced_in_the_sink_writes_nothing(self, results: Results) -> None:
+        scene = Scene()
+        processor, errors = processor_of(scene, results)
+        processor.on_batch(rows_of)
+        async with processor:
+            await until(lambda: processor.partitions)
+            results.sink.open(scene.group.partition("0"), 50)
+            scene.append(3)
+            await until(lambda: results.checkpoint == 2)
+            assert processor.partitions[0].epoch > 50  # it claimed the partition anew, above the fence
+
+        assert any(isinstance(error, Fenced) for error in errors)
+        assert results.ids == [0, 1, 2]
+
+    @virtual
+    async def test_hand_overs_write_every_event_once(self, results: Results) -> None:
+        scene = Scene(3)
+        processors = [processor_of(scene, results, owner_id=name)[0] for name in "ab"]
+        for processor in processors:
+            processor.on_batch(
+                lambda batch: [{"note": f"{batch.partition}/{event.sequence_number}"} for event in batch]
+            )
+        await processors[0].start()
+        for number in range(40):
+            if number == 10:
+                await processors[1].start()
+            if number == 30:
+                await processors[0].stop()
+            scene.append(3, partition=str(number % 3))
+            await until(lambda: True)
+        total = 3 * 40
+        await until(lambda: results.execute("SELECT count(*) FROM results") == [(total,)])
+        await processors[1].stop()
+
+        assert len({note for (note,) in results.execute("SELECT note FROM results")}) == total
+
+    @virtual
+    async def test_without_a_sink_events_come_one_by_one_too(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(5)
+        processor = scene.bare(retry=ONCE, on_failure="dead_letter")
+        seen: list[int] = []
+        letters: list[DeadLetter] = []
+        processor.on_dead_letter(letters.append)
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if event.sequence_number == 2:
+                raise ValueError("no")
+            seen.append(event.sequence_number)
+
+        async with processor:
+            await until(lambda: 4 in seen)
+
+        assert (seen, [letter.event.sequence_number for letter in letters]) == ([0, 1, 3, 4], [2])
+        assert await scene.checkpoint() == 4
