@@ -219,7 +219,7 @@ main(sys.argv[1:])
     args = ("checkpoints", "migrate", container, "--delete-old", "--yes")
     killed = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (sequences(blobs), sequences(blobs, FORK)) == ({"0": 9, "1": 9}, {"1": 9, "2": 9})
+    assert (sequences(blobs), sequences(blobs, FORK)) == ({"0": 9, "1": 9, "2": 9}, {"1": 9, "2": 9})
     assert cli(*args).code == 0
     assert (sequences(blobs), sequences(blobs, FORK)) == ({"0": 9, "1": 9, "2": 9}, {})
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from hubline.cli import copying
 from hubline.cli.copying import Kind, Side, move_forward, plan_steps
 from hubline.cli.exits import ExitCode
 from hubline.config import Secret
@@ -195,6 +196,21 @@ def test_a_partition_that_somebody_reads_is_left_alone(cli: Cli, hub: str, sourc
     assert result.code == ExitCode.FAILED
     assert steps(result) == {"0": "owned", "1": "set"}
     assert "living reads it" in result.json_lines[0]["why"]
+    assert sequences(target) == {"1": 7}
+
+
+def test_a_partition_claimed_while_the_question_is_open_is_left_alone(
+    cli: Cli, hub: str, source: Group, target: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(source, p0=7, p1=7)
+
+    def claimed_meanwhile(*_args: object, **_kwargs: object) -> None:
+        run(target, target.store.claim_ownership([Ownership(target.key.partition("0"), "quick", epoch=1)]))
+
+    monkeypatch.setattr(copying, "confirm", claimed_meanwhile)
+    result = cli("checkpoints", "copy", hub, *between(source, target), "--json")
+    assert result.code == ExitCode.FAILED
+    assert steps(result) == {"0": "owned", "1": "set"}
     assert sequences(target) == {"1": 7}
 
 

@@ -273,7 +273,7 @@ def test_a_slow_answer_is_no_skew() -> None:
         clock = ClockFacts(NOW, NOW + timedelta(seconds=store_seconds), NOW + timedelta(seconds=60))
         assert clock.skew_seconds == 0
     assert ClockFacts(NOW, NOW + timedelta(seconds=70), NOW + timedelta(seconds=60)).skew_seconds == 10
-    assert ClockFacts(NOW, NOW - timedelta(seconds=7), NOW, resolution_seconds=1).skew_seconds == -6
+    assert ClockFacts(NOW, NOW - timedelta(seconds=7), NOW + timedelta(seconds=60)).skew_seconds == -7
 
 
 def test_an_event_from_the_future_tells_of_the_hubs_clock() -> None:

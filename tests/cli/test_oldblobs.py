@@ -7,10 +7,16 @@ import json
 import pytest
 
 from hubline.cli.copying import Kind, Side
-from hubline.cli.doctor.blobs import BlobSettings, check_old_blobs, check_settings, soft_delete_days
+from hubline.cli.doctor.blobs import (
+    BlobSettings,
+    check_neighbours,
+    check_old_blobs,
+    check_settings,
+    soft_delete_days,
+)
 from hubline.cli.doctor.findings import Severity
 from hubline.cli.migrating import plan_moves
-from hubline.cli.oldblobs import Lease, OldBlob, OldPartition, partitions_of, read_lease, sort_out
+from hubline.cli.oldblobs import Lease, OldBlob, OldPartition, groups_in, partitions_of, read_lease, sort_out
 from hubline.model import Checkpoint, GroupKey, Ownership
 from hubline.stores.blob import Blob
 from hubline.stores.blob.records import Damage
@@ -179,6 +185,15 @@ def test_forks_of_the_group_are_a_warning_and_those_of_others_a_note() -> None:
     assert (other.code, other.severity, other.where) == ("blob.old-others", Severity.NOTE, str(GROUP))
     (fine,) = check_old_blobs(GROUP, [])
     assert fine.severity is Severity.OK
+
+
+def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:
+    there = frozenset(groups_in([blob(f"{FORK}/checkpoint/0"), blob("hubline/a/b/c/member/0"), blob("x/y")]))
+    assert there == {GROUP}
+    (finding,) = check_neighbours(GroupKey("ns", "orders", "g"), there)
+    assert (finding.code, finding.where) == ("blob.neighbours", str(GROUP))
+    assert check_neighbours(GroupKey(*(name.upper() for name in FORK.split("/"))), there) == []
+    assert check_neighbours(GROUP, frozenset()) == []
 
 
 @pytest.mark.parametrize(

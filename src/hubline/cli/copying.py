@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,7 +20,7 @@ from hubline.config import DEFAULT_GROUP, SqliteAddress, parse_store, validate_g
 from hubline.errors import ConfigError, Fenced, HubError, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
-    from hubline.model import Checkpoint, GroupKey, Ownership
+    from hubline.model import Checkpoint, GroupKey, GroupState, Ownership
     from hubline.ports import CheckpointStore, Hub
 
 # As long as the slowest of the official SDKs waits before it counts an owner as gone, and longer than our own lease.
@@ -158,9 +158,12 @@ def _step(partition: str, source: Side, target: Side, group: GroupKey, *, overwr
     if kind is Kind.MENDED and not overwrite:
         return Step(partition, Kind.DAMAGED, checkpoint, before, why)
     if kind in CHANGES and owner is not None and not overwrite:
-        why = f"{owner.owner_id} reads it, and renewed it {owner.age_seconds:.0f} s ago"
-        return Step(partition, Kind.OWNED, checkpoint, before, why)
+        return Step(partition, Kind.OWNED, checkpoint, before, _read_by(owner))
     return Step(partition, kind, checkpoint, before, why, takes=owner is not None)
+
+
+def _read_by(owner: Ownership) -> str:
+    return f"{owner.owner_id} reads it, and renewed it {owner.age_seconds:.0f} s ago"
 
 
 def _kind(source: Checkpoint, before: Checkpoint | None, *, is_damaged: bool) -> Kind:
@@ -219,6 +222,13 @@ async def look_at(store: CheckpointStore, group: GroupKey, hub: Hub | None = Non
     )
 
 
+def living_owners(state: GroupState) -> dict[str, Ownership]:
+    """Who reads which partition, as far as anybody can tell."""
+    return {
+        each.key.partition: each for each in state.ownerships if each.owner_id and each.age_seconds <= LIVING_SECONDS
+    }
+
+
 def _is_whole(checkpoint: Checkpoint) -> bool:
     return bool(checkpoint.offset) and checkpoint.last_sequence is not None
 
@@ -241,21 +251,33 @@ async def _completed(checkpoint: Checkpoint, hub: Hub | None) -> Checkpoint | No
 
 
 async def _apply(job: _Job, steps: Sequence[Step]) -> list[Step]:
-    # Dying in between leaves some partitions copied and the others as they were; doing it again copies the rest.
     async with using_store(job.target) as target:
-        return [await do_step(target, each) if each.kind in CHANGES else each for each in steps]
+        return await do_steps(target, steps)
 
 
-async def do_step(target: CheckpointStore, step: Step) -> Step:
-    """Writes what the step says; one that somebody came in the way of is given back as failed."""
-    assert step.source is not None  # noqa: S101 (only a refused step has none)
+async def do_steps(target: CheckpointStore, steps: Sequence[Step]) -> list[Step]:
+    """Does the steps of one group that change something, and gives all of them back as they went.
+
+    People take their time to answer: a partition that somebody began to read meanwhile is left alone.
+    """
+    changes = [each.source.key.group_key for each in steps if each.kind in CHANGES and each.source]
+    owners = living_owners(await target.list_ownership(changes[0])) if changes else {}
+    # Dying in between leaves some partitions copied and the others as they were; doing it again copies the rest.
+    return [await _do(target, each, owners.get(each.partition)) for each in steps]
+
+
+async def _do(target: CheckpointStore, step: Step, owner: Ownership | None) -> Step:
+    if step.kind not in CHANGES or step.source is None:
+        return step
     if step.takes or step.kind in (Kind.BACK, Kind.MENDED):
         await target.reset_checkpoint(step.source.key, step.source)
         return step
+    if owner is not None:
+        return replace(step, kind=Kind.OWNED, why=_read_by(owner))
     try:
         await move_forward(target, step.source)
     except (Fenced, RecordDamaged) as problem:
-        return Step(step.partition, Kind.FAILED, step.source, step.before, str(problem))
+        return replace(step, kind=Kind.FAILED, why=str(problem))
     return step
 
 

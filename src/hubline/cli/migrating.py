@@ -18,7 +18,7 @@ from hubline.cli.copying import (
     Kind,
     Side,
     Step,
-    do_step,
+    do_steps,
     look_at,
     plan_steps,
     sequence_of,
@@ -120,7 +120,9 @@ async def _plan(store: str, prefix: str) -> list[Move]:
     from hubline.cli.oldblobs import find_old
 
     async with using_store(store) as opened:
-        found = await find_old(_blobs(opened).container, prefix=prefix, living_seconds=LIVING_SECONDS)
+        container = _blobs(opened).container
+        listed, _ = await container.list(prefix)
+        found = await find_old(container, listed, living_seconds=LIVING_SECONDS)
         moves: list[Move] = []
         for group, olds in groupby(found, key=lambda each: each.key.group_key):
             moves += plan_moves(group, list(olds), await look_at(opened, group))
@@ -129,12 +131,14 @@ async def _plan(store: str, prefix: str) -> list[Move]:
 
 async def _apply(store: str, moves: Sequence[Move], *, delete_old: bool) -> list[Move]:
     # Dying anywhere leaves the old blobs of what was not moved: doing it again moves and deletes the rest.
+    done: list[Move] = []
     async with using_store(store) as opened:
-        done: list[Move] = []
-        for move in moves:
-            step = await do_step(opened, move.step) if move.step.kind in CHANGES else move.step
-            moved = replace(move, step=step)
-            done.append(await _cleared(_blobs(opened), moved) if delete_old and moved.is_deletable else moved)
+        for _, in_group in groupby(moves, key=lambda each: each.old.key.group_key):
+            group = list(in_group)
+            steps = await do_steps(opened, [each.step for each in group])
+            done += [replace(move, step=step) for move, step in zip(group, steps, strict=True)]
+        if delete_old:
+            done = [await _cleared(_blobs(opened), each) if each.is_deletable else each for each in done]
     return done
 
 

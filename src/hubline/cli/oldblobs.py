@@ -109,9 +109,19 @@ class OldPartition:
     damage: str | None
 
 
-async def find_old(container: Container, *, prefix: str = "", living_seconds: float) -> list[OldPartition]:
-    """Every partition of which a container holds an old checkpoint, in the order of their keys."""
-    blobs, _ = await container.list(prefix)
+def groups_in(blobs: Iterable[Blob]) -> set[GroupKey]:
+    """The groups that have owners or checkpoints there, in lower case."""
+    groups: set[GroupKey] = set()
+    for blob in blobs:
+        match blob.name.rsplit("/", 4):
+            case [namespace, hub, group, "checkpoint" | "ownership", partition]:
+                if not blob.name.startswith(OWN_PREFIX) and (key := _key(namespace, hub, group, partition)):
+                    groups.add(key.group_key)
+    return groups
+
+
+async def find_old(container: Container, blobs: Iterable[Blob], *, living_seconds: float) -> list[OldPartition]:
+    """Every partition of which one of the blobs is an old checkpoint, in the order of their keys."""
     old = sort_out(blobs)
     bodies = await together(lambda each: container.read(each.blob.name), old.leases)
     return partitions_of(old, bodies, living_seconds=living_seconds)

@@ -33,7 +33,10 @@ HubArgument = Annotated[
 StoreOption = Annotated[
     str,
     option(
-        "--store", "The checkpoint store: sqlite:///PATH, postgresql://..., env:NAME or file:PATH.", metavar="STORE"
+        "--store",
+        "The checkpoint store: sqlite:///PATH, postgresql://..., https://ACCOUNT.blob.core.windows.net/CONTAINER, "
+        "env:NAME or file:PATH.",
+        metavar="STORE",
     ),
 ]
 GroupOption = Annotated[str, option("--group", "The consumer group.", metavar="GROUP")]

@@ -5,13 +5,17 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from hubline.cli.doctor.findings import Finding, note, ok, warning
 from hubline.cli.oldblobs import OldPartition
 from hubline.cli.show import counted
 from hubline.model import GroupKey
 
-_MIGRATE = "stop who writes them, then `hubline checkpoints migrate STORE`"
+# Enough to see what the container is for.
+GROUPS_SHOWN_MAX: Final = 5
+
+_MIGRATE: Final = "stop who writes them, then `hubline checkpoints migrate STORE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +24,25 @@ class BlobSettings:
 
     soft_delete_days: int | None
     has_versions: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """What is in the whole container: groups, in lower case, and old blobs."""
+
+    groups: frozenset[GroupKey]
+    olds: tuple[OldPartition, ...]
+
+
+def check_neighbours(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
+    """A container that knows others and not this group is likely the wrong one, or a name is misspelled."""
+    own = GroupKey(group.namespace.lower(), group.hub.lower(), group.group.lower())
+    if own in groups or not groups:
+        return []
+    where = ", ".join(sorted(map(str, groups))[:GROUPS_SHOWN_MAX])
+    what = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
+    mend = "before the first start that is so; else correct the container, the hub's name or the group"
+    return [warning("blob.neighbours", what, where=where, mend=mend)]
 
 
 def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Finding]:

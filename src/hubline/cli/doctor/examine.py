@@ -12,14 +12,21 @@ from typing import Final, TypeVar
 
 from hubline import errors
 from hubline.cli.copying import LIVING_SECONDS
-from hubline.cli.doctor.blobs import BlobSettings, check_old_blobs, check_settings, soft_delete_days
+from hubline.cli.doctor.blobs import (
+    BlobSettings,
+    ContainerFacts,
+    check_neighbours,
+    check_old_blobs,
+    check_settings,
+    soft_delete_days,
+)
 from hubline.cli.doctor.checkpoints import check_checkpoints
 from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
 from hubline.cli.doctor.group import check_group
 from hubline.cli.doctor.intervals import check_clock, check_hub_clock, check_lease, check_sdk_intervals, check_speed
 from hubline.cli.lag import peek
-from hubline.cli.oldblobs import find_old
+from hubline.cli.oldblobs import find_old, groups_in
 from hubline.cli.session import LOOKING_GROUP, together
 from hubline.cli.show import counted
 from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
@@ -205,9 +212,10 @@ class _Visit:
         settings = await self._wonder("blob.settings", "the account's settings", _blob_settings(store.container, group))
         self.findings += check_settings(settings) if settings else []
         self._tell("looking for old blobs")
-        finding = find_old(store.container, living_seconds=LIVING_SECONDS)
-        olds = await self._wonder("blob.layout", "whether there are old blobs", finding)
-        self.findings += [] if olds is None else check_old_blobs(group, olds)
+        found = await self._wonder("blob.layout", "what else is in the container", _container_facts(store.container))
+        if found is not None:
+            self.findings += check_old_blobs(group, found.olds)
+            self.findings += check_neighbours(group, found.groups)
 
     # Asking --------------------------------------------------------------------------------------------------------
 
@@ -304,6 +312,14 @@ async def _blob_settings(container: Container, group: GroupKey) -> BlobSettings:
     return BlobSettings(
         soft_delete_days=None if properties is None else soft_delete_days(properties),
         has_versions=await container.keeps_versions(group_prefix(group)),
+    )
+
+
+async def _container_facts(container: Container) -> ContainerFacts:
+    blobs, _ = await container.list("")
+    return ContainerFacts(
+        groups=frozenset(groups_in(blobs)),
+        olds=tuple(await find_old(container, blobs, living_seconds=LIVING_SECONDS)),
     )
 
 

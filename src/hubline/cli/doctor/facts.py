@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from hubline.model import Checkpoint, GroupKey, GroupState, HubProperties, PartitionProperties
 
@@ -26,13 +26,12 @@ class ClockFacts:
     asked_at: datetime
     store_time: datetime
     answered_at: datetime
-    resolution_seconds: float = 0.0
 
     @property
     def skew_seconds(self) -> float:
         """How far the store is certainly ahead of this machine (negative: behind), whenever it looked at its clock."""
         earliest = (self.store_time - self.answered_at).total_seconds()
-        latest = (self.store_time - self.asked_at + timedelta(seconds=self.resolution_seconds)).total_seconds()
+        latest = (self.store_time - self.asked_at).total_seconds()
         if earliest > 0:
             return earliest
         return min(latest, 0.0)

@@ -17,7 +17,7 @@ SDK_EXPIRY_SECONDS_MIN: Final = 60.0
 # A renewal that takes this part of its interval leaves no time for a second try before the next one is due.
 SLOW_SHARE_MAX: Final = 0.5
 
-# Less is between two machines that are set by the same time service on a bad day.
+# Less is between machines that are set by a time service, on a bad day; and blob storage tells whole seconds.
 SKEW_NOTE_SECONDS: Final = 5.0
 # A third of what Go, the strictest SDK, waits before it counts an owner as gone.
 SKEW_WARNING_SECONDS: Final = 20.0
