@@ -156,6 +156,16 @@ def test_a_proxy_that_refuses_is_quoted(answer: bytes) -> None:
     asyncio.run(check())
 
 
+def test_a_proxy_that_is_not_there_is_named() -> None:
+    async def check() -> None:
+        async with serving(echo) as port:
+            pass
+        with pytest.raises(HubUnavailable, match=f"proxy 127.0.0.1:{port}, which HTTPS_PROXY names"):
+            await network._through_proxy(Proxy("127.0.0.1", port), Endpoint("far.away", 5671))
+
+    asyncio.run(check())
+
+
 def test_a_place_where_nobody_listens_is_named() -> None:
     async def check() -> None:
         async with serving(echo) as port:

@@ -8,10 +8,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from hubline.amqp.endpoint import feeds
+from hubline.amqp.outgoing import encode_deliveries
 from hubline.errors import (
     AccessDenied,
+    HubDamaged,
     HubError,
     HubNotFound,
     HubUnavailable,
@@ -19,9 +23,8 @@ from hubline.errors import (
     ReaderStolen,
 )
 from hubline.hubs.eventhubs import EventHubsHub, receiver, service
-from hubline.hubs.eventhubs.ranges import read_range
 from hubline.hubs.local import LocalHub
-from hubline.model import EventBatch, Position, outgoing
+from hubline.model import Position, outgoing
 from hubline.ports import Hub, Receiver
 from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
 
@@ -355,30 +358,30 @@ class TestLargeEvents:
         run(check())
 
 
-class TestRanges:
-    def test_a_range_is_read_from_after_its_start_to_its_end(self, tmp_path: Path) -> None:
-        async def check() -> None:
-            name = await new_hub(tmp_path)
-            async with serving(tmp_path) as port, connected(port, name) as hub:
-                await send(hub, 0, 100)
-                for after, last, expected in [(-1, 99, range(100)), (9, 20, range(10, 21)), (50, 50, range(0))]:
-                    batches: list[EventBatch] = [
-                        batch
-                        async for batch in read_range(hub, "0", group=GROUP, after_sequence=after, last_sequence=last)
-                    ]
-                    found = [number for batch in batches for number in batch.arrow.column("sequenceNumber").to_pylist()]
-                    assert found == list(expected)
+class TestDamage:
+    @pytest.mark.parametrize("size", [20, 100_000], ids=["together", "one by one"])
+    def test_an_event_that_cannot_be_read_stops_its_partition_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        def damaged(events: pa.RecordBatch, *place: Any, **details: Any) -> list[bytes]:
+            frames = [bytes(part) for part in encode_deliveries(events, *place, **details)]
+            is_damaged = events.column("partition")[0].as_py() == "0"
+            return [part.replace(b"x-opt-sequence", b"x-opt-nonsense") for part in frames] if is_damaged else frames
 
-        run(check())
-
-    def test_a_range_that_the_partition_does_not_hold_is_refused(self, tmp_path: Path) -> None:
         async def check() -> None:
-            name = await new_hub(tmp_path)
+            monkeypatch.setattr(feeds, "encode_deliveries", damaged)
+            name = await new_hub(tmp_path, 2)
             async with serving(tmp_path) as port, connected(port, name) as hub:
-                await send(hub, 0, 3)
-                with pytest.raises(PositionInvalid):
-                    async for _ in read_range(hub, "0", group=GROUP, after_sequence=-1, last_sequence=3):
-                        pass
+                for partition in ("0", "1"):
+                    await (await hub.open_sender()).send(outgoing([bytes(size)] * 20), partition=partition)
+                bad = await opened(hub)
+                for _ in range(2):  # and none is passed over
+                    with pytest.raises(HubDamaged, match=r"x-opt-offset > '-1': message 1 .* x-opt-sequence-number"):
+                        await bad.receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+                connection = hub._service._life.connection  # type: ignore[union-attr]
+                good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
+                assert await sequences(good, 20) == list(range(20))
+                assert hub._service._life.connection is connection  # type: ignore[union-attr]
 
         run(check())
 

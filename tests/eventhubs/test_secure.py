@@ -71,6 +71,42 @@ class TestTls:
 
         asyncio.run(check())
 
+    @pytest.mark.parametrize("is_lost", [False, True], ids=["whole", "cut"])
+    def test_a_proxy_carries_tls_and_sees_nothing_of_it(
+        self, tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, is_lost: bool
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        asked: list[bytes] = []
+
+        async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            asked.append(await reader.readuntil(b"\r\n\r\n"))
+            target_reader, target_writer = await asyncio.open_connection("localhost", int(asked[0].split()[1][10:]))
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            if is_lost:
+                target_writer.close()
+                return
+            back = asyncio.create_task(_carry(target_reader, writer))
+            await _carry(reader, target_writer)
+            await back
+
+        async def check() -> None:
+            hub, endpoint, folder = await self.served(tmp_path, certificate)
+            async with serving_streams(proxy) as proxy_port:
+                monkeypatch.setenv("HTTPS_PROXY", f"http://me:secret@127.0.0.1:{proxy_port}")
+                monkeypatch.setenv("NO_PROXY", "")
+                if is_lost:
+                    with pytest.raises(HubUnavailable):
+                        await hub.describe()
+                else:
+                    await round_trip(hub)
+                await hub.close()
+            await endpoint.stop()
+            await folder.close()
+
+        asyncio.run(check())
+        assert asked[0].startswith(b"CONNECT localhost:")
+        assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in asked[0]
+
     async def served(self, root: Path, certificate: tuple[Path, Path]) -> tuple[EventHubsHub, Endpoint, Folder]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*certificate)
@@ -107,3 +143,9 @@ def test_events_come_through_a_websocket(tmp_path: Path) -> None:
             writer.write(frame(2, data))
 
     asyncio.run(check())
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+    writer.close()

@@ -103,8 +103,6 @@ class ServerHandshake:
 
     def __init__(self, is_password_right: Callable[[str, str], bool]) -> None:
         self.is_done = False
-        self.has_password = False
-        """Whether the peer proved by a password who it is."""
         self._is_password_right = is_password_right
         self._is_after_sasl = False
         self._step: Callable[[FrameReader], bytes | None] = self._take_header
@@ -143,10 +141,7 @@ class ServerHandshake:
         if init.mechanism != PLAIN:
             return init.mechanism in MECHANISMS
         _, name, password = (*(init.initial_response or b"").split(b"\0"), b"", b"", b"")[:3]
-        self.has_password = self._is_password_right(
-            name.decode("utf-8", "replace"), password.decode("utf-8", "replace")
-        )
-        return self.has_password
+        return self._is_password_right(name.decode("utf-8", "replace"), password.decode("utf-8", "replace"))
 
 
 def _sasl(reader: FrameReader, expected: type[Expected]) -> Expected | None:

@@ -116,7 +116,12 @@ def proxy_for(endpoint: Endpoint, *, proxies: Callable[[], dict[str, str]] | Non
 
 async def _through_proxy(proxy: Proxy, endpoint: Endpoint) -> socket:
     """A socket that the proxy has connected to the endpoint."""
-    reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+    try:
+        reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
+    except OSError as error:
+        raise HubUnavailable(
+            f"the proxy {proxy.host}:{proxy.port}, which HTTPS_PROXY names, cannot be reached: {error}"
+        ) from error
     # A duplicate outlives the streams, which are only used to talk to the proxy.
     try:
         await _ask_proxy(reader, writer, proxy, endpoint)

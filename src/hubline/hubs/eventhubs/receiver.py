@@ -12,10 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from hubline.amqp.columns import EventDecoder
-from hubline.amqp.errors import AmqpError
+from hubline.amqp.columns import EventDecoder, join_messages
+from hubline.amqp.errors import AmqpDecodeError, AmqpError
 from hubline.amqp.events import read_runtime_metrics
 from hubline.amqp.links import AmqpClosed, Link
 from hubline.amqp.links import Message as Delivered
@@ -32,7 +30,7 @@ from hubline.amqp.performatives import (
 from hubline.amqp.rows import Octets, Positions
 from hubline.amqp.transfers import Deliveries
 from hubline.amqp.types import Described, Symbol
-from hubline.errors import HubError, HubUnavailable, ReaderRefused
+from hubline.errors import HubDamaged, HubError, HubUnavailable, ReaderRefused
 from hubline.hubs.arguments import require_count
 from hubline.hubs.eventhubs.conditions import (
     LINK_REDIRECT,
@@ -116,6 +114,7 @@ class EventHubsReceiver:
         self._lost: HubUnavailable | None = None  # why it had to, last
         self._changed = asyncio.Event()
         self._is_closed = False
+        self._end_sequence: int | None = None
 
     async def open(self) -> None:
         """Attaches, and waits for the first event where only that tells whether the position is good."""
@@ -129,6 +128,14 @@ class EventHubsReceiver:
     @property
     def last_sequence(self) -> int | None:
         return self._last_sequence
+
+    def read_to(self, end_sequence: int) -> None:
+        """Asks for no events from this sequence number on, until told another.
+
+        Who reads a range would otherwise pay for what comes after it: thousands of events are on their way at any time.
+        """
+        self._end_sequence = end_sequence
+        self._supply()
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
         require_count(count_max)
@@ -323,14 +330,14 @@ class EventHubsReceiver:
         if not deliveries.is_settled:
             link.settle(int(deliveries.delivery_ids[0]), int(deliveries.delivery_ids[-1]), Accepted())
         self._decode_rest()
-        self._arrive(link, int((deliveries.ends - deliveries.starts).sum()), len(deliveries))
+        self._arrive(link, int((deliveries.ends - deliveries.starts).sum()), len(deliveries), undecoded=len(deliveries))
         self._decode(deliveries.data, deliveries.starts, deliveries.ends)
 
     def on_message(self, link: Link, message: Delivered) -> None:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
         self._undecoded.append(message.payload)
-        self._arrive(link, len(message.payload), 1)
+        self._arrive(link, len(message.payload), 1, undecoded=len(self._undecoded))
 
     def on_outcome(self, link: Link, delivery_id: int, state: DeliveryState | None) -> None:
         pass  # nothing is sent
@@ -350,38 +357,49 @@ class EventHubsReceiver:
                 self._failed = problem
         self._changed.set()
 
-    def _arrive(self, link: Link, bytes_count: int, count: int) -> None:
+    def _arrive(self, link: Link, bytes_count: int, count: int, *, undecoded: int) -> None:
         self._attempts_count = 0
         self._arrived_bytes += bytes_count
         self._event_bytes += (bytes_count / count - self._event_bytes) / (SIZE_MEMORY if self._event_bytes else 1)
-        self._supply(link)
+        self._supply(link, undecoded=undecoded)
         self._changed.set()
 
     def _decode_rest(self) -> None:
         """Decodes together what came message by message."""
         if self._undecoded:
             messages, self._undecoded = self._undecoded, []
-            ends = np.cumsum([len(message) for message in messages], dtype=np.int64)
-            starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-            self._decode(np.frombuffer(b"".join(messages), np.uint8), starts, ends)
+            self._decode(*join_messages(messages))
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> None:
-        events = EventBatch(self._reading.partition, self._decoder.decode(data, starts, ends))
+        bytes_count = int((ends - starts).sum())
+        try:
+            events = EventBatch(self._reading.partition, self._decoder.decode(data, starts, ends))
+            newest = data[starts[-1] : ends[-1]].tobytes()
+            metrics = read_runtime_metrics(newest, 0, len(newest))
+        except AmqpDecodeError as error:
+            # To go on after it would be to lose it.
+            self._failed = self._failed or self._damaged(error)
+            return
         batch = self._progress.take(events)
-        newest = data[starts[-1] : ends[-1]].tobytes()
-        metrics = read_runtime_metrics(newest, 0, len(newest))
         if metrics is not None:
             self._progress.last_sequence = max(self._progress.last_sequence, metrics.last_sequence)
-        bytes_count = int((ends - starts).sum())
         if len(batch):
             self._arrived.append((batch, bytes_count))
         else:
             self._arrived_bytes -= bytes_count
 
+    def _damaged(self, error: AmqpDecodeError) -> HubDamaged:
+        where = self._reading.where
+        return HubDamaged(
+            f"{where} sends an event that cannot be read, when asked for {self._progress.start.selector}: {error}",
+            hub=where.hub,
+            partition=where.partition,
+        )
+
     # Credit
 
-    def _supply(self, link: Link | None = None) -> None:
-        """Lets as many events come as there is room for, once half of what was allowed has come."""
+    def _supply(self, link: Link | None = None, *, undecoded: int = 0) -> None:
+        """Lets as many events come as there is room for and are wanted, once half of what was allowed has come."""
         link = link or self._link
         if link is None:
             return
@@ -390,7 +408,10 @@ class EventHubsReceiver:
             room = BUFFER_BYTES_MAX - self._arrived_bytes
             # An event that is larger than all the room there is has to come, too, once nothing else is there.
             credit = min(CREDIT_MAX, max(int(room / self._event_bytes), 0 if self._arrived_bytes else 1))
-        if link.credit <= credit // 2:
+        next_sequence = self._progress.start.next_sequence
+        if self._end_sequence is not None and next_sequence is not None:
+            credit = min(credit, max(self._end_sequence - next_sequence - undecoded, 0))
+        if credit and link.credit <= credit // 2:
             link.grant(credit)
 
     def _clear(self) -> None:
