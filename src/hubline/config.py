@@ -194,6 +194,12 @@ class EventHubsAddress:
     emulator: bool = False
     transport: Transport | None = None
 
+    @property
+    def key_namespace(self) -> str:
+        """The namespace as the official SDKs write it into their stores: with the port, if that is not the usual."""
+        usual = AMQP_PORT if self.emulator else AMQPS_PORT
+        return self.namespace if self.port == usual else f"{self.namespace}:{self.port}"
+
     def __str__(self) -> str:
         return f"eventhubs://{self.namespace}/{self.name}"
 
@@ -498,9 +504,7 @@ def _postgres_shown(params: Mapping[str, str]) -> str:
 
 EMULATOR_ACCOUNT: Final = "devstoreaccount1"
 # The same in every emulator, and published: it protects nothing.
-EMULATOR_KEY: Final = Secret(
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
+EMULATOR_KEY: Final = Secret("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
 EMULATOR_ENDPOINT: Final = f"http://127.0.0.1:10000/{EMULATOR_ACCOUNT}"
 BLOB_FORM: Final = "https://ACCOUNT.blob.core.windows.net/CONTAINER"
 

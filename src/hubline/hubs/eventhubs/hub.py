@@ -55,7 +55,7 @@ class EventHubsHub:
 
     @property
     def namespace(self) -> str:
-        return self._address.namespace
+        return self._address.key_namespace
 
     @property
     def name(self) -> str:
