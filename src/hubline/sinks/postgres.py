@@ -79,8 +79,9 @@ _HAS_DEFERRABLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgreli
 _LETTER_TYPES = ["text"] * 4 + ["int8", "text", "timestamptz", "text", "bytea"] + ["text"] * 5 + ["int8", "text"]
 _COPY_LETTERS = f"COPY hubline_dead_letter ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"
 
-# By SQLSTATE: a value out of range or malformed; a constraint; a trigger that raises; a view that does not show it.
-_REFUSALS = ("22", "23", "P0001", "44")
+# By SQLSTATE: a value out of range or malformed; a constraint; a trigger that raises; a view that does not show it;
+# a value too deep or too large.
+_REFUSALS = ("22", "23", "P0001", "44", "54")
 _TABLE_TROUBLES = {
     "42P01": "there is no such table: create it, or open the sink with create=True",
     "3F000": "there is no such schema: create it",

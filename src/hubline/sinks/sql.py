@@ -471,6 +471,7 @@ class Transaction:
         """Undoes everything; never raises. The transaction may be used again, from its beginning."""
         self.refused.clear()
         self._written.clear()
+        self._sink.forget_plans()  # whatever went wrong, the table may be another one by now
         if (connection := self._connection) is None:
             return
         try:

@@ -1,0 +1,335 @@
+"""The sink's table: compared before the first row, made if asked, and never a reason for a stuck partition."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hubline.errors import SinkError, StoreError, StoreUnavailable
+from hubline.sinks import SqlSink
+from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
+from tests.sinks.test_commit import KEY, at
+
+INSTANT = datetime(2026, 11, 15, 1, 2, 3, 456_789, tzinfo=UTC)
+HOSTILE_NAMES = ['drop"; DROP TABLE readings; --', "select", "Ünï ☃", "per cent %s %", "a'b", "{x}", ":y?"]
+
+
+def sequenced(**columns: Any) -> pa.Table:
+    count = len(next(iter(columns.values())))
+    return pa.table({**columns, "sequenceNumber": list(range(count))})
+
+
+class TestComparing:
+    def test_the_error_shows_both(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE readings (id bigint, name text NOT NULL, at timestamp)")
+        partition = database.sink(table="readings").open(KEY, 1)
+
+        with pytest.raises(SinkError) as caught:
+            partition.commit(at(1), pa.table({"id": ["x"], "nam": ["y"]}))
+
+        message = str(caught.value).lower()
+        assert "the table has no column 'nam'" in message
+        assert "'name' of the table must be given" in message
+        assert "'id' is string in the rows and bigint in the table" in message
+        assert "rows:  id string, nam string" in message
+        assert "table: id bigint, name text not null" in message
+        assert database.checkpoint() is None
+
+    def test_a_missing_table_is_said(self, database: SinkDatabase) -> None:
+        with pytest.raises(SinkError, match="there is no table readings.*create=True"):
+            database.sink(table="readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
+
+    def test_columns_with_a_default_may_be_left_out(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE readings (id bigint, kind text NOT NULL DEFAULT 'plain')")
+
+        database.sink(table="readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
+
+        assert database.execute("SELECT id, kind FROM readings") == [(1, "plain")]
+
+    def test_the_sequence_number_is_written_where_the_table_has_it(self, database: SinkDatabase) -> None:
+        database.execute('CREATE TABLE readings (id bigint, "sequenceNumber" bigint)')
+
+        database.sink(table="readings").open(KEY, 1).commit(at(1), sequenced(id=[7]))
+
+        assert database.execute('SELECT id, "sequenceNumber" FROM readings') == [(7, 0)]
+
+    @pytest.mark.parametrize("name", HOSTILE_NAMES)
+    def test_any_name_is_a_name_and_nothing_else(self, database: SinkDatabase, name: str) -> None:
+        database.execute("CREATE TABLE readings (id bigint)")
+        sink = database.sink(table=name, create=True, key=name)
+
+        sink.open(KEY, 1).commit(at(1), pa.table({name: [1, 2, 1]}))
+
+        quoted = '"' + name.replace('"', '""') + '"'
+        assert database.execute(f"SELECT {quoted} FROM {quoted} ORDER BY 1") == [(1,), (2,)]
+        assert database.execute("SELECT count(*) FROM readings") == [(0,)]
+
+    def test_a_schema_may_be_named(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE SCHEMA facts")
+        postgres.execute("CREATE TABLE facts.readings (id bigint)")
+
+        postgres.sink(table="facts.readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
+
+        assert postgres.execute("SELECT id FROM facts.readings") == [(1,)]
+
+
+class TestTypes:
+    def test_postgres_takes_its_types(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute(
+            "CREATE TABLE t (a smallint, b integer, c bigint, d real, e double precision, f numeric(12, 2), g boolean, "
+            "h text, i varchar(9), j jsonb, k json, l bytea, m timestamptz, n timestamp, o date, p time)"
+        )
+        row: dict[str, Any] = {
+            "a": -5, "b": 2**31 - 1, "c": 2**62, "d": 0.5, "e": 0.1, "f": Decimal("-12.34"), "g": True, "h": "☃",
+            "i": "x", "j": '{"a": [1]}', "k": '{"b": 2}', "l": b"\x00\xff", "m": INSTANT,
+            "n": INSTANT.replace(tzinfo=None), "o": date(1969, 7, 20), "p": time(23, 59, 59, 5),
+        }  # fmt: skip
+
+        empty = dict.fromkeys(row)
+        postgres.sink(table="t").open(KEY, 1).commit(at(1), pa.Table.from_pylist([row, empty]))
+
+        found, nothing = postgres.execute("SELECT * FROM t")
+        assert found == tuple({**row, "j": {"a": [1]}, "k": {"b": 2}}.values())
+        assert set(nothing) == {None}
+
+    def test_types_without_a_binary_form_go_as_text(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        postgres.execute(
+            "CREATE TABLE t (a uuid, b inet, c integer[], d mood, e numeric, f bytea, g text, h timestamptz)"
+        )
+        uuid = "11111111-2222-3333-4444-555555555555"
+        row = {
+            "a": uuid,
+            "b": "10.0.0.1",
+            "c": "{1,2}",
+            "d": "ok",
+            "e": 1.5,
+            "f": b"\x00\xff",
+            "g": 'a"b\n\\N',
+            "h": INSTANT,
+        }
+        other = {**dict.fromkeys(row), "g": ""}
+
+        postgres.sink(table="t").open(KEY, 1).commit(at(1), pa.Table.from_pylist([row, other]))
+
+        found, rest = postgres.execute("SELECT a::text, host(b), c, d::text, e, f, g, h FROM t")
+        assert found == (uuid, "10.0.0.1", [1, 2], "ok", Decimal("1.5"), b"\x00\xff", 'a"b\n\\N', INSTANT)
+        assert rest == (None, None, None, None, None, None, "", None)
+
+    def test_sqlite_takes_every_family(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute("CREATE TABLE t (a INTEGER, b REAL, c NUMERIC, d BOOLEAN, e TEXT, f BLOB, g DATETIME, h DATE)")
+        row = {
+            "a": 1, "b": 0.5, "c": Decimal("1.50"), "d": True, "e": "☃", "f": b"\x00", "g": INSTANT,
+            "h": date(2026, 1, 2),
+        }  # fmt: skip
+
+        sqlite.sink(table="t").open(KEY, 1).commit(at(1), pa.Table.from_pylist([row, dict.fromkeys(row)]))
+
+        found = sqlite.execute("SELECT * FROM t")
+        assert found[0] == (1, 0.5, 1.5, 1, "☃", b"\x00", "2026-11-15 01:02:03.456789Z", "2026-01-02")
+        assert set(found[1]) == {None}
+
+    def test_a_table_is_made_of_the_rows(self, database: SinkDatabase) -> None:
+        sink = database.sink(table="made", create=True, key="a")
+        rows = pa.table({"a": [1], "b": ["x"], "c": [1.5], "d": [b"y"], "e": [True], "f": pa.array([INSTANT])})
+
+        sink.open(KEY, 1).commit(at(1), rows)
+        sink.open(KEY, 1).commit(at(2), rows)
+
+        assert database.execute("SELECT a, b, c, d FROM made") == [(1, "x", 1.5, b"y")]
+
+    def test_no_table_is_made_of_nested_columns(self, database: SinkDatabase) -> None:
+        with pytest.raises(SinkError, match="for instance JSON"):
+            database.sink(table="made", create=True).open(KEY, 1).commit(at(1), pa.table({"a": [[1, 2]]}))
+
+    def test_dictionaries_take_the_tables_types(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE t (a integer, b text)")
+
+        database.sink(table="t").open(KEY, 1).commit(at(1), [{"a": None, "b": "x"}, {"b": None, "a": 3}])
+
+        assert database.execute("SELECT a, b FROM t") == [(None, "x"), (3, None)]
+
+
+def damaged_text() -> pa.Array:
+    """A column of text whose second value is none, as code that copies bytes may make it."""
+    offsets = pa.py_buffer(b"\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00")
+    return pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a\xff")])
+
+
+class TestBadValues:
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            ("integer", [1, 2**31]),
+            ("smallint", [1, -(2**15) - 1]),
+            ("text", ["a", "zero \x00"]),
+            ("text", [b"a", b"\xff"]),
+            ("text", damaged_text()),
+            ("varchar(3)", ["abc", "abcd"]),
+            ("numeric(4, 2)", [Decimal("1.50"), Decimal("123.50")]),
+            ("jsonb", ['{"a": 1}', "{a"]),
+            ("jsonb", [b"{}", b"[" * 1_000_000]),
+            ("jsonb", ["{}", '"\\u0000"']),
+            ("uuid", ["11111111-2222-3333-4444-555555555555", "no"]),
+            ("timestamptz", pa.array([0, -(2**63) + 1], pa.timestamp("us", "UTC"))),
+            ("date", pa.array([0, -(2**31)], pa.date32())),
+            ("bigint CHECK (v > 0)", [1, 0]),
+        ],
+    )
+    def test_a_value_that_postgres_does_not_take_is_traced(
+        self, postgres: PostgresSinkDatabase, kind: str, values: Any
+    ) -> None:
+        postgres.execute(f"CREATE TABLE t (v {kind})")
+
+        refused = postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
+
+        assert [one.unit for one in refused] == [1]
+        assert refused[0].reason
+        assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [
+            ("INTEGER", pa.array([1, 2**63], pa.uint64())),
+            ("TEXT", [b"a", b"\xff"]),
+            ("TEXT", damaged_text()),
+            ("INTEGER CHECK (v > 0)", [1, 0]),
+            ("INTEGER UNIQUE", [1, 1]),
+        ],
+    )
+    def test_a_value_that_sqlite_does_not_take_is_traced(
+        self, sqlite: SqliteSinkDatabase, kind: str, values: Any
+    ) -> None:
+        sqlite.execute(f"CREATE TABLE t (v {kind})")
+
+        refused = sqlite.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
+
+        assert [one.unit for one in refused] == [1]
+        assert sqlite.execute("SELECT count(*) FROM t") == [(1,)]
+
+    def test_a_trigger_that_raises_blames_its_row(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v bigint)")
+        postgres.execute(
+            "CREATE FUNCTION judge() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN IF new.v = 3 THEN RAISE EXCEPTION 'not three'; END IF; RETURN new; END $$"
+        )
+        postgres.execute("CREATE TRIGGER judge AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION judge()")
+
+        refused = postgres.sink(table="t").open(KEY, 1).commit(at(9), sequenced(v=list(range(10))))
+
+        assert [(one.unit, one.reason) for one in refused] == [(3, "not three")]
+
+
+class TestTrouble:
+    def test_a_table_that_is_dropped_stops_and_loses_nothing(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE t (v bigint)")
+        partition = database.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        database.execute("DROP TABLE t")
+
+        with pytest.raises(SinkError, match="no such table"):
+            partition.commit(at(1), sequenced(v=[1]))
+        assert database.checkpoint() == 0
+        database.execute("CREATE TABLE t (v bigint)")
+        partition.commit(at(1), sequenced(v=[1]))
+
+        assert database.execute("SELECT v FROM t") == [(1,)]
+
+    @pytest.mark.parametrize("kind", ["timestamptz USING to_timestamp(v)", "double precision", "text", "integer"])
+    def test_a_column_whose_type_was_changed_takes_no_bytes_of_the_old_one(
+        self, postgres: PostgresSinkDatabase, kind: str
+    ) -> None:
+        postgres.execute("CREATE TABLE t (v bigint)")
+        sink = postgres.sink(table="t")
+        partition = sink.open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute(f"ALTER TABLE t ALTER COLUMN v TYPE {kind}")
+
+        with pytest.raises(SinkError, match="altered"):
+            partition.commit(at(1), sequenced(v=[1]))
+
+        assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+        assert postgres.checkpoint() == 0
+
+    def test_after_an_alteration_the_new_type_is_learned(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v bigint)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute("ALTER TABLE t ALTER COLUMN v TYPE double precision")
+        with pytest.raises(SinkError):
+            partition.commit(at(1), sequenced(v=[1]))
+
+        partition.commit(at(1), sequenced(v=[1]))
+
+        assert postgres.execute("SELECT v FROM t") == [(0.0,), (1.0,)]
+
+    def test_a_column_that_was_removed_stops_and_one_that_was_added_does_not_for_long(
+        self, database: SinkDatabase
+    ) -> None:
+        database.execute("CREATE TABLE t (v bigint, w bigint)")
+        partition = database.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0], w=[0]))
+        database.execute("ALTER TABLE t DROP COLUMN w")
+
+        for _ in range(2):
+            with pytest.raises(SinkError):
+                partition.commit(at(1), sequenced(v=[1], w=[1]))
+        partition.commit(at(1), sequenced(v=[1]))
+
+        assert database.execute("SELECT v FROM t") == [(0,), (1,)]
+
+    def test_a_user_without_rights_is_told(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v bigint)")
+        postgres.sink(table="t").open(KEY, 1)  # makes hubline's own tables
+        postgres.execute("DROP ROLE IF EXISTS reader")
+        postgres.execute("CREATE ROLE reader LOGIN PASSWORD 'r'")
+        postgres.execute("GRANT ALL ON hubline_checkpoint, hubline_dead_letter, hubline_schema TO reader")
+        postgres.execute("GRANT SELECT ON t TO reader")
+        scheme, _, rest = postgres.url.partition("://")
+        sink = SqlSink(f"{scheme}://reader:r@{rest.partition('@')[2]}", table="t")
+        partition = sink.open(KEY, 1)
+
+        with pytest.raises(SinkError, match="grant INSERT"):
+            partition.commit(at(0), sequenced(v=[0]))
+        sink.close()
+
+        assert postgres.checkpoint() is None
+        postgres.execute("DROP OWNED BY reader")
+        postgres.execute("DROP ROLE reader")
+
+    def test_a_read_only_database_is_told(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v bigint)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        name = postgres.url.rpartition("/")[2]
+        postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        partition.sink.close()
+
+        with pytest.raises((SinkError, StoreUnavailable), match="read-only"):
+            partition.commit(at(0), sequenced(v=[0]))
+
+    def test_a_full_disk_keeps_nothing_of_a_batch(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute("CREATE TABLE t (v TEXT)")
+        partition = sqlite.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=["x"]))
+        with partition.sink.connection() as connection:
+            driver: sqlite3.Connection = connection._driver  # type: ignore[attr-defined]
+            ((pages,),) = driver.execute("PRAGMA page_count").fetchall()
+            driver.execute(f"PRAGMA max_page_count = {pages + 2}")
+
+        with pytest.raises(StoreError, match="free some space"):
+            partition.commit(at(1), sequenced(v=["y" * 10**6]))
+
+        assert (sqlite.checkpoint(), sqlite.execute("SELECT v FROM t")) == (0, [("x",)])
+
+    def test_a_server_that_is_not_there_says_try_again_and_no_secret(self) -> None:
+        sink = SqlSink("postgresql://u:s3cret@127.0.0.1:1/d", table="t")
+
+        with pytest.raises(StoreUnavailable) as caught:
+            sink.open(KEY, 1)
+
+        assert "s3cret" not in str(caught.value)
