@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Awaitable
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from hubline import errors
 from hubline.cli.exits import ExitCode
 from hubline.connect import open_hub, open_store
-from hubline.hubs.local import LocalHub, create_hub, delete_hub
+from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.model import GroupKey, Member, Ownership
 from hubline.stores.memory import MemoryStore
 from tests.cli.conftest import Cli, Group, Result, append
@@ -97,6 +98,24 @@ def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path:
     assert list(found["checkpoint.ahead"]["partitions"]) == ["0"]
     assert list(found["checkpoint.foreign"]["partitions"]) == ["1"]
     assert "checkpoints reset" in found["checkpoint.ahead"]["mend"]
+
+
+def test_events_that_retention_took_are_counted(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+    cli("hub", "delete", hub, "--yes")
+    asyncio.run(create_hub(tmp_path / "data", "orders", partitions=4, retention=Retention(seconds=60)))
+    for body in "abcd":
+        append(hub, "2", body)
+    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "2", "--yes")
+
+    async def an_hour_later() -> None:
+        later = LocalHub(tmp_path / "data", "orders", clock=lambda: time.time() + 3600)
+        assert await later.apply_retention() == 4
+        await later.close()
+
+    asyncio.run(an_hour_later())
+    result = cli("doctor", hub, *state.args, "--json")
+    assert result.code == ExitCode.FAILED
+    assert by_code(result)["checkpoint.expired"]["partitions"] == {"2": "3 lost"}
 
 
 def test_a_damaged_checkpoint_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
