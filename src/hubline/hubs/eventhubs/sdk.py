@@ -75,7 +75,7 @@ class SdkHub:
 
     @property
     def namespace(self) -> str:
-        return self._address.namespace
+        return self._address.key_namespace
 
     @property
     def name(self) -> str:
@@ -152,7 +152,7 @@ class SdkHub:
             if self._has_key:
                 self._client = EventHubProducerClient.from_connection_string(self._connection_string())
             else:
-                self._client = EventHubProducerClient(self.namespace, self.name, self._entra())
+                self._client = EventHubProducerClient(self._address.namespace, self.name, self._entra())
         return self._client
 
     def _consumer(self, group: str) -> EventHubConsumerClient:
@@ -160,7 +160,7 @@ class SdkHub:
 
         if self._has_key:
             return EventHubConsumerClient.from_connection_string(self._connection_string(), group)
-        return EventHubConsumerClient(self.namespace, self.name, group, self._entra())
+        return EventHubConsumerClient(self._address.namespace, self.name, group, self._entra())
 
     def _entra(self) -> Any:
         """The package takes any credential, and closes none."""
