@@ -1,0 +1,170 @@
+"""Real Spark applications, killed at any moment: nothing is lost, and nothing twice where the sink can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hubline.hubs.local import LocalHub, create_hub
+from hubline.model import GroupKey, outgoing
+from hubline.stores.sql import SqliteStore
+
+ROOT = Path(__file__).parents[2]
+# Far longer than anything takes: a bound on waiting, not a measure.
+PATIENCE_SECONDS = 200
+PARTITIONS = 4
+
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(900)]
+
+
+class Stage:
+    """A hub that is filled all the time, a store, and applications that copy the hub into one database."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hub = f"local:{folder}/hubs/telemetry"
+        self.store = f"sqlite:///{folder}/state.db"
+        self.database = folder / "sink.db"
+        self.sent = 0
+        self.applications: list[subprocess.Popen[bytes]] = []
+        self._is_filling = True
+        asyncio.run(create_hub(folder / "hubs", "telemetry", partitions=PARTITIONS))
+        self._filling = threading.Thread(target=lambda: asyncio.run(self._fill()))
+        self._filling.start()
+
+    def share(self, name: str) -> subprocess.Popen[bytes]:
+        """Starts an application that shares the group."""
+        return self.start(name, store=self.store, owner=name, lease="6s", interval="1s")
+
+    def start(self, name: str, **options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.spark.driver", self.hub, str(self.folder / name), str(self.database)]
+        given = [f"{key}={value}" for key, value in {"max_events": "1000", **options}.items()]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            application = subprocess.Popen(
+                [*command, name, *given],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.applications.append(application)
+        return application
+
+    def stop_filling(self) -> None:
+        self._is_filling = False
+        self._filling.join()
+
+    def ask(self, query: str, *values: object) -> list[tuple[object, ...]]:
+        if not self.database.exists():
+            return []
+        connection = sqlite3.connect(self.database, timeout=60)
+        try:
+            return connection.execute(query, values).fetchall()
+        except sqlite3.OperationalError:  # the tables are not there yet
+            return []
+        finally:
+            connection.close()
+
+    def batches(self, name: str) -> int:
+        return len(self.ask("SELECT DISTINCT batch_id FROM batches WHERE name = ?", name))
+
+    def owners(self) -> list[str]:
+        return asyncio.run(self._owners())
+
+    def until(self, condition: Callable[[], object], *running: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not condition():
+            assert all(application.poll() is None for application in running), self.logs()
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        return "\n".join(f"{log.name}:\n{log.read_text()[-3_000:]}" for log in self.folder.glob("*.log"))
+
+    async def _fill(self) -> None:
+        hub = LocalHub(self.folder / "hubs", "telemetry")
+        sender = await hub.open_sender()
+        while self._is_filling:
+            await sender.send(outgoing([{"body": f"{self.sent}", "partitionKey": f"key-{self.sent % 40}"}] * 20))
+            self.sent += 20
+            await asyncio.sleep(0.2)
+        await hub.close()
+
+    async def _owners(self) -> list[str]:
+        store = SqliteStore(self.folder / "state.db")
+        hub = LocalHub(self.folder / "hubs", "telemetry")
+        state = await store.list_ownership(GroupKey(hub.namespace, hub.name, "$Default"))
+        await store.close()
+        return sorted(found.owner_id for found in state.ownerships)
+
+
+def kill(application: subprocess.Popen[bytes]) -> None:
+    """As if its machine had died: driver, Java and all Python processes at once."""
+    os.killpg(application.pid, signal.SIGKILL)
+    application.wait()
+    if application.stdin:
+        application.stdin.close()
+
+
+def stop(application: subprocess.Popen[bytes]) -> None:
+    assert application.stdin is not None
+    application.stdin.close()
+    application.wait(PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def its(tmp_path: Path) -> Iterator[Stage]:
+    stage = Stage(tmp_path)
+    yield stage
+    stage.stop_filling()
+    for application in stage.applications:
+        if application.poll() is None:
+            kill(application)
+
+
+def test_applications_that_share_a_group_are_killed_joined_and_restarted(its: Stage) -> None:
+    one = its.share("a")
+    its.until(lambda: its.batches("a") >= 3, one)
+    kill(one)
+    before = its.batches("a")
+
+    # Started again, it takes its own back, and replays what it was at.
+    one, two = its.share("a"), its.share("b")
+    its.until(lambda: its.batches("a") > before + 2 and its.batches("b") >= 3, one, two)
+    its.until(lambda: its.owners() == ["a", "a", "b", "b"], one, two)
+    kill(one)
+    its.until(lambda: its.owners() == ["b"] * PARTITIONS, two)
+    its.stop_filling()
+    its.until(lambda: its.ask("SELECT count(*) FROM events") == [(its.sent,)], two)
+    stop(two)
+
+    assert its.ask("SELECT * FROM gaps") == []
+    # What it stopped with is given up, not left to run out.
+    assert its.owners() == [""] * PARTITIONS
+
+
+def test_a_killed_application_without_a_store_goes_on_from_sparks_own_checkpoint(its: Stage) -> None:
+    one = its.start("a")
+    its.until(lambda: its.batches("a") >= 3, one)
+    kill(one)
+
+    one = its.start("a")
+    its.stop_filling()
+    its.until(lambda: its.ask("SELECT count(*) FROM events") == [(its.sent,)], one)
+
+    assert its.ask("SELECT * FROM gaps") == []
+    # Every batch that was read twice was read the same.
+    assert (
+        its.ask("SELECT batch_id, partition FROM batches GROUP BY 1, 2 HAVING count(DISTINCT first || last) > 1") == []
+    )

@@ -1,0 +1,364 @@
+"""Reading with real Spark: batches and streams, from the embedded hub and from ``hubline serve``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException, StreamingQueryException
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from hubline.hubs.local import LocalHub, create_hub, grow_hub
+from hubline.model import Event, outgoing
+from tests.endpoint.serving import Server, serving
+from tests.spark.hubs import TestHub
+
+# Far longer than anything takes: a bound on waiting, not a measure.
+PATIENCE_SECONDS = 120
+KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with serving(tmp_path_factory.mktemp("served"), "--hub", "unused:1") as running:
+        yield running
+
+
+@pytest.fixture(params=["local", "served"])
+def hub(request: pytest.FixtureRequest, tmp_path: Path) -> TestHub:
+    if request.param == "local":
+        return TestHub.local(tmp_path, "source")
+    return TestHub.served(request.getfixturevalue("server"), tmp_path.name.replace("_", "-").strip("-"))
+
+
+@pytest.fixture
+def local_hub(tmp_path: Path) -> TestHub:
+    return TestHub.local(tmp_path, "source")
+
+
+def send(hub: TestHub, count: int, *, first: int = 0, partition: str | None = None) -> None:
+    """Events with numbers as bodies, keys and properties."""
+    events: list[dict[str, object]] = [
+        {"body": f"{number}", "partitionKey": f"key-{number % 50}", "properties": {"n": str(number), "empty": ""}}
+        for number in range(first, first + count)
+    ]
+    if partition is not None:
+        events = [{"body": event["body"]} for event in events]
+    asyncio.run(_send(hub, events, partition))
+
+
+async def _send(hub: TestHub, events: list[dict[str, object]], partition: str | None) -> None:
+    opened = LocalHub(hub.root, hub.name)
+    sender = await opened.open_sender()
+    await sender.send(outgoing(events), partition=partition)
+    await opened.close()
+
+
+def batch(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
+    return spark.read.format("eventhubs").options(hub=hub.address, **options).load()
+
+
+def stream(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
+    return spark.readStream.format("eventhubs").options(hub=hub.address, **{"start": "earliest", **options}).load()
+
+
+def read_now(frame: DataFrame, folder: Path) -> list[Row]:
+    """What is there now, read as a stream into memory; the folder remembers how far it came."""
+    rows: list[Row] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda found, _id: rows.extend(found.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(PATIENCE_SECONDS)
+    return rows
+
+
+def as_event(row: Row) -> Event:
+    assert (row.publisher, row.systemProperties) == (None, None)
+    time = row.enqueuedTime.astimezone(UTC)
+    return Event(
+        bytes(row.body), row.partition, row.offset, row.sequenceNumber, time, row.partitionKey, row.properties or {}
+    )
+
+
+def by_partition(rows: list[Row]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {partition: [] for partition in "0123"}
+    for row in rows:
+        found[row.partition].append(as_event(row))
+    return found
+
+
+def sent(hub: TestHub) -> dict[str, list[Event]]:
+    """What is in the hub. Over AMQP, times are in milliseconds."""
+    if hub.address.startswith("local:"):
+        return hub.events()
+    return {partition: [_in_milliseconds(event) for event in events] for partition, events in hub.events().items()}
+
+
+def _in_milliseconds(event: Event) -> Event:
+    time = event.enqueued_time
+    return replace(event, enqueued_time=time.replace(microsecond=time.microsecond // 1000 * 1000))
+
+
+def numbers(rows: list[Row]) -> list[int]:
+    return sorted(int(bytes(row.body)) for row in rows)
+
+
+def until(condition: Callable[[], object], query: StreamingQuery) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, query.status
+        time.sleep(0.05)
+
+
+class TestBatches:
+    def test_every_event_with_all_its_columns(self, spark: SparkSession, hub: TestHub) -> None:
+        send(hub, 10_000)
+
+        rows = batch(spark, hub).collect()
+
+        assert by_partition(rows) == sent(hub)
+
+    def test_an_event_of_900_kilobytes_and_an_empty_one(self, spark: SparkSession, hub: TestHub) -> None:
+        body = os.urandom(900_000)
+        asyncio.run(_send(hub, [{"body": body}, {"body": b""}], "1"))
+
+        rows = batch(spark, hub).orderBy("sequenceNumber").collect()
+
+        assert [bytes(row.body) for row in rows] == [body, b""]
+
+    def test_an_empty_hub_is_an_empty_frame(self, spark: SparkSession, local_hub: TestHub) -> None:
+        assert batch(spark, local_hub).collect() == []
+
+    def test_a_part_by_sequence_numbers(self, spark: SparkSession, local_hub: TestHub) -> None:
+        send(local_hub, 100, partition="2")
+
+        chosen = {"starts": '{"2": "sequence:10:inclusive", "*": "earliest"}', "ends": '{"2": "sequence:20"}'}
+
+        assert numbers(batch(spark, local_hub, **chosen).collect()) == list(range(10, 20))
+
+    def test_a_position_that_a_partition_does_not_reach_is_an_error(
+        self, spark: SparkSession, local_hub: TestHub
+    ) -> None:
+        send(local_hub, 100, partition="2")
+
+        with pytest.raises(AnalysisException, match="cannot be read from sequence:10 inclusive: it is after the last"):
+            batch(spark, local_hub, start="sequence:10:inclusive").collect()
+
+    def test_a_part_by_time(self, spark: SparkSession, hub: TestHub) -> None:
+        send(hub, 10)
+        time.sleep(0.01)
+        middle = datetime.now(UTC).isoformat()
+        time.sleep(0.01)
+        send(hub, 10, first=10)
+
+        assert numbers(batch(spark, hub, end=f"time:{middle}").collect()) == list(range(10))
+        assert numbers(batch(spark, hub, start=f"time:{middle}").collect()) == list(range(10, 20))
+
+    def test_filters_decide_what_is_read_at_all(self, spark: SparkSession, local_hub: TestHub) -> None:
+        send(local_hub, 1_000, partition="1")
+        send(local_hub, 1_000, partition="2")
+        frame = batch(spark, local_hub)
+        later = datetime.now(UTC) + timedelta(hours=1)
+
+        one = frame.where((F.col("partition") == "2") & (F.col("sequenceNumber") >= 990))
+        none = frame.where(F.col("enqueuedTime") > F.lit(later))
+
+        assert numbers(one.collect()) == list(range(990, 1_000))
+        assert none.collect() == []
+        assert none.rdd.getNumPartitions() == 1
+
+    def test_a_choice_of_columns(self, spark: SparkSession, local_hub: TestHub) -> None:
+        send(local_hub, 10)
+        reader = spark.read.format("eventhubs").schema("sequenceNumber long, body binary")
+
+        rows = reader.option("hub", local_hub.address).load().collect()
+
+        assert numbers(rows) == list(range(10))
+        assert list(rows[0].asDict()) == ["sequenceNumber", "body"]
+
+    def test_large_ranges_are_split_on_request(self, spark: SparkSession, local_hub: TestHub) -> None:
+        send(local_hub, 1_000, partition="0")
+
+        frame = batch(spark, local_hub, tasks="4", split_events="300")
+
+        assert frame.rdd.getNumPartitions() == 4
+        assert numbers(frame.collect()) == list(range(1_000))
+
+
+class TestStreams:
+    def test_every_event_once_over_restarts(self, spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
+        send(hub, 5_000)
+        first = read_now(stream(spark, hub, max_events="2000"), tmp_path / "checkpoint")
+        send(hub, 1_000, first=5_000)
+        second = read_now(stream(spark, hub), tmp_path / "checkpoint")
+
+        assert by_partition(first + second) == sent(hub)
+        assert numbers(second) == list(range(5_000, 6_000))
+
+    def test_a_running_query_sees_new_events_new_partitions_and_reports_its_lag(
+        self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
+    ) -> None:
+        send(local_hub, 10)
+        query = stream(spark, local_hub).writeStream.format("memory").queryName("growing").start()
+        try:
+            until(lambda: spark.table("growing").count() == 10, query)
+            asyncio.run(grow_hub(local_hub.root, local_hub.name, partitions=8))
+            for number, partition in enumerate("4567"):
+                send(local_hub, 5, first=10 + 5 * number, partition=partition)
+            until(lambda: spark.table("growing").count() == 30, query)
+
+            assert numbers(spark.table("growing").collect()) == list(range(30))
+            progress = query.lastProgress
+            assert progress is not None
+            source = progress["sources"][0]
+            assert '"7": {"from": ' in source["endOffset"]
+            assert '"7": {"to": 5}' in source["latestOffset"]
+        finally:
+            query.stop()
+
+    def test_windows_watermarks_and_duplicates(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
+        send(local_hub, 100)
+        send(local_hub, 100)
+        frame = stream(spark, local_hub).withWatermark("enqueuedTime", "1 hour")
+        unique = frame.dropDuplicatesWithinWatermark(["body"])
+        counts = frame.groupBy(F.window("enqueuedTime", "1 day"), "partition").count()
+
+        rows = read_now(unique, tmp_path / "unique")
+        counted = (
+            counts.writeStream.format("memory").queryName("counted").outputMode("complete").trigger(availableNow=True)
+        ).start()
+        assert counted.awaitTermination(PATIENCE_SECONDS)
+
+        assert numbers(rows) == list(range(100))
+        assert [row.total for row in spark.table("counted").agg(F.sum("count").alias("total")).collect()] == [200]
+
+    def test_into_parquet(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
+        send(local_hub, 100)
+        writing = stream(spark, local_hub).writeStream.format("parquet").option("path", str(tmp_path / "out"))
+        query = writing.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start()
+        assert query.awaitTermination(PATIENCE_SECONDS)
+
+        assert by_partition(spark.read.parquet(str(tmp_path / "out")).collect()) == sent(local_hub)
+
+    def test_joined_with_itself(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
+        send(local_hub, 20)
+        frame = stream(spark, local_hub).select("body", "sequenceNumber", "partition")
+        other = stream(spark, local_hub).selectExpr("body as same", "partition as p")
+
+        paired = read_now(frame.join(other, F.col("body") == F.col("same")), tmp_path / "itself")
+
+        assert numbers(paired) == list(range(20))
+
+    def test_a_worker_that_is_killed_in_a_batch_costs_nothing(
+        self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
+    ) -> None:
+        send(local_hub, 20_000)
+        marker = tmp_path / "killed"
+
+        def kill_once(rows: Iterator[object]) -> Iterator[object]:
+            for row in rows:
+                yield row
+                if not marker.exists():
+                    marker.touch()
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        frame = stream(spark, local_hub).mapInArrow(kill_once, stream(spark, local_hub).schema)
+
+        rows = read_now(frame, tmp_path / "checkpoint")
+
+        assert marker.exists()
+        assert numbers(rows) == list(range(20_000))
+
+    def test_a_planning_process_that_is_killed_fails_the_query_and_a_restart_goes_on(
+        self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
+    ) -> None:
+        send(local_hub, 100)
+        rows: list[Row] = []
+        frame = stream(spark, local_hub)
+        writing = frame.writeStream.foreachBatch(lambda found, _id: rows.extend(found.collect()))
+        query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        until(lambda: len(rows) == 100, query)
+
+        for planner in planners():
+            os.kill(planner, signal.SIGKILL)
+        with pytest.raises(StreamingQueryException):
+            query.awaitTermination(PATIENCE_SECONDS)
+        send(local_hub, 50, first=100)
+
+        rows += read_now(frame, tmp_path / "checkpoint")
+        assert numbers(rows) == list(range(150))
+
+
+def planners() -> list[int]:
+    """The planning processes of this test's session, which is a child of this process."""
+    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    processes = [line.split(None, 2) for line in listed.splitlines()[1:]]
+    parents = {int(pid): int(parent) for pid, parent, _ in processes}
+
+    def is_ours(pid: int) -> bool:
+        return pid == os.getpid() or (pid in parents and is_ours(parents[pid]))
+
+    return [int(pid) for pid, _, args in processes if "python_streaming_source_runner" in args and is_ours(int(pid))]
+
+
+class TestWhatIsWrong:
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            ({"grup": "x"}, "did you mean group"),
+            ({"eventhubs.startingPosition": "{"}, "not a JSON object"),
+        ],
+    )
+    def test_an_option_is_refused_when_the_frame_is_made(
+        self, spark: SparkSession, local_hub: TestHub, options: dict[str, str], said: str
+    ) -> None:
+        reader = spark.readStream.format("eventhubs").option("hub", local_hub.address).options(**options)
+
+        with pytest.raises(AnalysisException, match=said):
+            reader.load()
+
+    def test_a_hub_that_is_not_there_is_named(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
+        frame = spark.readStream.format("eventhubs").options(hub=f"local:{tmp_path}/none", start="earliest").load()
+        query = frame.writeStream.format("noop").start()
+
+        with pytest.raises(StreamingQueryException, match="HubNotFound"):
+            query.awaitTermination(PATIENCE_SECONDS)
+
+    def test_a_stream_without_a_start_says_what_to_write(self, spark: SparkSession, local_hub: TestHub) -> None:
+        frame = spark.readStream.format("eventhubs").option("hub", local_hub.address).load()
+        query = frame.writeStream.format("noop").start()
+
+        with pytest.raises(StreamingQueryException, match='needs the option "start"'):
+            query.awaitTermination(PATIENCE_SECONDS)
+
+    def test_a_schema_of_other_columns_is_refused(self, spark: SparkSession, local_hub: TestHub) -> None:
+        frame = spark.read.format("eventhubs").schema("body string").option("hub", local_hub.address).load()
+
+        with pytest.raises(AnalysisException, match="the column body is binary"):
+            frame.collect()
+
+    def test_a_wrong_key_is_told_without_the_key(self, spark: SparkSession, server: Server, tmp_path: Path) -> None:
+        asyncio.run(create_hub(server.data, "locked", partitions=1))
+        address = server.connection_string("locked", key=KEY)
+        frame = spark.readStream.format("eventhubs").options(hub=address, start="earliest").load()
+        query = frame.writeStream.format("noop").start()
+
+        with pytest.raises(StreamingQueryException, match="AccessDenied") as caught:
+            query.awaitTermination(PATIENCE_SECONDS)
+
+        shown = f"{caught.value} {query.exception()} {frame._jdf.queryExecution().toString()} {query.status}"
+        assert KEY not in shown
