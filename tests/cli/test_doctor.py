@@ -178,7 +178,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for(
 
     monkeypatch.setattr(MemoryStore, "list_ownership", silent)
     result = cli("doctor", hub, *group.args, "--time-limit", "50ms", "--json")
-    assert "has not answered" in by_code(result)["store.unreachable"]["what"]
+    assert "no answer" in by_code(result)["store.unreachable"]["what"]
 
 
 def test_an_unforeseen_failure_stops_nothing_and_shows_no_text(

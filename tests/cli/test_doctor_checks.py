@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.doctor.checkpoints import check_checkpoints
+from hubline.cli.doctor.checkpoints import check_checkpoints, check_damage
 from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, Severity, ok, warning, worst
 from hubline.cli.doctor.group import check_group
@@ -72,7 +72,8 @@ def found(findings: Sequence[Finding], code: str) -> Finding:
     return finding
 
 
-EMPTY = hub(*(holding(name, 0, -1) for name in "0123"))
+PARTITIONS = ("0", "1", "2", "3")
+EMPTY = hub(*(holding(name, 0, -1) for name in PARTITIONS))
 BOTH = [Member("a"), Member("b")]
 
 
@@ -80,24 +81,24 @@ BOTH = [Member("a"), Member("b")]
 
 
 def test_a_group_that_is_well_has_no_findings() -> None:
-    findings = check_group(EMPTY, facts(owners="aabb", members=BOTH), LEASE)
+    findings = check_group(facts(owners="aabb", members=BOTH), LEASE, PARTITIONS)
     assert codes(findings) == set()
     assert found(findings, "group.members").what == "2 members with 4 partitions"
 
 
 def test_a_group_nobody_reads_is_noted() -> None:
-    assert codes(check_group(EMPTY, facts(), LEASE)) == {"group.empty"}
+    assert codes(check_group(facts(), LEASE, PARTITIONS)) == {"group.empty"}
 
 
 def test_partitions_without_an_owner_are_named() -> None:
-    findings = check_group(EMPTY, facts(owners="a-", members=[Member("a")]), LEASE)
+    findings = check_group(facts(owners="a-", members=[Member("a")]), LEASE, PARTITIONS)
     unowned = found(findings, "group.unowned")
     assert unowned.severity is Severity.WARNING
     assert list(unowned.partitions) == ["1", "2", "3"]
 
 
 def test_owners_not_heard_of_for_a_lease_are_stale() -> None:
-    stale = found(check_group(EMPTY, facts(owners="aabb", ages=[1, 1, 31, 500]), LEASE), "group.stale")
+    stale = found(check_group(facts(owners="aabb", ages=[1, 1, 31, 500]), LEASE, PARTITIONS), "group.stale")
     assert stale.partitions == {
         "2": "b has not renewed it for 31 s",
         "3": "b has not renewed it for 500 s",
@@ -106,17 +107,17 @@ def test_owners_not_heard_of_for_a_lease_are_stale() -> None:
 
 def test_stale_owners_of_an_official_sdk_have_longer() -> None:
     of_sdk = facts(owners="aabb", ages=[1, 1, 31, 121], members=[Member("a")], sdk_owners=frozenset("b"))
-    assert list(found(check_group(EMPTY, of_sdk, LEASE), "group.stale").partitions) == ["3"]
+    assert list(found(check_group(of_sdk, LEASE, PARTITIONS), "group.stale").partitions) == ["3"]
 
 
 def test_a_dead_member_is_not_counted() -> None:
-    findings = check_group(EMPTY, facts(owners="aaaa", members=[Member("a"), Member("b", age_seconds=31)]), LEASE)
+    findings = check_group(facts(owners="aaaa", members=[Member("a"), Member("b", age_seconds=31)]), LEASE, PARTITIONS)
     assert found(findings, "group.members").what == "1 member with 4 partitions"
     assert codes(findings) == set()
 
 
 def test_members_without_a_partition_are_counted_as_standby() -> None:
-    findings = check_group(EMPTY, facts(owners="aaaa", members=[Member("c"), Member("a"), Member("b")]), LEASE)
+    findings = check_group(facts(owners="aaaa", members=[Member("c"), Member("a"), Member("b")]), LEASE, PARTITIONS)
     standby = found(findings, "group.standby")
     assert (standby.severity, standby.where) == (Severity.NOTE, "b, c")
     assert "2 members of 3" in standby.what
@@ -127,7 +128,7 @@ def test_members_without_a_partition_are_counted_as_standby() -> None:
 )
 def test_members_that_may_not_take_all_partitions_are_told(limits: tuple[int | None, ...], is_told: bool) -> None:
     members = [Member(str(index), partitions_max=limit) for index, limit in enumerate(limits)]
-    assert ("group.capacity" in codes(check_group(EMPTY, facts(members=members), LEASE))) is is_told
+    assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_told
 
 
 def test_a_hand_over_that_waits_for_too_long_is_told() -> None:
@@ -135,28 +136,33 @@ def test_a_hand_over_that_waits_for_too_long_is_told() -> None:
         GROUP.partition("0"), "a", epoch=1, age_seconds=1, requested_by="b", request_age_seconds=41
     )  # the grace is 30 s, and a cycle 10 s
     waiting = GroupFacts(GROUP, GroupState((ownership,), tuple(BOTH)), {}, 0.01)
-    assert found(check_group(EMPTY, waiting, LEASE), "group.waiting").partitions == {
+    assert found(check_group(waiting, LEASE, PARTITIONS), "group.waiting").partitions == {
         "0": "b has asked a for it for 41 s"
     }
 
 
 def test_damaged_ownership_records_are_errors() -> None:
     damaged = GroupFacts(GROUP, GroupState((), (), {"2": "the epoch is 'x'"}), {}, 0.01)
-    finding = found(check_group(EMPTY, damaged, LEASE), "group.damaged")
+    finding = found(check_group(damaged, LEASE, PARTITIONS), "group.damaged")
     assert (finding.severity, finding.partitions) == (Severity.ERROR, {"2": "the epoch is 'x'"})
 
 
 def test_partitions_that_the_hub_does_not_have_are_told() -> None:
     strangers = facts(owners="aaaaa", members=[Member("a")], checkpoints=[("7", 3), ("1", 3)])
-    assert found(check_group(EMPTY, strangers, LEASE), "group.strangers").partitions == {
+    assert found(check_group(strangers, LEASE, PARTITIONS), "group.strangers").partitions == {
         "4": "owned by a",
         "7": "has a checkpoint",
     }
 
 
+def test_without_the_hub_owners_and_members_are_judged_all_the_same() -> None:
+    alone = facts(owners="aab-", ages=[1, 1, 500], members=[Member("a"), Member("c", partitions_max=1)])
+    assert codes(check_group(alone, LEASE, None)) == {"group.stale", "group.standby"}
+
+
 def test_members_with_an_official_sdk_are_noted() -> None:
     shared = facts(owners="aabb", members=[Member("a")], sdk_owners=frozenset("b"))
-    finding = found(check_group(EMPTY, shared, LEASE), "group.sdk-members")
+    finding = found(check_group(shared, LEASE, PARTITIONS), "group.sdk-members")
     assert (finding.severity, finding.where) == (Severity.NOTE, "b")
 
 
@@ -211,7 +217,7 @@ def test_partitions_without_a_checkpoint_are_noted() -> None:
     partly = facts(checkpoints=[("0", 3)], damaged_checkpoints={"2": "the offset is empty"})
     findings = check_checkpoints(there, partly, {})
     assert found(findings, "checkpoint.missing").partitions == {"1": "has none"}
-    assert found(findings, "checkpoint.damaged").partitions == {"2": "the offset is empty"}
+    assert found(check_damage(partly), "checkpoint.damaged").partitions == {"2": "the offset is empty"}
 
 
 # Intervals and clocks ----------------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
             good_count += 1
             behind_count += held.last_sequence - last_sequence
     return [
-        *_damaged(facts),
         *_expired(expired),
         *_recreated(ahead, foreign),
         *_missing(hub, facts),
@@ -49,7 +48,8 @@ def is_foreign(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
     return is_newest and held.last_offset is not None and checkpoint.offset not in ("", held.last_offset)
 
 
-def _damaged(facts: GroupFacts) -> list[Finding]:
+def check_damage(facts: GroupFacts) -> list[Finding]:
+    """Checkpoints that do not read back."""
     damaged = facts.damaged_checkpoints
     if not damaged:
         return []

@@ -20,7 +20,7 @@ from hubline.cli.doctor.blobs import (
     check_settings,
     soft_delete_days,
 )
-from hubline.cli.doctor.checkpoints import check_checkpoints
+from hubline.cli.doctor.checkpoints import check_checkpoints, check_damage
 from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
 from hubline.cli.doctor.group import check_group
@@ -87,11 +87,14 @@ class _Visit:
             group = GroupKey(hub.namespace, hub.name, order.group) if hub else UNKNOWN
             async with self._opened_store() as store:
                 facts = await self._examine_store(store, group, lease) if store else None
+            if hub and facts:
+                there = hub_facts.properties.partition_ids if hub_facts else None
+                self.findings += check_group(facts, lease, there)
+                self.findings += check_damage(facts)
             if hub and hub_facts and facts:
-                self.findings += check_group(hub_facts, facts, lease)
                 refused = await self._try_positions(hub, hub_facts, facts)
                 self.findings += check_checkpoints(hub_facts, facts, refused)
-            elif facts or hub_facts:
+            else:
                 skipped = "owners and checkpoints were not compared with what the hub holds"
                 self.findings.append(note("doctor.skipped", skipped, mend="mend what is above, and ask again"))
 
@@ -110,7 +113,7 @@ class _Visit:
         try:
             yield hub
         finally:
-            await self._ask("hub", hub.close())
+            await _attempt(hub.close(), self._order.seconds_max)
 
     async def _examine_hub(self, hub: Hub) -> HubFacts | None:
         facts = await self._ask("hub", _hub_facts(hub))
@@ -137,6 +140,8 @@ class _Visit:
             if partition in hub_facts.held and _has_more(each, hub_facts.held[partition])
         ]
         refused: dict[str, errors.PositionInvalid] = {}
+        if not open_ends:
+            return refused
 
         async def attempt(checkpoint: Checkpoint) -> None:
             try:
@@ -167,7 +172,7 @@ class _Visit:
         try:
             yield store
         finally:
-            await self._ask("store", store.close())
+            await _attempt(store.close(), self._order.seconds_max)
 
     def _is_there(self, address: StoreAddress) -> bool:
         """Whether there is anything to look at: looking must not make an empty store."""
@@ -221,31 +226,45 @@ class _Visit:
 
     async def _ask(self, whom: str, question: Awaitable[Result], *, code: str = "") -> Result | None:
         """The answer; None if there is none, and a finding that says why, under this code if it was refused."""
-        seconds, where = self._order.seconds_max, self._places[whom]
-        try:
-            async with asyncio.timeout(seconds):
-                return await question
-        except TimeoutError:
-            what = f"the {whom} has not answered for {seconds:g} s"
-            self.findings.append(error(f"{whom}.unreachable", what, where=where, mend=_MENDS["unreachable"]))
-        except errors.HublineError as problem:
-            kind = _kind(problem)
-            found = code if code and kind == "refused" else f"{whom}.{kind}"
-            self.findings.append(error(found, str(problem), where=where, mend=_MENDS[kind]))
-        except Exception as problem:  # noqa: BLE001 (one check must not stop the others; its text may hold a secret)
-            what = f"asking the {whom} failed in an unforeseen way: {type(problem).__name__}"
-            self.findings.append(error("doctor.failed", what, where=where, mend="this is a bug of hubline: tell us"))
+        answer = await _attempt(question, self._order.seconds_max)
+        if not isinstance(answer, _Failure):
+            return answer
+        found = code if code and answer.kind == "refused" else f"{whom}.{answer.kind}"
+        if answer.kind == "bug":
+            found = "doctor.failed"
+        self.findings.append(error(found, answer.what, where=self._places[whom], mend=_MENDS[answer.kind]))
         return None
 
     async def _wonder(self, code: str, what: str, question: Awaitable[Result]) -> Result | None:
         """An answer that is good to have; None, and a note, if it does not come."""
-        try:
-            async with asyncio.timeout(self._order.seconds_max):
-                return await question
-        except (errors.HublineError, TimeoutError) as problem:
-            why = str(problem) or f"no answer within {self._order.seconds_max:g} s"
-            self.findings.append(note(code, f"{what} could not be told: {why}"))
+        answer = await _attempt(question, self._order.seconds_max)
+        if not isinstance(answer, _Failure):
+            return answer
+        self.findings.append(note(code, f"{what} could not be told: {answer.what}"))
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """Why there is no answer: its kind, which is the end of a finding's code, and in words, without a secret."""
+
+    kind: str
+    what: str
+
+
+async def _attempt(question: Awaitable[Result], seconds_max: float) -> Result | _Failure:
+    """The answer, or why there is none: one check must not stop the others."""
+    try:
+        async with asyncio.timeout(seconds_max):
+            return await question
+    except TimeoutError:
+        return _Failure("unreachable", f"no answer for {seconds_max:g} s")
+    except errors.HublineError as problem:
+        return _Failure(_kind(problem), str(problem))
+    except OSError as problem:
+        return _Failure("failed", problem.strerror or type(problem).__name__)
+    except Exception as problem:  # noqa: BLE001 (its text may hold a secret, and is not shown)
+        return _Failure("bug", f"a check failed in an unforeseen way: {type(problem).__name__}")
 
 
 _MENDS: Final = {
@@ -256,6 +275,7 @@ _MENDS: Final = {
     "incompatible": "upgrade hubline here, to the version that the others have",
     "damaged": "restore it from a backup, or create it anew",
     "failed": "see what it says",
+    "bug": "this is a bug of hubline: tell us",
 }
 
 

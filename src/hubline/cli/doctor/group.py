@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from hubline.cli.doctor.facts import GroupFacts, HubFacts
+from hubline.cli.doctor.facts import GroupFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
 from hubline.cli.show import counted
 from hubline.model import Member, Ownership
 from hubline.processor import LeaseOptions
 
 
-def check_group(hub: HubFacts, facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
-    """Everything about the group's owners and members."""
+def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | None) -> list[Finding]:
+    """Everything about the group's owners and members; what takes the hub's partitions only if those are known."""
     living = _Living(facts, lease)
-    findings = [
-        *_damaged(facts),
-        *_strangers(hub, facts),
-        *_stale(living),
-        *_unowned(hub, living),
-        *_capacity(hub, living),
-        *_waiting(facts, lease),
-        *_sdk_members(facts),
-        *_members(living),
-    ]
+    findings = [*_damaged(facts), *_stale(living), *_waiting(facts, lease), *_sdk_members(facts), *_members(living)]
+    if there is not None:
+        findings += [*_strangers(facts, there), *_unowned(living, there), *_capacity(living, there)]
     return sorted(findings, key=lambda finding: -finding.severity.rank)
 
 
@@ -56,12 +50,11 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     return [error("group.damaged", what, mend="each says where it is and what to do", partitions=dict(damaged))]
 
 
-def _strangers(hub: HubFacts, facts: GroupFacts) -> list[Finding]:
-    there = set(hub.properties.partition_ids)
+def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
     owned = {each.key.partition: each.owner_id for each in facts.state.ownerships if each.owner_id}
     strangers = {
         partition: f"owned by {owned[partition]}" if partition in owned else "has a checkpoint"
-        for partition in sorted({*owned, *facts.checkpoints} - there)
+        for partition in sorted({*owned, *facts.checkpoints} - {*there})
     }
     if not strangers:
         return []
@@ -84,22 +77,22 @@ def _stale(living: _Living) -> list[Finding]:
     return [warning("group.stale", f"{what}, and nobody else is there", mend=mend, partitions=partitions)]
 
 
-def _unowned(hub: HubFacts, living: _Living) -> list[Finding]:
+def _unowned(living: _Living, there: Sequence[str]) -> list[Finding]:
     taken = {each.key.partition for each in (*living.owned, *living.stale)}
-    unowned = [partition for partition in hub.properties.partition_ids if partition not in taken]
+    unowned = [partition for partition in there if partition not in taken]
     if not unowned or not living.owner_ids:
         return []
-    what = f"{counted(len(unowned), 'partition')} of {len(hub.properties.partition_ids)} without an owner: nobody reads"
+    what = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: nobody reads"
     mend = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
     return [warning("group.unowned", what, mend=mend, partitions=dict.fromkeys(unowned, "has no owner"))]
 
 
-def _capacity(hub: HubFacts, living: _Living) -> list[Finding]:
+def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
     limits = [each.partitions_max for each in living.members]
     if not limits or None in limits:
         return []
     others = {each.owner_id for each in living.owned} - {each.owner_id for each in living.members}
-    capacity, needed = sum(limit for limit in limits if limit is not None), len(hub.properties.partition_ids)
+    capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
     if others or capacity >= needed:
         return []
     what = f"the members take at most {capacity} partitions together, and the hub has {needed}"
