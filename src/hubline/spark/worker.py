@@ -15,7 +15,7 @@ import queue
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -170,6 +170,13 @@ async def _read(options: Options, ranges: Sequence[Range], layout: Layout, feed:
                 await reader.close()
 
 
+@runtime_checkable
+class ReadsTo(Protocol):
+    """A receiver that can be kept from asking for more than is wanted."""
+
+    def read_to(self, end_sequence: int) -> None: ...
+
+
 class _RangeReader:
     """Reads one range, with as many receivers as it takes, and no event twice."""
 
@@ -223,6 +230,8 @@ class _RangeReader:
         self.open_ahead()
         assert self._opening is not None  # noqa: S101 - it was just made
         receiver = await self._opening
+        if isinstance(receiver, ReadsTo):
+            receiver.read_to(self._wanted.end)
         left_count = self._wanted.end - self._next_sequence
         batch = await receiver.receive(count_max=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
         if not len(batch):
