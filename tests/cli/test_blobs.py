@@ -8,10 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from azure.storage.blob import BlobServiceClient, ContainerClient, RetentionPolicy
+from azure.storage.blob import (
+    BlobServiceClient,
+    ContainerClient,
+    ContainerSasPermissions,
+    RetentionPolicy,
+    generate_container_sas,
+)
 
 from hubline.cli.exits import ExitCode
 from hubline.config import EMULATOR_KEY
@@ -334,6 +341,22 @@ def test_a_wrong_key_is_found_and_not_shown(
     result = cli("doctor", hub, "--store", f"{container}?key=env:STORAGE_KEY", "--json")
     assert by_code(result)["store.refused"]["severity"] == "error"
     assert wrong not in result.out + result.err
+
+
+def test_a_signature_that_may_only_read_is_found(cli: Cli, hub: str, container: str, blobs: ContainerClient) -> None:
+    signature = generate_container_sas(
+        blobs.account_name,
+        blobs.container_name,
+        account_key=EMULATOR_KEY.reveal(),
+        permission=ContainerSasPermissions(read=True, list=True),
+        expiry=datetime.now(UTC) + timedelta(hours=1),
+    )
+    result = cli("doctor", hub, "--store", f"{container}?{signature}", "--json")
+    found = by_code(result)
+    assert found["store.ok"]
+    assert found["store.read-only"]["severity"] == "error"
+    assert "could not be told" in found["blob.settings"]["what"]
+    assert signature.rpartition("sig=")[2] not in result.out + result.err
 
 
 def test_a_damaged_checkpoint_blob_is_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClient) -> None:
