@@ -4,8 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SEEDS ?= 1000
+KILLS ?= 1000
+RESTARTS ?= 50
 
-.PHONY: help setup demo test check unit bench simulate clean
+.PHONY: help setup demo test check unit bench simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -42,6 +44,9 @@ bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 
 simulate: $(STAMP) ## the seeded simulator: make simulate SEEDS=1000 [FIRST=0]
 	@$(BIN)/python -m hubline.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+
+chaos: $(STAMP) ## kill processes and crash PostgreSQL under load: make chaos KILLS=1000 RESTARTS=50
+	@CHAOS_KILLS=$(KILLS) CHAOS_RESTARTS=$(RESTARTS) $(BIN)/python -m pytest tests/sinks/test_chaos.py tests/sinks/test_lost_answers.py --timeout 0
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data

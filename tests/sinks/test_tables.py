@@ -41,7 +41,7 @@ class TestComparing:
         assert database.checkpoint() is None
 
     def test_a_missing_table_is_said(self, database: SinkDatabase) -> None:
-        with pytest.raises(SinkError, match="there is no table readings.*create=True"):
+        with pytest.raises(SinkError, match=r"there is no table readings.*create=True"):
             database.sink(table="readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
 
     def test_columns_with_a_default_may_be_left_out(self, database: SinkDatabase) -> None:

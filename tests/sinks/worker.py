@@ -1,0 +1,110 @@
+"""A processor that writes into PostgreSQL exactly once, in a process that is killed, frozen and started again.
+
+Processes are forked from a server that has loaded everything already: a thousand of them take minutes, not hours. One
+may be told to die, or to freeze, at a step of the sink's commit: the steps are methods of the sink's connection, so
+nothing of this is in the product.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hubline.model import EventBatch, Position
+from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions, RetryPolicy
+from hubline.sinks import SqlSink
+from hubline.sinks.postgres import PostgresSinkConnection
+
+STEPS = ("begin", "lock_checkpoint", "write", "write_letters", "advance", "commit")
+"""The steps of a commit, by what the sink's connection is asked for."""
+
+LEASE_SECONDS = 3.0
+TRANSACTION_SECONDS_MAX = 2
+"""Shorter than the lease: a frozen owner's transaction is ended by the server, and the next owner goes on."""
+
+BAD = b"bad"
+TABLE = "CREATE TABLE results (place bigserial, partition text, sequence bigint, body text CHECK (body <> 'bad'))"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A signal to oneself, before or after the n-th time that a step is taken."""
+
+    step: str
+    is_before: bool
+    signum: int = signal.SIGKILL
+    count: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    hub: str
+    url: str
+    owner_id: str
+    fault: Fault | None = None
+
+
+def start(task: Task) -> ForkServerProcess:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=run, args=(task,), daemon=True)
+    process.start()
+    return process
+
+
+def run(task: Task) -> None:
+    if task.fault is not None:
+        _plant(task.fault)
+    processor = Processor(
+        task.hub,
+        task.url,
+        group="tests",
+        start=Position.earliest(),
+        owner_id=task.owner_id,
+        sink=SqlSink(task.url, table="results", transaction_seconds_max=TRANSACTION_SECONDS_MAX),
+        options=ProcessorOptions(
+            batch_count_max=20,
+            checkpoint=CheckpointPolicy.renewal(),
+            lease=LeaseOptions(lease_seconds=LEASE_SECONDS, interval_seconds=0.3, settle_seconds=0.05),
+            reopen=RetryPolicy(backoff_seconds=0.05, backoff_seconds_max=0.5),
+        ),
+    )
+
+    @processor.on_batch
+    def handle(batch: EventBatch) -> pa.Table:
+        columns = batch.arrow
+        sequences = columns.column("sequenceNumber")
+        return pa.table(
+            {
+                "partition": columns.column("partition"),
+                "sequence": sequences,
+                "body": pc.cast(columns.column("body"), pa.string()),
+                "sequenceNumber": sequences,
+            }
+        )
+
+    processor.run()
+
+
+def _plant(fault: Fault) -> None:
+    original = getattr(PostgresSinkConnection, fault.step)
+    left = [fault.count]
+
+    def step(self: PostgresSinkConnection, *args: Any, **kwargs: Any) -> Any:
+        left[0] -= 1
+        is_due = left[0] == 0
+        if is_due and fault.is_before:
+            os.kill(os.getpid(), fault.signum)
+        result = original(self, *args, **kwargs)
+        if is_due and not fault.is_before:
+            os.kill(os.getpid(), fault.signum)
+        return result
+
+    setattr(PostgresSinkConnection, fault.step, step)
