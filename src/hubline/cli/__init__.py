@@ -16,7 +16,7 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import checkpoints, copying, demo, doctor, hub, migrating, send, serve, status, tail, version
+from hubline.cli import checkpoints, copying, demo, dlq, doctor, hub, migrating, send, serve, status, tail, version
 from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.cli.options import option
 from hubline.config import may_hold_secret
@@ -51,6 +51,7 @@ app.command()(status.status)
 checkpoints.app.command("copy")(copying.copy)
 checkpoints.app.command("migrate")(migrating.migrate)
 app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(dlq.app, name="dlq")
 app.command()(doctor.doctor)
 app.command()(version.version)
 

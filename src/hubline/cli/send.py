@@ -6,7 +6,6 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,7 +14,7 @@ from hubline.cli.exits import say
 from hubline.cli.lines import batched, read_lines
 from hubline.cli.options import HubArgument, JsonOption, option
 from hubline.cli.session import using_hub
-from hubline.cli.show import bytes_text, counted, print_json, stderr_console
+from hubline.cli.show import bytes_text, counted, print_json, progress
 from hubline.config import parse_size, validate_partition_id
 from hubline.errors import ConfigError
 
@@ -126,7 +125,7 @@ class _Sent:
 
 
 def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *, total: int | None) -> _Sent:
-    with _progress(total) as advance:
+    with progress("sending", total) as advance:
         sent = _Sent(advance)
         try:
             asyncio.run(_send(hub, batches, target, sent=sent))
@@ -170,20 +169,6 @@ async def _lines(files: list[Path], batch_count_max: int) -> AsyncIterator[list[
         with path.open("rb") as file:
             async for lines in read_lines(file, count_max=batch_count_max):
                 yield lines
-
-
-@contextmanager
-def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("sending"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr_console(), transient=True) as progress:
-        task = progress.add_task("sending", total=total)
-        yield lambda count: progress.advance(task, count)
 
 
 def _report(sent: _Sent, *, json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -126,6 +127,20 @@ def confirm(question: str, *, yes: bool) -> None:
     if not typer.confirm(question, err=True):
         say("Nothing was changed.")
         raise typer.Exit(ExitCode.NOT_CONFIRMED)
+
+
+@contextmanager
+def progress(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere. What it gives is told how many more are done."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as shown:
+        task = shown.add_task(doing, total=total)
+        yield lambda count: shown.advance(task, count)
 
 
 def json_time(time: datetime | None) -> str | None:

@@ -1,0 +1,67 @@
+"""Loads the processor that a person names: ``FILE:NAME``, a name in a Python file of theirs."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from hubline.errors import ConfigError, HublineError
+from hubline.processor import Processor
+
+
+def load_processor(text: str) -> Processor:
+    """Runs the file, as Python would import it, and gives the processor that the name stands for.
+
+    The file is the person's own, named on the command line; nothing that is loaded is named by data.
+    """
+    file, _, name = text.rpartition(":")
+    if not file or not name.isidentifier():
+        raise ConfigError(f"--with {ascii(text)[:80]}: write FILE:NAME, as in app.py:processor")
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise ConfigError(f"--with {file}: there is no such file")
+    found = getattr(_imported(path), name, None)
+    if not isinstance(found, Processor):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise ConfigError(f"--with {text}: {name} is {what} in that file, and not a hubline.Processor")
+    return found
+
+
+def _imported(path: Path) -> ModuleType:
+    # Not its own name, which may be that of a module that is loaded already.
+    spec = importlib.util.spec_from_file_location(f"hubline_redrive_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"--with {path}: the name of a Python file ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(path.parent))  # as for a file that Python is started with
+    try:
+        with _not_running(path):
+            spec.loader.exec_module(module)
+    except HublineError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"--with {path}: running the file failed with {type(error).__name__}: {error}") from error
+    return module
+
+
+@contextmanager
+def _not_running(path: Path) -> Iterator[None]:
+    """A file that runs its processor when it is imported would begin to process here, and never return."""
+
+    def refuse(*_args: object, **_kwargs: object) -> NoReturn:
+        raise ConfigError(
+            f"{path} runs its processor when it is imported: put processor.run() below if __name__ == '__main__':"
+        )
+
+    before = Processor.run, Processor.run_async
+    Processor.run = Processor.run_async = refuse  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Processor.run, Processor.run_async = before  # type: ignore[method-assign]

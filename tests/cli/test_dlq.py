@@ -1,0 +1,279 @@
+"""``hubline dlq``: letters listed, shown, exported and discarded; never without a yes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hubline.cli.dlq.exporting import export_schema
+from hubline.cli.exits import ExitCode
+from hubline.connect import open_hub
+from hubline.model import DeadLetter, Event, GroupKey
+from tests.cli.conftest import Cli, append
+from tests.deadletters.conftest import keep, letter
+
+AUDIT = GroupKey("local:/data", "orders", "audit")
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> str:
+    """A database with some letters."""
+    url = f"sqlite:///{tmp_path}/letters.db"
+    keep(
+        url,
+        [
+            letter(3, body=b'{"n": 3}', key="customer-7", properties={"kind": "order\x1b[31m"}),
+            letter(10, error=KeyError("missing")),
+            letter(2, partition="1", body=b"\xff\x00\x01" * 200),
+            letter(3, group=AUDIT),
+        ],
+    )
+    return url
+
+
+def listed(cli: Cli, *args: str) -> list[str]:
+    shown = cli("dlq", "list", "--json", *args).json_lines
+    return [f"{each['group']}/{each['partition']}/{each['sequenceNumber']}" for each in shown]
+
+
+class TestListing:
+    def test_letters_are_listed_in_a_stable_order(self, cli: Cli, sink: str) -> None:
+        assert listed(cli, "--sink", sink) == ["audit/0/3", "billing/0/3", "billing/0/10", "billing/1/2"]
+
+    @pytest.mark.parametrize(
+        ("flags", "count"),
+        [
+            (("--group", "billing"), 3),
+            (("--partition", "0"), 3),
+            (("--partition", "0", "--partition", "1"), 4),
+            (("--error-type", "KeyError"), 1),
+            (("--error-text", "TAKE 3"), 2),
+            (("--since", "-1h"), 4),
+            (("--until", "-1h"), 0),
+            (("--since", "2100-01-01T00:00:00Z"), 0),
+            (("--state", "discarded"), 0),
+            (("--state", "all"), 4),
+            (("--hub", "local:/data/orders"), 4),
+            (("--hub", "local:/data/others"), 0),
+            (("--limit", "2"), 2),
+        ],
+    )
+    def test_flags_choose(self, cli: Cli, sink: str, flags: tuple[str, ...], count: int) -> None:
+        assert len(listed(cli, "--sink", sink, *flags)) == count
+
+    def test_pages_go_on_where_the_last_one_ended(self, cli: Cli, sink: str) -> None:
+        first = cli("dlq", "list", "--sink", sink, "--limit", "3", "--json")
+        after = first.json_lines[-1]["letter"]
+        assert f"add --after {after}" in first.err
+        second = cli("dlq", "list", "--sink", sink, "--limit", "3", "--json", "--after", after)
+        assert [each["letter"] for each in second.json_lines] == ["local:/data/orders/billing/1/2"]
+        assert second.err == ""
+        last = second.json["letter"]
+        assert "no more letters" in cli("dlq", "list", "--sink", sink, "--after", last).err
+
+    def test_table_shows_what_people_look_for(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "list", "--sink", sink, "--group", "billing")
+        assert "0/3" in result.out
+        assert "customer-7" in result.out
+        assert "KeyError: 'missing'" in result.out
+
+    def test_database_without_letters_says_so(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "list", "--sink", sink, "--group", "nobody")
+        assert (result.code, result.out) == (0, "")
+        assert "no such letters" in result.err
+
+    @pytest.mark.parametrize(
+        ("flags", "says"),
+        [
+            (("--state", "lost"), "--state is waiting, redriven, discarded or all"),
+            (("--since", "yesterday"), "the time 'yesterday' is unknown"),
+            (("--since", "-1h", "--until", "-2h"), "since is later than until"),
+            (("--after", "0/3"), "give the whole id"),
+            (("--after", "nothing"), "is no letter"),
+            (("--partition", ""), "partition"),
+            (("--limit", "0"), "--limit"),
+        ],
+    )
+    def test_wrong_flags_are_told(self, cli: Cli, sink: str, flags: tuple[str, ...], says: str) -> None:
+        result = cli("dlq", "list", "--sink", sink, *flags)
+        assert result.code == ExitCode.USAGE
+        assert says in result.err
+
+    def test_missing_file_is_not_made(self, cli: Cli, tmp_path: Path) -> None:
+        result = cli("dlq", "list", "--sink", f"sqlite:///{tmp_path}/none.db")
+        assert result.code == ExitCode.USAGE
+        assert "no such file" in result.err
+        assert not (tmp_path / "none.db").exists()
+
+    @pytest.mark.parametrize("address", ["memory:", "https://account.blob.core.windows.net/container"])
+    def test_store_that_has_no_letters_is_refused(self, cli: Cli, address: str) -> None:
+        result = cli("dlq", "list", "--sink", address)
+        assert result.code == ExitCode.USAGE
+        assert "sqlite:///PATH or postgresql://" in result.err
+
+
+class TestShowing:
+    def test_letter_is_shown_in_full_and_harmless_to_a_terminal(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "show", "0/3", "--sink", sink, "--group", "billing")
+        assert result.code == 0
+        assert "ValueError: cannot take 3" in result.out
+        assert '{"n": 3}' in result.out
+        assert "kind = order\\x1b[31m" in result.out
+        assert "\x1b" not in result.out
+
+    def test_body_that_is_no_text_is_shown_in_hexadecimal(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "show", "1/2", "--sink", sink)
+        assert "0000  ff 00 01 ff" in result.out
+        assert "344B more" in result.out
+
+    def test_json_has_everything(self, cli: Cli, sink: str) -> None:
+        shown = cli("dlq", "show", "local:/data/orders/billing/0/3", "--sink", sink, "--json").json
+        assert (shown["body"], shown["properties"]["kind"]) == ('{"n": 3}', "order\x1b[31m")
+        assert (shown["errorType"], shown["attempts"], shown["stage"], shown["state"]) == (
+            "ValueError", 3, "handler", "waiting",
+        )  # fmt: skip
+        binary = cli("dlq", "show", "1/2", "--sink", sink, "--json").json
+        assert binary["bodyBase64"].startswith("/wAB")
+
+    def test_ambiguous_letter_is_told(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "show", "0/3", "--sink", sink)
+        assert result.code == ExitCode.USAGE
+        assert "local:/data/orders/audit/0/3 or local:/data/orders/billing/0/3" in result.err
+
+    def test_missing_letter_fails(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "show", "0/99", "--sink", sink)
+        assert result.code == ExitCode.FAILED
+        assert "there is no dead letter 0/99" in result.err
+
+    def test_body_that_is_not_kept_is_read_from_the_hub(self, cli: Cli, hub: str, tmp_path: Path) -> None:
+        append(hub, "1", "first", "second")
+        url = f"sqlite:///{tmp_path}/pointers.db"
+        keep(url, [pointer(cli, hub, 1)], keep_body=False)
+        assert "not kept" in cli("dlq", "show", "1/1", "--sink", url).out
+        assert cli("dlq", "show", "1/1", "--sink", url, "--hub", hub, "--json").json["body"] == "second"
+
+    def test_event_that_the_hub_has_forgotten_is_told(self, cli: Cli, hub: str, tmp_path: Path) -> None:
+        append(hub, "1", "first", "second")
+        url = f"sqlite:///{tmp_path}/pointers.db"
+        keep(url, [pointer(cli, hub, 1)], keep_body=False)
+        cli("hub", "delete", hub, "--yes")
+        cli("hub", "create", hub)
+        result = cli("dlq", "show", "1/1", "--sink", url, "--hub", hub)
+        assert result.code == 0
+        assert "the hub has forgotten the event" in result.err
+
+
+def pointer(cli: Cli, hub: str, sequence: int) -> DeadLetter:
+    """A letter of an event that is in the hub."""
+    events = cli("tail", hub, "--no-follow", "--json").json_lines
+    (found,) = [each for each in events if each["sequenceNumber"] == sequence]
+    opened = open_hub(hub)
+    group = GroupKey(opened.namespace, opened.name, "billing")
+    made = letter(sequence, group=group, partition=found["partition"])
+    event = made.event
+    kept = Event(b"", event.partition, found["offset"], sequence, event.enqueued_time)
+    return DeadLetter.of(made.key, kept, ValueError("no"), attempts=1)
+
+
+class TestDiscarding:
+    def test_discarded_letters_no_longer_wait_and_are_kept(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "discard", "--sink", sink, "--group", "billing", "--partition", "0", "--yes", "--json")
+        assert (result.code, result.json) == (0, {"letters": 2, "deleted": False})
+        assert listed(cli, "--sink", sink) == ["audit/0/3", "billing/1/2"]
+        assert listed(cli, "--sink", sink, "--state", "discarded") == ["billing/0/3", "billing/0/10"]
+
+    def test_single_letters_are_discarded_by_their_ids(self, cli: Cli, sink: str) -> None:
+        cli("dlq", "discard", "1/2", "local:/data/orders/audit/0/3", "--sink", sink, "--yes")
+        assert listed(cli, "--sink", sink) == ["billing/0/3", "billing/0/10"]
+
+    def test_deleted_letters_are_gone(self, cli: Cli, sink: str) -> None:
+        cli("dlq", "discard", "--sink", sink, "--error-type", "KeyError", "--delete", "--yes")
+        assert listed(cli, "--sink", sink, "--state", "all") == ["audit/0/3", "billing/0/3", "billing/1/2"]
+
+    def test_settled_letters_are_tidied_up(self, cli: Cli, sink: str) -> None:
+        cli("dlq", "discard", "--sink", sink, "--group", "billing", "--yes")
+        refused = cli("dlq", "discard", "--sink", sink, "--state", "discarded", "--yes")
+        assert refused.code == ExitCode.USAGE
+        assert "add --delete" in refused.err
+        cli("dlq", "discard", "--sink", sink, "--state", "discarded", "--delete", "--yes")
+        assert listed(cli, "--sink", sink, "--state", "all") == ["audit/0/3"]
+
+    def test_without_an_answer_nothing_is_changed(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "discard", "--sink", sink)
+        assert result.code == ExitCode.NOT_CONFIRMED
+        assert "Discard 4 letters?" in result.err
+        assert len(listed(cli, "--sink", sink)) == 4
+
+    def test_nothing_to_discard_is_no_failure(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "discard", "--sink", sink, "--group", "nobody")
+        assert result.code == 0
+        assert "no such letters" in result.err
+
+    def test_discarding_again_changes_nothing(self, cli: Cli, sink: str) -> None:
+        cli("dlq", "discard", "--sink", sink, "--yes")
+        assert "no such letters" in cli("dlq", "discard", "--sink", sink, "--yes").err
+
+
+class TestExporting:
+    def test_lines_have_everything_and_go_to_stdout(self, cli: Cli, sink: str) -> None:
+        result = cli("dlq", "export", "--sink", sink)
+        assert "exported 4 letters" in result.err
+        letters = result.json_lines
+        assert letters[0]["letter"] == "local:/data/orders/audit/0/3"
+        assert letters[1]["body"] == '{"n": 3}'
+        assert all("traceback" in each for each in letters)
+
+    @pytest.mark.parametrize("name", ["letters.parquet", "letters.arrow"])
+    def test_files_have_the_columns_of_letters_and_events(self, cli: Cli, sink: str, tmp_path: Path, name: str) -> None:
+        path = tmp_path / name
+        assert cli("dlq", "export", "--sink", sink, "--output", str(path)).code == 0
+        table = pq.read_table(path) if name.endswith("parquet") else pa.ipc.open_file(path).read_all()
+        assert table.schema.equals(export_schema())
+        rows = table.to_pylist()
+        assert [row["sequenceNumber"] for row in rows] == [3, 3, 10, 2]
+        assert (rows[3]["body"], dict(rows[1]["properties"])) == (b"\xff\x00\x01" * 200, {"kind": "order\x1b[31m"})
+        assert rows[1]["enqueuedTime"].microsecond == 123456
+
+    def test_pointers_have_no_body(self, cli: Cli, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/pointers.db"
+        keep(url, [letter(1)], keep_body=False)
+        cli("dlq", "export", "--sink", url, "--output", "out.jsonl")
+        line = json.loads((tmp_path / "out.jsonl").read_text())
+        assert (line["bodyKept"], line["body"], line["properties"]) == (False, None, None)
+
+    def test_file_that_is_there_is_replaced_only_if_told(self, cli: Cli, sink: str, tmp_path: Path) -> None:
+        (tmp_path / "out.jsonl").write_text("precious")
+        args = ("dlq", "export", "--sink", sink, "--output", "out.jsonl")
+        assert cli(*args).code == ExitCode.NOT_CONFIRMED
+        assert (tmp_path / "out.jsonl").read_text() == "precious"
+        assert cli(*args, "--yes").code == 0
+        assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
+
+    def test_failed_export_leaves_what_was_there(
+        self, cli: Cli, sink: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def broken(*_args: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        (tmp_path / "out.parquet").write_text("precious")
+        monkeypatch.setattr("hubline.cli.dlq.exporting.ArrowBatches.write", broken)
+        assert cli("dlq", "export", "--sink", sink, "--output", "out.parquet", "--yes").code == ExitCode.FAILED
+        assert (tmp_path / "out.parquet").read_text() == "precious"
+        assert not list(tmp_path.glob("*.part"))
+
+    @pytest.mark.parametrize(
+        ("flags", "says"),
+        [
+            (("--output", "out.txt"), "tells no format"),
+            (("--output", "out.txt", "--format", "xml"), "--format is jsonl, parquet, arrow"),
+            (("--format", "parquet"), "needs a file"),
+        ],
+    )
+    def test_unknown_formats_are_told(self, cli: Cli, sink: str, flags: tuple[str, ...], says: str) -> None:
+        result = cli("dlq", "export", "--sink", sink, *flags)
+        assert result.code == ExitCode.USAGE
+        assert says in result.err
