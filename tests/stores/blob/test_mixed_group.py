@@ -86,10 +86,21 @@ class Mixed:
     def await_all_handled(self) -> None:
         self._await(lambda: self.sent <= set(chain.from_iterable(member.handled() for member in self.members)))
 
+    def await_all_checkpointed(self) -> None:
+        last = dict(sorted(self.sent, key=lambda event: event[1]))
+        self._await(lambda: asyncio.run(self._checkpoints()) == last)
+
     async def _state(self) -> GroupState:
         store = blob_store(self._container)
         try:
             return await store.list_ownership(self._group)
+        finally:
+            await store.close()
+
+    async def _checkpoints(self) -> dict[str, int]:
+        store = blob_store(self._container)
+        try:
+            return {one.key.partition: one.sequence_number for one in await store.list_checkpoints(self._group)}
         finally:
             await store.close()
 
@@ -127,3 +138,14 @@ def test_it_ends_balanced_survives_kills_and_reads_every_event(mixed: Mixed) -> 
 
     mixed.send()
     mixed.await_all_handled()
+
+
+def test_each_kind_resumes_where_the_other_was(mixed: Mixed) -> None:
+    for is_official in (True, False, True):
+        before = set(mixed.sent)
+        mixed.send()
+        member = mixed.start(is_official=is_official)
+        mixed.await_all_checkpointed()
+        member.kill()
+
+        assert set(member.handled()) == mixed.sent - before

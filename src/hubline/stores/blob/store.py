@@ -239,13 +239,12 @@ class BlobStore:
 
     def _due(self, kept: Sequence[Ownership], blobs: Mapping[str, Blob], part: float) -> dict[str, Ownership]:
         """What has to be written now: what is too old, and of the rest so many that they do not all come at once."""
-        ages = {one.key.partition: blobs[one.key.partition].age_seconds for one in kept}
-        oldest_first = sorted(kept, key=lambda one: -ages[one.key.partition])
+        oldest_first = sorted(kept, key=lambda one: blobs[one.key.partition].modified_at)
         count = math.ceil(len(kept) * part)
         return {
             one.key.partition: one
             for place, one in enumerate(oldest_first)
-            if place < count or ages[one.key.partition] >= self._refresh_seconds
+            if place < count or blobs[one.key.partition].age_seconds >= self._refresh_seconds
         }
 
     async def _forget_request(self, key: PartitionKey, own: OwnRecords) -> None:
