@@ -12,10 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from hubline.connect import open_hub
 from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model import outgoing
+from hubline.model import Position, outgoing
 from hubline.spark import process, worker
 from hubline.spark.columns import SOURCE_SCHEMA, Layout
 from hubline.spark.offsets import Range
@@ -217,6 +218,24 @@ def test_a_choice_of_columns_is_all_that_is_sent(tmp_path: Path) -> None:
 
     assert batch.schema.names == ["sequenceNumber", "body"]
     assert batch.column("body") == pa.array([b"0", b"1", b"2"], pa.binary())
+
+
+def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None:
+    async def ask() -> None:
+        hub = open_hub(server.connection_string("telemetry"))
+        receiver = await hub.open_receiver("0", group="$Default", position=Position.sequence(0, inclusive=True))
+        assert isinstance(receiver, worker.ReadsTo)
+        for end in (700, 701, 5_000):
+            receiver.read_to(end)
+            last = -1
+            while last < end - 1:
+                last = (await receiver.receive(count_max=5_000, wait_seconds=30)).last_sequence
+            assert last == end - 1
+            assert not len(await receiver.receive(count_max=1, wait_seconds=0.1))
+        await receiver.close()
+        await hub.close()
+
+    asyncio.run(ask())
 
 
 # Means

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from hubline.spark.options import Options
+if TYPE_CHECKING:
+    from hubline.spark.options import Options
 
 TASKS_VARIABLE: Final = "HUBLINE_SPARK_TASKS"
 """The cores that tasks run on. ``hubline.spark.session`` sets it; Spark does not tell its planning processes."""

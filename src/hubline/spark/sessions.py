@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
 from hubline.spark.java import find_java, java_home
+from hubline.spark.parallelism import TASKS_VARIABLE
+from hubline.spark.quiet import pass_on
 from hubline.spark.redaction import HIDING, hiding, is_hidden
 
 if TYPE_CHECKING:
@@ -49,10 +52,11 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    # The parent of the Python workers: as Spark's, but quiet about pipes that a stopped query closes.
-    "spark.python.daemon.module": "hubline.spark.daemon",
 }
 """What a session without a cluster gets in addition."""
+
+# Where Java would print to by itself.
+_STANDARD_ERROR: Final = 2
 
 _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>[^\],]+)(?P<attempts>,[^\]]+)?\])?")
 
@@ -165,10 +169,15 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     What looks like a secret is not told on the command line, where every user of the machine could read it.
     """
     from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(item for item in given.items() if not is_hidden(*item))
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(_started.items())))  # noqa: SLF001
+        conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
+        gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})
+        if gateway.proc is not None:  # nor is it ours where spark-submit started it
+            pass_on(gateway.proc.stderr.fileno(), _STANDARD_ERROR)
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
     for name in _started.keys() - given.keys():  # asked for by a session that is no more
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
@@ -199,6 +208,8 @@ def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
 def _prepared(spark: SparkSession) -> SparkSession:
     from hubline.spark.datasource import EventHubs
 
+    # Goes with the source to Spark's planning processes, which are told nothing else of the cluster.
+    spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
     # Registering again would do no harm, but for a warning.
     if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(EventHubs.name()):  # noqa: SLF001
         spark.dataSource.register(EventHubs)
