@@ -216,17 +216,19 @@ import os, signal, sys
 from hubline.cli import main
 from hubline.stores.blob import Container
 delete = Container.delete
-async def dies_before_the_second(self, name, **kwargs):
-    if name == {f"{FORK}/checkpoint/1"!r}:
+async def dies_after_the_first(self, name, **kwargs):
+    await delete(self, name, **kwargs)
+    if name.startswith({FORK!r}):
         os.kill(os.getpid(), signal.SIGKILL)
-    return await delete(self, name, **kwargs)
-Container.delete = dies_before_the_second
+    return True
+Container.delete = dies_after_the_first
 main(sys.argv[1:])
 """
     args = ("checkpoints", "migrate", container, "--delete-old", "--yes")
     killed = subprocess.run([sys.executable, "-c", program, *args], capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert (sequences(blobs), sequences(blobs, FORK)) == ({"0": 9, "1": 9, "2": 9}, {"1": 9, "2": 9})
+    assert sequences(blobs) == {"0": 9, "1": 9, "2": 9}
+    assert len(sequences(blobs, FORK)) < 3
     assert cli(*args).code == 0
     assert (sequences(blobs), sequences(blobs, FORK)) == ({"0": 9, "1": 9, "2": 9}, {})
 

@@ -13,7 +13,7 @@ import typer
 from hubline.cli.exits import ExitCode, say
 from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, YesOption, option
-from hubline.cli.session import group_key, in_order, listed_checkpoints, using_hub, using_store
+from hubline.cli.session import group_key, in_order, listed_checkpoints, together, using_hub, using_store
 from hubline.cli.show import confirm, counted, print_json, stderr_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, SqliteAddress, parse_store, validate_group_name, validate_partition_id
@@ -263,7 +263,7 @@ async def do_steps(target: CheckpointStore, steps: Sequence[Step]) -> list[Step]
     changes = [each.source.key.group_key for each in steps if each.kind in CHANGES and each.source]
     owners = living_owners(await target.list_ownership(changes[0])) if changes else {}
     # Dying in between leaves some partitions copied and the others as they were; doing it again copies the rest.
-    return [await _do(target, each, owners.get(each.partition)) for each in steps]
+    return await together(lambda each: _do(target, each, owners.get(each.partition)), steps)
 
 
 async def _do(target: CheckpointStore, step: Step, owner: Ownership | None) -> Step:

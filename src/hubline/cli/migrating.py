@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -26,7 +27,7 @@ from hubline.cli.copying import (
 )
 from hubline.cli.exits import ExitCode, say
 from hubline.cli.options import JsonOption, YesOption, env_twin, option
-from hubline.cli.session import using_store
+from hubline.cli.session import together, using_store
 from hubline.cli.show import confirm, counted, print_json, stderr_console, table
 from hubline.config import BlobAddress, parse_store
 from hubline.errors import ConfigError
@@ -138,12 +139,14 @@ async def _apply(store: str, moves: Sequence[Move], *, delete_old: bool) -> list
             steps = await do_steps(opened, [each.step for each in group])
             done += [replace(move, step=step) for move, step in zip(group, steps, strict=True)]
         if delete_old:
-            done = [await _cleared(_blobs(opened), each) if each.is_deletable else each for each in done]
+            done = await together(functools.partial(_cleared, _blobs(opened)), done)
     return done
 
 
 async def _cleared(store: BlobStore, move: Move) -> Move:
     """Without its old blobs, except those that were written since they were read: what they say now was not moved."""
+    if not move.is_deletable:
+        return move
     deleted = [await store.container.delete(blob.name, etag=blob.etag) for blob in move.old.blobs]
     if all(deleted):
         return replace(move, deleted_count=len(deleted))

@@ -195,7 +195,7 @@ class _Visit:
         self.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
         await self._ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
         if shares_with_sdks(store):
-            facts = replace(facts, sdk_owners=_unannounced(facts.state))
+            facts = replace(facts, sdk_owners=_sdk_owners(facts.state, lease))
         if isinstance(store, BlobStore):
             await self._examine_blobs(store, group)
         if isinstance(store, Examinable):
@@ -321,10 +321,10 @@ async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
     return GroupFacts(group, state, checkpoints, list_seconds)
 
 
-def _unannounced(state: GroupState) -> frozenset[str]:
-    """Owners that are no members: where SDKs may be, those are theirs, for everybody else announces itself."""
-    members = {each.owner_id for each in state.members}
-    return frozenset(each.owner_id for each in state.ownerships if each.owner_id) - members
+def _sdk_owners(state: GroupState, lease: LeaseOptions) -> frozenset[str]:
+    """Living owners that are no members: where SDKs may be, those are theirs, for everybody else announces itself."""
+    owned = [each for each in state.ownerships if each.owner_id and each.age_seconds <= lease.sdk_lease_seconds]
+    return frozenset(each.owner_id for each in owned) - {each.owner_id for each in state.members}
 
 
 async def _blob_settings(container: Container, group: GroupKey) -> BlobSettings:

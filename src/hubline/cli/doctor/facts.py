@@ -47,4 +47,4 @@ class GroupFacts:
     list_seconds: float
     damaged_checkpoints: Mapping[str, str] = field(default_factory=dict)
     sdk_owners: frozenset[str] = frozenset()
-    """Owners that wrote their records with an official SDK."""
+    """Living owners that wrote their records with an official SDK."""
