@@ -34,7 +34,7 @@ _HOMES = {
 if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object
 
     def __getattr__(name: str) -> object:
-        """Loads a name when it is first asked for: the parent of the Python workers must fork before Arrow is there."""
+        """Loads a name when it is first asked for: tasks need few of them, and start sooner."""
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(_HOMES[name]), name)

@@ -65,6 +65,7 @@ SINK_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
 IGNORED_OPTIONS: Final = frozenset(
     {
         "checkpointLocation",
+        "queryName",
         "eventhubs.dynamicPartitionDiscovery",
         "eventhubs.maxAcceptableBatchReceiveTime",
         "eventhubs.maxSilentTime",

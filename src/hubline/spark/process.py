@@ -139,5 +139,6 @@ class _Loop:
     async def _close(self, address: HubAddress) -> None:
         # Out of the way first: who wants it while it closes opens another.
         opened = self._hubs.pop(address)
-        with contextlib.suppress(HublineError, OSError):  # what cannot be closed in order is gone already
+        # What cannot be closed in order is gone already; so are the threads of other modules at a process's end.
+        with contextlib.suppress(HublineError, OSError, RuntimeError):
             await opened.close()

@@ -14,7 +14,7 @@ from typing import Final
 # The first line is Spark's own default.
 _NAMES_AND_VALUES: Final = (
     r"secret|password|token|access[.]?key",
-    r"passwd|credential|signature|shared_?access|account_?key|connection[-._]?string|api[-._]?key",
+    r"passwd|credential|signature|shared[-._]?access|account[-._]?key|connection[-._]?string|api[-._]?key",
     # Passwords in URLs; those of libpq and JDBC have the word password in them.
     r"://[^/@\s]*:[^\s]*@",
     r"[?&;]sig=",

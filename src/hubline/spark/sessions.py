@@ -174,7 +174,7 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(item for item in given.items() if not is_hidden(*item))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})
+        gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
         if gateway.proc is not None:  # nor is it ours where spark-submit started it
             pass_on(gateway.proc.stderr.fileno(), _STANDARD_ERROR)
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001

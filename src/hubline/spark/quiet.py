@@ -1,0 +1,80 @@
+"""What Java and the Python processes below it print, without the tracebacks of closed pipes.
+
+Stopping a query, and planning one, closes the pipe to a Python process that Spark needs no longer. The process ends, as
+it should, and its parent prints a traceback of the broken pipe: noise that people take for a fault. All else is passed
+on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+_START: Final = b"Traceback (most recent call last):\n"
+_CLOSED_PIPE: Final = re.compile(rb"(?:BrokenPipeError|ConnectionResetError): ")
+_DAEMON: Final = b"pyspark/daemon.py"
+# A traceback that goes on for longer is none of Spark's daemon.
+_LINES_MAX: Final = 20
+_CHUNK_BYTES: Final = 65536
+
+
+def pass_on(source: int, target: int) -> None:
+    """Copies what comes from one file descriptor to the other, in a thread of its own, until it ends.
+
+    Not by Python's own files: a thread that holds their lock when the process ends is a fatal error.
+    """
+    thread = threading.Thread(target=_copy, args=(source, target), name="hubline-java-errors", daemon=True)
+    thread.start()
+
+
+def _copy(source: int, target: int) -> None:
+    quiet = Quiet()
+    while chunk := os.read(source, _CHUNK_BYTES):
+        _write(target, b"".join(quiet.passed(chunk)))
+    _write(target, quiet.rest())
+
+
+def _write(target: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(target, data) :]
+
+
+class Quiet:
+    """Takes bytes as they come, and gives what is to be shown of them: all but what may turn out as noise."""
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []
+        self._begun = b""
+
+    def passed(self, chunk: bytes) -> Iterator[bytes]:
+        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        for line in lines:
+            yield from self._line(line + b"\n")
+        if not self._held and not _START.startswith(self._begun):
+            # A line that goes on, such as a progress bar.
+            yield self._begun
+            self._begun = b""
+
+    def rest(self) -> bytes:
+        return b"".join([*self._held, self._begun])
+
+    def _line(self, line: bytes) -> Iterator[bytes]:
+        if line == _START:
+            yield from self._released()
+            self._held = [line]
+        elif not self._held:
+            yield line
+        elif line.startswith(b" ") and len(self._held) < _LINES_MAX:
+            self._held.append(line)
+        elif _CLOSED_PIPE.match(line) and any(_DAEMON in held for held in self._held):
+            self._held = []
+        else:
+            yield from self._released()
+            yield line
+
+    def _released(self) -> list[bytes]:
+        released, self._held = self._held, []
+        return released

@@ -1,0 +1,66 @@
+"""Tracebacks of closed pipes are not shown; everything else is, whole and in order."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hubline.spark.quiet import Quiet, pass_on
+
+DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
+START = b"Traceback (most recent call last):\n"
+NOISE = START + DAEMON + b"    code = worker(sock)\n" + b"BrokenPipeError: [Errno 32] Broken pipe\n"
+
+
+def shown(*chunks: bytes) -> bytes:
+    quiet = Quiet()
+    return b"".join([part for chunk in chunks for part in quiet.passed(chunk)]) + quiet.rest()
+
+
+@given(st.integers(1, 40))
+def test_noise_is_left_out_however_it_is_cut(size: int) -> None:
+    text = b"before\n" + NOISE + b"\rprogress" + b"\nafter\n" + NOISE
+
+    assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == b"before\n\rprogress\nafter\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        START + DAEMON + b"ValueError: x\n",
+        START + b'  File "mine.py", line 1\n' + b"BrokenPipeError: [Errno 32] Broken pipe\n",
+        START + DAEMON * 50 + b"BrokenPipeError: [Errno 32] Broken pipe\n",
+        START + START + b"x\n",
+        START + DAEMON,
+        b"\xff\xfe no newline",
+        b"",
+    ],
+)
+def test_all_else_is_passed_on(text: bytes) -> None:
+    assert shown(text) == text
+    assert shown(*(bytes([byte]) for byte in text)) == text
+
+
+def test_a_line_that_goes_on_is_shown_at_once() -> None:
+    quiet = Quiet()
+
+    assert b"".join(quiet.passed(b"\r[Stage 0:>   ")) == b"\r[Stage 0:>   "
+    assert b"".join(quiet.passed(b"Trace")) == b""
+    assert b"".join(quiet.passed(b" of something\n")) == b"Trace of something\n"
+
+
+def test_one_file_is_copied_to_another_until_it_ends() -> None:
+    (source, writing), (reading, target) = os.pipe(), os.pipe()
+    pass_on(source, target)
+    os.write(writing, b"a\n" + NOISE + b"b")
+    os.close(writing)
+
+    copied = b""
+    while len(copied) < 3:
+        copied += os.read(reading, 3)
+    assert copied == b"a\nb"
+    for descriptor in (source, reading, target):
+        os.close(descriptor)

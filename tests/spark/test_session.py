@@ -1,0 +1,183 @@
+"""The session: its settings, and that no secret is shown in plans, pages, logs, progress or errors."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubline.errors import ConfigError
+from hubline.spark import sessions
+from hubline.spark.redaction import HIDING, hiding, is_hidden
+from tests.endpoint.serving import KEY, serving
+from tests.spark.planted import SECRETS
+
+SHOWN_TO_ALL = (
+    "explain of literals",
+    "explain of the source",
+    "progress",
+    "checkpoint",
+    "error of an address",
+    "error of an outage",
+    "error of a misplaced secret",
+    "command line",
+    "event log",
+)
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Spark shows of a program with secrets in it."""
+    folder = tmp_path_factory.mktemp("planted")
+    with serving(tmp_path_factory.mktemp("served"), "--hub", "telemetry:2") as server:
+        program = [sys.executable, "-m", "tests.spark.planted", str(folder), server.connection_string("telemetry")]
+        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
+        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    found: dict[str, str] = json.loads((folder / "shown.json").read_text())
+    return {**found, "what was printed": done.stdout + done.stderr}
+
+
+# One program for all of these, in one worker of a parallel run.
+@pytest.mark.xdist_group("spark")
+@pytest.mark.timeout(400)
+class TestProgram:
+    @pytest.mark.parametrize("secret", [KEY, *SECRETS.values()])
+    def test_no_secret_is_shown_anywhere(self, shown: dict[str, str], secret: str) -> None:
+        assert [place for place, found in shown.items() if secret in found] == []
+
+    def test_places_were_looked_at_for_real(self, shown: dict[str, str]) -> None:
+        assert all(shown[place] for place in SHOWN_TO_ALL)
+        pages = [place for place in shown if place.startswith("page ")]
+        assert len(pages) > 12
+        assert "redacted" in shown["explain of literals"]
+        assert "redacted" in shown["page /environment/"]
+        assert "redacted" in shown["event log"]
+        assert "EventHubs" in shown["progress"] or "eventhubs" in shown["progress"]
+        assert "EntityPth" not in shown["error of an address"]
+        assert "hubline.errors.ConfigError" in shown["error of an address"]
+        assert "HubUnavailable" in shown["error of an outage"]
+
+    def test_the_settings_that_matter_are_made(self, shown: dict[str, str]) -> None:
+        settings = json.loads(shown["settings"])
+
+        assert shown["master"] == "local[2,4]"
+        assert settings["spark.python.unix.domain.socket.enabled"] == "true"
+        assert settings["spark.sql.session.timeZone"] == "UTC"
+        assert settings["spark.sql.shuffle.partitions"] == "2"
+        assert settings["spark.hadoop.fs.file.impl"].endswith("RawLocalFileSystem")
+
+    def test_the_users_own_redaction_is_joined_to_ours(self, shown: dict[str, str]) -> None:
+        expression = json.loads(shown["settings"])["spark.redaction.regex"]
+
+        assert "(?i)acme[.]code" in expression
+        assert HIDING["spark.redaction.regex"] in expression
+
+    def test_the_user_interface_listens_on_loopback_alone(self, shown: dict[str, str]) -> None:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", shown["ui"])
+
+    def test_a_running_session_is_given_back_or_its_settings_named(self, shown: dict[str, str]) -> None:
+        assert shown["again"] == "True"
+        assert "other settings for spark.sql.shuffle.partitions: stop it first" in shown["other settings"]
+
+    def test_the_environment_stays_as_it_was(self, shown: dict[str, str]) -> None:
+        assert shown["environment left as it was"] == "set()"
+
+    def test_nothing_is_said_of_closed_pipes(self, shown: dict[str, str]) -> None:
+        assert "BrokenPipe" not in shown["what was printed"]
+
+
+class TestRedaction:
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("eventhubs.connectionString", "x"),
+            ("spark.hadoop.fs.azure.account.key.acme", "x"),
+            ("spark.ssl.keyPassword", "x"),
+            ("hub", "Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=abc=;EntityPath=e"),
+            ("store", "postgresql://ann:pw@localhost/db"),
+            ("store", "postgresql://localhost/db?user=ann&password=pw"),
+            ("hub", "Endpoint=sb://h/;SharedAccessSignature=SharedAccessSignature sr=x&sig=y"),
+            ("container", "https://acme.blob.core.windows.net/c?sv=1&sig=abc"),
+        ],
+    )
+    def test_settings_with_secrets_are_hidden(self, name: str, value: str) -> None:
+        assert is_hidden(name, value)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("spark.master", "spark://host:7077"),
+            ("spark.eventLog.dir", "abfss://logs@acme.dfs.core.windows.net/x"),
+            ("hub", "local:/data/telemetry"),
+            ("hub", "eventhubs://acme/telemetry"),
+        ],
+    )
+    def test_others_are_not(self, name: str, value: str) -> None:
+        assert not is_hidden(name, value)
+
+    @pytest.mark.parametrize(
+        ("text", "secret"),
+        [
+            ("Endpoint=sb://h/;SharedAccessKeyName=n;SharedAccessKey=aB+/1=;EntityPath=e", "aB+/1="),
+            ('{"hub": "sharedaccesskey = aB+/1="}', "aB+/1="),
+            ("SharedAccessSignature=SharedAccessSignature sr=x&sig=a%2Fb%3D&se=1;EntityPath=e", "a%2Fb%3D"),
+            ("https://a.blob.core.windows.net/c?sv=2024&sig=a%2Fb%3D&se=2026", "a%2Fb%3D"),
+            ("DefaultEndpointsProtocol=https;AccountName=a;AccountKey=aB+/1==;EndpointSuffix=x", "aB+/1=="),
+            ("jdbc:postgresql://ann:p@ss:w/rd@host/db", "p@ss:w/rd"),
+            ("host=h user=ann password='two words' dbname=d", "two words"),
+            ("password=hunter2, other", "hunter2"),
+        ],
+    )
+    def test_secrets_within_texts_are_cut_out(self, text: str, secret: str) -> None:
+        # The expressions are Java's; they keep to what Python's have too.
+        assert secret not in re.sub(HIDING["spark.redaction.string.regex"], "", text)
+
+    def test_texts_without_secrets_stay(self) -> None:
+        for text in ("abfss://logs@acme.net/x", "sb://host:5671/hub", "local:/data/telemetry", "a=b;c=d", "tokens: 5"):
+            assert re.sub(HIDING["spark.redaction.string.regex"], "", text) == text
+
+    def test_expressions_are_joined_once(self) -> None:
+        given = {"spark.redaction.string.regex": "acme-[0-9]+"}
+        once = hiding(given)
+
+        assert once["spark.sql.redaction.string.regex"].startswith("(?:acme-[0-9]+)|")
+        assert hiding(once) == once
+        assert re.search(once["spark.redaction.string.regex"], "ACME-1") is None
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("master", "expected"),
+        [
+            ("local", "local[1,4]"),
+            ("local[2]", "local[2,4]"),
+            ("local[*]", "local[*,4]"),
+            ("local[2,1]", "local[2,1]"),
+            ("local-cluster[2,1,1024]", "local-cluster[2,1,1024]"),
+            ("spark://host:7077", "spark://host:7077"),
+        ],
+    )
+    def test_a_local_master_tries_tasks_again(self, master: str, expected: str) -> None:
+        assert sessions._with_attempts(master) == expected
+
+    @pytest.mark.parametrize(
+        ("config", "message"),
+        [({"sql.shuffle.partitions": 4}, "no setting of Spark"), ({"spark.ui.enabled": None}, "and not NoneType")],
+    )
+    def test_what_is_no_setting_is_refused(self, config: dict[str, Any], message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            sessions.session(**config)
+
+    def test_a_master_that_spark_was_told_of_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+        assert not sessions._is_told_a_master()
+
+        (tmp_path / "spark-defaults.conf").write_text("spark.app.name x\nspark.master   spark://host:7077\n")
+        assert sessions._is_told_a_master()
