@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from hubline.errors import ConfigError, DeadLetterLimit, Fenced, HandlerFailed, HublineError, ProcessorError, SinkError
-from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position
+from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, outgoing
 from hubline.processor import (
     AsyncTransaction,
     FailureChoice,
@@ -616,3 +616,24 @@ class TestOwners:
 
         assert (seen, [letter.event.sequence_number for letter in letters]) == ([0, 1, 3, 4], [2])
         assert await scene.checkpoint() == 4
+
+
+class TestRepeats:
+    @virtual
+    @pytest.mark.parametrize("how", ["ordered", "shuffled"])
+    async def test_what_an_earlier_stage_published_twice_is_written_once(self, results: Results, how: str) -> None:
+        results.sink.close()
+        results.sink = SqlSink(results.url, table="results", drop_repeats=how)
+        scene = Scene()
+        sender = await scene.hub.open_sender()
+        numbers = [0, 1, 2, 1, 2, 3, 4, 3, 4]
+        events = [{"body": str(n), "properties": {"hubline-id": f"ns/first@1/0/{n}/0"}} for n in numbers]
+        await sender.send(outgoing(events), partition="0")
+        processor, errors = processor_of(scene, results, batch_count_max=4)
+        processor.on_event(lambda event: {"note": event.text()})
+
+        async with processor:
+            await until(lambda: results.checkpoint == 8)
+
+        assert results.execute("SELECT note FROM results") == [("0",), ("1",), ("2",), ("3",), ("4",)]
+        assert errors == []

@@ -25,6 +25,7 @@ from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Stage
 from hubline.processor.limits import LetterTally
 from hubline.sinks import Refused, Rows, SinkPartition, SqlSink, Transaction
 from hubline.sinks.letters import storable
+from hubline.sinks.repeats import Sifted
 from hubline.sinks.tables import SEQUENCE_COLUMN
 from hubline.sinks.tracing import Units
 
@@ -117,19 +118,20 @@ class Delivery:
         self._check_new(batch)
         checkpoint = Checkpoint(self._partition.key, batch.last_offset, batch.last_sequence)
         waiting = await self._quarantined()
-        coming = _Round([batch])
+        sifted = await self._sifted(batch)
+        coming = _Round([sifted.batch])
         while True:
             transaction = self._partition.transaction(checkpoint)
             try:
                 await self._collect(coming, waiting, transaction)
-                again = await self._handling.in_thread(self._write, batch, coming, transaction, now)
+                again = await self._handling.in_thread(self._write, sifted, coming, transaction, now)
             except BaseException:
                 await self._handling.in_thread(transaction.rollback)
                 raise
             if again is None:
                 break
             await self._handling.in_thread(transaction.rollback)
-            coming = again
+            sifted, coming = again
         self._waiting_keys = waiting | {key for letter in coming.letters.values() if (key := _key(letter.event))}
         return [coming.letters[sequence] for sequence in sorted(coming.letters)]
 
@@ -144,6 +146,11 @@ class Delivery:
                 f"the sink has partition {self._partition.key} up to {known.sequence_number} already, and event "
                 f"{batch.first_sequence} came again: to have events again, set the sink's checkpoint back"
             )
+
+    async def _sifted(self, batch: EventBatch) -> Sifted:
+        if self._manner.sink.drop_repeats is None:
+            return Sifted(batch, {})
+        return await self._handling.in_thread(self._partition.sift, batch)
 
     async def _quarantined(self) -> set[str]:
         """The keys whose events wait among the dead letters. Asked anew as long as there are any: they may be redriven.
@@ -239,15 +246,22 @@ class Delivery:
 
     # 2 to 4, in the partition's thread
 
-    def _write(self, batch: EventBatch, coming: _Round, transaction: Transaction, now: float) -> _Round | None:
+    def _write(
+        self, sifted: Sifted, coming: _Round, transaction: Transaction, now: float
+    ) -> tuple[Sifted, _Round] | None:
         """Commits; or returns what to do again, with the transaction to be undone."""
+        batch = sifted.batch
         untraced: dict[int, EventBatch] = {}
         for rows, units in _groups(coming.pieces, untraced):
             transaction.insert(rows, units=units)
         if transaction.refused and (again := self._judge_refused(batch, coming, untraced, transaction.refused)):
-            return again
+            return sifted, again
         if self._manner.quarantines_keys and self._has_follower(batch, coming):
-            return coming.again(without=coming.letters)
+            return sifted, coming.again(without=coming.letters)
+        if not transaction.remember(self._partition, sifted):
+            transaction.rollback()  # before others are asked: they may wait for what it holds
+            anew = self._partition.sift(batch)
+            return anew, _Round([anew.batch])
         failed = np.isin(batch.arrow.column("sequenceNumber").to_numpy(), list(coming.letters))
         tally = self.tally.after(failed, now)
         transaction.dead_letter([coming.letters[sequence] for sequence in sorted(coming.letters)])

@@ -5,6 +5,7 @@ All of this is synchronous; a connection is used by one thread at a time.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,14 +14,15 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from hubline.errors import SinkError, StoreError
-from hubline.model import Checkpoint, DeadLetter, PartitionKey
+from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey
 from hubline.sinks.letters import LetterRow
+from hubline.sinks.repeats import Marks
 from hubline.sinks.tables import Column, Plan, TableName
 from hubline.stores.fencing import NOBODY
 from hubline.stores.sql.database import Connection, Database, Row, Statement
 from hubline.stores.sql.queries import Queries
 from hubline.stores.sql.records import read_checkpoint
-from hubline.stores.sql.store import of_checkpoint, of_partition, take_fence
+from hubline.stores.sql.store import of_checkpoint, of_group, of_partition, take_fence
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for a person's own statement, of any type that the driver takes."""
@@ -160,6 +162,30 @@ class SinkConnection(ABC):
 
     def add_letters(self, letters: Iterable[DeadLetter], *, keep_body: bool) -> None:
         self.write_letters([LetterRow.of(letter, keep_body=keep_body) for letter in letters])
+
+    # Ids of events that came from an earlier stage
+
+    def read_marks(self, key: PartitionKey) -> Marks:
+        rows: Any = self._connection.read(Statement(self.queries.read_origins, of_partition(key)))
+        return {origin: (sequence, index) for origin, sequence, index in rows}
+
+    def write_marks(self, key: PartitionKey, marks: Marks) -> None:
+        for origin, (sequence, index) in marks.items():
+            params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
+            self._connection.read(Statement(self.queries.write_origin, params))
+
+    def known_ids(self, group: GroupKey, ids: Sequence[str]) -> set[str]:
+        rows = self._connection.read(Statement(self.queries.known_ids, {**of_group(group), "texts": json.dumps(ids)}))
+        return {str(known) for (known,) in rows}
+
+    def add_ids(self, group: GroupKey, ids: Sequence[str]) -> int:
+        """How many of them were not there yet."""
+        params = {**of_group(group), "texts": json.dumps(ids)}
+        return len(self._connection.read(Statement(self.queries.add_ids, params)))
+
+    def forget_ids(self, group: GroupKey, *, age_seconds_max: float) -> None:
+        params = {**of_group(group), "age_seconds_max": age_seconds_max}
+        self._connection.read(Statement(self.queries.forget_ids, params))
 
     # Life
 

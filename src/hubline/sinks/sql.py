@@ -34,8 +34,9 @@ import pyarrow as pa
 
 from hubline.config import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
-from hubline.model import Checkpoint, DeadLetter, PartitionKey
+from hubline.model import Checkpoint, DeadLetter, EventBatch, PartitionKey
 from hubline.sinks.connection import Parameters, SinkConnection
+from hubline.sinks.repeats import Marks, Repeats, Sifted, ids_in, sift_known, sift_ordered
 from hubline.sinks.tables import (
     SEQUENCE_COLUMN,
     Column,
@@ -57,6 +58,12 @@ TRANSACTION_SECONDS_MAX = 60
 OVERDUE = 2.0
 """A transaction that takes so many times its bound hangs on a server that answers nothing any more."""
 
+IDS_KEPT_SECONDS = 7 * 86_400.0
+"""As long as a hub keeps events by its longest usual retention: what is older cannot be published again."""
+
+IDS_FORGOTTEN_EVERY_SECONDS = 60.0
+"""Old ids are removed so often, by whoever commits: seldom enough to cost nothing."""
+
 CONNECTIONS_MAX = 4
 """Four writers use up two cores of a server already; SQLite has one writer at a time in any case."""
 
@@ -77,6 +84,8 @@ class _Settings:
     key: tuple[str, ...]
     create: bool
     keep_body: bool
+    drop_repeats: Repeats | None
+    ids_kept_seconds: float
     connections_max: int
     transaction_seconds_max: int
 
@@ -86,7 +95,8 @@ class SqlSink:
 
     Rows are inserted; with ``key``, the columns of a unique index, they are inserted or updated. Without a ``table``,
     handlers write by their own SQL. ``create`` makes the table of the first rows' columns if it is missing.
-    ``keep_body`` keeps the bodies of dead letters, since hubs forget.
+    ``keep_body`` keeps the bodies of dead letters, since hubs forget. ``drop_repeats`` leaves out events that an
+    earlier stage published twice: ``"ordered"`` or ``"shuffled"``, as :class:`~hubline.sinks.repeats.Repeats` tells.
     """
 
     def __init__(
@@ -97,6 +107,8 @@ class SqlSink:
         key: str | Sequence[str] = (),
         create: bool = False,
         keep_body: bool = True,
+        drop_repeats: Repeats | str | None = None,
+        ids_kept_seconds: float = IDS_KEPT_SECONDS,
         connections_max: int = CONNECTIONS_MAX,
         transaction_seconds_max: int = TRANSACTION_SECONDS_MAX,
     ) -> None:
@@ -115,6 +127,8 @@ class SqlSink:
                 tuple(checked_name("column", name) for name in keys),
                 create,
                 keep_body,
+                _repeats(drop_repeats),
+                ids_kept_seconds,
                 1 if isinstance(address, SqliteAddress) else connections_max,
                 transaction_seconds_max,
             )
@@ -148,6 +162,14 @@ class SqlSink:
         return OVERDUE * self._settings.transaction_seconds_max
 
     @property
+    def drop_repeats(self) -> Repeats | None:
+        return self._settings.drop_repeats
+
+    @property
+    def ids_kept_seconds(self) -> float:
+        return self._settings.ids_kept_seconds
+
+    @property
     def keep_body(self) -> bool:
         return self._settings.keep_body
 
@@ -157,7 +179,10 @@ class SqlSink:
         Raises Fenced if a higher epoch holds it.
         """
         with self.connection() as connection:
-            return SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
+            partition = SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
+            if self._settings.drop_repeats is Repeats.ORDERED:
+                partition.marks = connection.read_marks(key)
+            return partition
 
     def waiting_keys(self, key: PartitionKey) -> set[str]:
         """The partition keys of the partition that have a dead letter waiting."""
@@ -297,7 +322,22 @@ class SinkPartition:
         self.key = key
         self.epoch = epoch
         self.checkpoint = checkpoint
+        self.marks: Marks = {}
+        self.ids_forgotten_at = 0.0
         self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
+
+    def sift(self, batch: EventBatch) -> Sifted:
+        """The batch without the events that the sink has already; give what it returns to ``remember``."""
+        how = self.sink.drop_repeats
+        if how is None or not len(batch):
+            return Sifted(batch, {})
+        if how is Repeats.ORDERED:
+            return sift_ordered(batch, self.marks)
+        ids = ids_in(batch)
+        if not ids:
+            return Sifted(batch, {})
+        with self.sink.connection() as connection:
+            return sift_known(batch, connection.known_ids(self.key.group_key, ids))
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
         """One that moves the partition to ``checkpoint``. Nothing is begun before it is used or committed."""
@@ -362,6 +402,7 @@ class Transaction:
         self._sink = sink
         self._connection: SinkConnection | None = None
         self._written: list[Plan] = []
+        self._marks: list[tuple[SinkPartition, Marks]] = []
         self.refused: list[Refused] = []
 
     def __enter__(self) -> Self:
@@ -430,6 +471,23 @@ class Transaction:
                     connection.remove_letter(letter.key, letter.event.sequence_number)
             connection.add_letters(letters, keep_body=self._sink.keep_body)
 
+    def remember(self, partition: SinkPartition, sifted: Sifted) -> bool:
+        """Keeps the ids of a batch that was sifted; False if one of them was taken by another partition meanwhile.
+
+        Then everything is to be undone, and the batch sifted anew.
+        """
+        connection = self._begun()
+        with explained(connection, None):
+            connection.write_marks(partition.key, sifted.marks)
+            self._marks.append((partition, {**partition.marks, **sifted.marks}))
+            group = partition.key.group_key
+            if sifted.ids and connection.add_ids(group, sifted.ids) < len(sifted.ids):
+                return False
+            if sifted.ids and time.monotonic() - partition.ids_forgotten_at > IDS_FORGOTTEN_EVERY_SECONDS:
+                connection.forget_ids(group, age_seconds_max=self._sink.ids_kept_seconds)
+                partition.ids_forgotten_at = time.monotonic()
+        return True
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """What fails within is undone, and raised all the same; what came before stays."""
@@ -466,11 +524,14 @@ class Transaction:
                 self._settle(move, failure)
         for move in self._moves:
             move.partition.checkpoint = move.checkpoint
+        for partition, marks in self._marks:
+            partition.marks = marks
 
     def rollback(self) -> None:
         """Undoes everything; never raises. The transaction may be used again, from its beginning."""
         self.refused.clear()
         self._written.clear()
+        self._marks.clear()
         self._sink.forget_plans()  # whatever went wrong, the table may be another one by now
         if (connection := self._connection) is None:
             return
@@ -616,6 +677,13 @@ def explained(connection: SinkConnection, table: TableName | None) -> Iterator[N
     if failure is not None:
         # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
         raise failure
+
+
+def _repeats(choice: Repeats | str | None) -> Repeats | None:
+    try:
+        return None if choice is None else Repeats(choice)
+    except ValueError:
+        raise ConfigError(f"drop_repeats is {' or '.join(Repeats)}, and not {choice!r}") from None
 
 
 def _sequence(checkpoint: Checkpoint | None) -> int | None:

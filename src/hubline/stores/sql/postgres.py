@@ -61,6 +61,7 @@ QUERIES = queries_for(
             f"CASE WHEN {column} IS NOT NULL "  # greatest() ignores a NULL
             f"THEN CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8) END"
         ),
+        texts="SELECT jsonb_array_elements_text(CAST(:texts AS jsonb)) AS value",
         rows=_ROWS,
         locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
         skip_locked="FOR UPDATE SKIP LOCKED",

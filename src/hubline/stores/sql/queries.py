@@ -21,6 +21,7 @@ class Dialect:
     now: str
     epoch_seconds: str  # the same as seconds since 1970, as a float
     age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is no time
+    texts: str  # :texts, a JSON array of texts, as a query with one column
     rows: str  # :rows as a subquery with columns new_partition, new_owner, new_epoch, known_version
     locked_rows: str  # the same, once the ownership record of each is locked, one after the other
     skip_locked: str  # ends a subquery whose rows are to be locked, except those that others have locked
@@ -121,6 +122,28 @@ class Queries:
         RETURNING epoch
     """
 
+    read_origins: str = "SELECT origin, sequence_number, output_index FROM hubline_origin WHERE {key}"
+
+    write_origin: str = """
+        INSERT INTO hubline_origin
+            (namespace, hub, consumer_group, partition_id, origin, sequence_number, output_index)
+        VALUES (:namespace, :hub, :consumer_group, :partition_id, :origin, :sequence_number, :output_index)
+        ON CONFLICT (namespace, hub, consumer_group, partition_id, origin)
+        DO UPDATE SET sequence_number = excluded.sequence_number, output_index = excluded.output_index
+    """
+
+    # The ids arrive as one JSON array, sorted: transactions that overlap wait for each other, and not in a circle.
+    known_ids: str = "SELECT id FROM hubline_origin_id WHERE {group} AND id IN ({texts})"
+
+    add_ids: str = """
+        INSERT INTO hubline_origin_id (namespace, hub, consumer_group, id)
+        SELECT :namespace, :hub, :consumer_group, wanted.value FROM ({texts}) AS wanted WHERE true
+        ON CONFLICT DO NOTHING
+        RETURNING id
+    """
+
+    forget_ids: str = "DELETE FROM hubline_origin_id WHERE {group} AND {id_age} > :age_seconds_max"
+
     last_letter: str = "SELECT max(sequence_number) FROM hubline_dead_letter WHERE {key}"
 
     remove_letter: str = "DELETE FROM hubline_dead_letter WHERE {key} AND sequence_number = :sequence_number"
@@ -155,12 +178,14 @@ def queries_for(dialect: Dialect) -> Queries:
     parts = {
         "now": dialect.now,
         "epoch_seconds": dialect.epoch_seconds,
+        "texts": dialect.texts,
         "rows": dialect.rows,
         "locked_rows": dialect.locked_rows,
         "skip_locked": dialect.skip_locked,
         "locked": dialect.locked,
         "largest": dialect.largest,
         "seen_age": dialect.age("seen_at"),
+        "id_age": dialect.age("seen_at"),
         "group": GROUP,
         "key": f"{GROUP} AND partition_id = :partition_id",
         "ownership": _OWNERSHIP.format(**ages),

@@ -32,6 +32,7 @@ QUERIES = queries_for(
         now=NOW,
         epoch_seconds=f"{NOW} / 1000.0",
         age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {NOW} - {column}) / 1000.0 END",
+        texts="SELECT value FROM json_each(:texts)",
         rows=_ROWS,
         locked_rows=_ROWS,  # a transaction here locks the whole database
         skip_locked="",

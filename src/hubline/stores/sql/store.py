@@ -37,7 +37,7 @@ class SqlStore:
         return f"{type(self).__name__}({self._shown})"
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        listing = Statement(self._queries.list_group, _of_group(group))
+        listing = Statement(self._queries.list_group, of_group(group))
         return await self._pool.run(lambda connection: read_group(group, connection.read(listing)))
 
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
@@ -46,9 +46,9 @@ class SqlStore:
         # Always in the same order of groups, then partitions: transactions that overlap wait, and never in a circle.
         ordered = sorted(claims, key=lambda claim: _lock_order(claim.key))
         writes = [
-            (group, Statement(query, {**_of_group(group), "rows": _rows(records)}))
-            for group, of_group in groupby(ordered, key=lambda claim: claim.key.group_key)
-            for query, records in self._by_query(of_group)
+            (group, Statement(query, {**of_group(group), "rows": _rows(records)}))
+            for group, claimed in groupby(ordered, key=lambda claim: claim.key.group_key)
+            for query, records in self._by_query(claimed)
             if records
         ]
 
@@ -60,15 +60,15 @@ class SqlStore:
         return await self._pool.run(work)
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        of_group = _of_group(group)
-        announced = {**of_group, "owner_id": member.owner_id, "partitions_max": member.partitions_max}
+        named = of_group(group)
+        announced = {**named, "owner_id": member.owner_id, "partitions_max": member.partitions_max}
         statements = [
             Statement(self._queries.announce_member, announced),
-            Statement(self._queries.forget_members, {**of_group, "age_seconds_max": MEMBER_SECONDS_MAX}),
+            Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
         ]
         if owned:
             rows = _rows(sorted(owned, key=lambda ownership: _lock_order(ownership.key)))
-            statements.append(Statement(self._queries.renew_ownership, {**of_group, "rows": rows}))
+            statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
 
         def work(connection: Connection) -> list[Ownership]:
             _, _, *renewed = connection.write(*statements)
@@ -77,7 +77,7 @@ class SqlStore:
         return await self._pool.run(work)
 
     async def leave(self, group: GroupKey, owner_id: str) -> None:
-        leaving = Statement(self._queries.leave, {**_of_group(group), "owner_id": owner_id})
+        leaving = Statement(self._queries.leave, {**of_group(group), "owner_id": owner_id})
         await self._pool.run(lambda connection: connection.write(leaving))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
@@ -86,9 +86,9 @@ class SqlStore:
         requests = [
             Statement(
                 self._queries.request_handover,
-                {**_of_group(group), "owner_id": owner_id, "rows": json.dumps([[key.partition] for key in of_group])},
+                {**of_group(group), "owner_id": owner_id, "rows": json.dumps([[key.partition] for key in wanted])},
             )
-            for group, of_group in groupby(sorted(keys, key=_lock_order), key=lambda key: key.group_key)
+            for group, wanted in groupby(sorted(keys, key=_lock_order), key=lambda key: key.group_key)
         ]
         await self._pool.run(lambda connection: connection.write(*requests))
 
@@ -96,7 +96,7 @@ class SqlStore:
         return await self._pool.run(lambda connection: take_fence(connection, self._queries, key, epoch=epoch))
 
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
-        listing = Statement(self._queries.list_checkpoints, _of_group(group))
+        listing = Statement(self._queries.list_checkpoints, of_group(group))
         return await self._pool.run(lambda connection: read_checkpoints(group, connection.read(listing)))
 
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
@@ -120,7 +120,7 @@ class SqlStore:
 
     async def examine(self, group: GroupKey) -> StoreExamination:
         clock = Statement(self._queries.read_clock, {})
-        listing = Statement(self._queries.list_checkpoints, _of_group(group))
+        listing = Statement(self._queries.list_checkpoints, of_group(group))
 
         def work(connection: Connection) -> StoreExamination:
             ((seconds,),) = connection.read(clock)
@@ -157,13 +157,14 @@ def stored_checkpoint(connection: Connection, queries: Queries, key: PartitionKe
     return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
 
 
-def _of_group(group: GroupKey) -> Params:
+def of_group(group: GroupKey) -> Params:
+    """The values of a query that names a group."""
     return {"namespace": group.namespace, "hub": group.hub, "consumer_group": group.group}
 
 
 def of_partition(key: PartitionKey) -> Params:
     """The values of a query that names a partition."""
-    return {**_of_group(key.group_key), "partition_id": key.partition}
+    return {**of_group(key.group_key), "partition_id": key.partition}
 
 
 def of_checkpoint(key: PartitionKey, checkpoint: Checkpoint | None) -> Params:

@@ -1,0 +1,146 @@
+"""Events that an earlier stage published twice are written once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hubline.errors import ConfigError
+from hubline.identity import ID_PROPERTY
+from hubline.model import EVENT_SCHEMA, Checkpoint, EventBatch, PartitionKey
+from hubline.sinks import SinkPartition, SqlSink
+from hubline.sinks.repeats import sift_known, sift_ordered
+from tests.sinks.conftest import SinkDatabase
+from tests.sinks.test_commit import KEY, at
+
+ORIGIN = "ns/first@17"
+
+
+def batch_of(ids: Sequence[str | None], *, first: int = 0) -> EventBatch:
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "body": b"x",
+            "partition": "0",
+            "offset": f"o{first + place}",
+            "sequenceNumber": first + place,
+            "enqueuedTime": now,
+            "partitionKey": None,
+            "properties": None if one is None else [("other", "y"), (ID_PROPERTY, one)],
+        }
+        for place, one in enumerate(ids)
+    ]
+    return EventBatch("0", pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
+
+
+def kept(batch: EventBatch) -> list[int]:
+    found: list[int] = batch.arrow.column("sequenceNumber").to_pylist()
+    return found
+
+
+numbers = st.integers(0, 4)
+parts = st.tuples(st.sampled_from(["a/0", "a/1", "b c/0"]), numbers, numbers)
+
+
+class TestSifting:
+    @given(
+        st.lists(st.one_of(st.none(), parts), max_size=30), st.dictionaries(st.just("a/0"), st.tuples(numbers, numbers))
+    )
+    def test_in_order_only_what_is_above_the_highest_is_new(
+        self, events: list[tuple[str, int, int] | None], marks: dict[str, tuple[int, int]]
+    ) -> None:
+        highest, fresh = dict(marks), []
+        for place, event in enumerate(events):
+            if event is not None:
+                origin, *number = event
+                if tuple(number) <= highest.get(origin, (-1, -1)):
+                    continue
+                highest[origin] = (number[0], number[1])
+            fresh.append(place)
+        ids = [None if event is None else f"{event[0]}/{event[1]}/{event[2]}" for event in events]
+
+        sifted = sift_ordered(batch_of(ids), marks)
+
+        assert kept(sifted.batch) == fresh
+        assert {**marks, **sifted.marks} == highest
+
+    def test_what_is_no_id_passes(self) -> None:
+        ids = ["", "a/0/1", "a/0/x/0", f"{ORIGIN}/0/1/0", f"{ORIGIN}/0/1/0", "a/0/99999999999999999999/0", None]
+
+        assert kept(sift_ordered(batch_of(ids), {}).batch) == [0, 1, 2, 3, 5, 6]
+
+    def test_shuffled_ids_are_known_one_by_one(self) -> None:
+        ids = ["a/0/5/0", "a/0/3/0", None, "a/0/5/0", "a/0/4/0"]
+
+        sifted = sift_known(batch_of(ids), {"a/0/4/0"})
+
+        assert (kept(sifted.batch), sifted.ids) == ([0, 1, 2], ("a/0/3/0", "a/0/5/0"))
+
+
+def write(partition: SinkPartition, ids: Sequence[str], *, first: int) -> list[int]:
+    """A batch of which only what is new is remembered and committed."""
+    batch = batch_of(ids, first=first)
+    checkpoint = Checkpoint(partition.key, batch.last_offset, batch.last_sequence)
+    sifted = partition.sift(batch)
+    with partition.transaction(checkpoint) as transaction:
+        assert transaction.remember(partition, sifted)
+    return kept(sifted.batch)
+
+
+class TestRemembering:
+    @pytest.mark.parametrize("how", ["ordered", "shuffled"])
+    def test_repeats_are_known_across_batches_and_owners(self, database: SinkDatabase, how: str) -> None:
+        sink = database.sink(drop_repeats=how)
+        partition = sink.open(KEY, 1)
+        one, two, three = (f"{ORIGIN}/0/{number}/0" for number in range(3))
+
+        assert write(partition, [one, two], first=0) == [0, 1]
+        assert write(partition, [two, three], first=2) == [3]
+        assert write(sink.open(KEY, 2), [one, two, three, f"{ORIGIN}/1/0/0"], first=4) == [7]
+
+    @pytest.mark.parametrize("how", ["ordered", "shuffled"])
+    def test_what_is_undone_is_not_remembered(self, database: SinkDatabase, how: str) -> None:
+        partition = database.sink(drop_repeats=how).open(KEY, 1)
+        transaction = partition.transaction(at(0))
+        transaction.remember(partition, partition.sift(batch_of([f"{ORIGIN}/0/0/0"])))
+        transaction.rollback()
+
+        assert write(partition, [f"{ORIGIN}/0/0/0"], first=0) == [0]
+
+    def test_shuffled_ids_are_known_in_every_partition(self, database: SinkDatabase) -> None:
+        sink = database.sink(drop_repeats="shuffled")
+        other = sink.open(PartitionKey(KEY.namespace, KEY.hub, KEY.group, "1"), 1)
+        write(sink.open(KEY, 1), [f"{ORIGIN}/0/7/0"], first=0)
+
+        assert write(other, [f"{ORIGIN}/0/7/0", f"{ORIGIN}/0/3/0"], first=0) == [1]
+
+    def test_an_id_that_another_partition_took_meanwhile_is_noticed(self, database: SinkDatabase) -> None:
+        sink = database.sink(drop_repeats="shuffled")
+        partition = sink.open(KEY, 1)
+        sifted = partition.sift(batch_of([f"{ORIGIN}/0/7/0"]))
+        other = sink.open(PartitionKey(KEY.namespace, KEY.hub, KEY.group, "1"), 1)
+        write(other, [f"{ORIGIN}/0/7/0"], first=0)
+        transaction = partition.transaction(at(0))
+
+        assert not transaction.remember(partition, sifted)
+        transaction.rollback()
+        assert kept(partition.sift(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
+
+    def test_old_ids_are_forgotten(self, database: SinkDatabase) -> None:
+        sink = database.sink(drop_repeats="shuffled", ids_kept_seconds=0.01)
+        write(sink.open(KEY, 1), [f"{ORIGIN}/0/0/0"], first=0)
+        time.sleep(0.05)  # by the database's own clock, which no test can move
+
+        write(sink.open(KEY, 1), [f"{ORIGIN}/0/1/0"], first=1)
+
+        assert database.execute("SELECT id FROM hubline_origin_id") == [(f"{ORIGIN}/0/1/0",)]
+
+    def test_there_are_two_ways(self) -> None:
+        with pytest.raises(ConfigError, match="ordered or shuffled"):
+            SqlSink("sqlite:///x.db", drop_repeats="maybe")
