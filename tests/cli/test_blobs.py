@@ -299,6 +299,7 @@ def test_a_container_that_is_well(cli: Cli, hub: str, shared: Group) -> None:
     found = by_code(result)
     assert {"blob.settings", "blob.layout", "store.ok", "store.clock", "group.members"} <= set(found)
     assert all(each["severity"] in ("ok", "note") for each in found.values())
+    assert found["blob.settings"]["severity"] == "ok"
 
 
 def test_forks_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClient) -> None:

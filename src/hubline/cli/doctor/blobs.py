@@ -94,19 +94,19 @@ def check_settings(settings: BlobSettings) -> list[Finding]:
 
 def soft_delete_days(properties: bytes) -> int | None:
     """From the Blob service properties of the account: how long deleted blobs are kept, 0 if not; None if unknown."""
-    policy = _element(properties, "DeleteRetentionPolicy")
-    if policy is None:
+    root = _xml(properties)
+    if root is None:
         return None
-    if policy.findtext("Enabled") != "true":
+    if root.findtext("DeleteRetentionPolicy/Enabled") != "true":
         return 0
-    days = policy.findtext("Days") or ""
+    days = root.findtext("DeleteRetentionPolicy/Days") or ""
     return int(days) if days.isascii() and days.isdigit() else 1
 
 
-def _element(body: bytes, tag: str) -> ET.Element | None:
+def _xml(body: bytes) -> ET.Element | None:
     try:
         text = body.decode("utf-8-sig")
         # There is none, and without one there are no entities that could grow.
-        return None if "<!DOCTYPE" in text else ET.fromstring(text).find(tag)  # noqa: S314
+        return None if "<!DOCTYPE" in text else ET.fromstring(text)  # noqa: S314
     except (UnicodeDecodeError, ET.ParseError):
         return None
