@@ -74,6 +74,24 @@ async def test_a_checkpoint_is_written_when_its_batch_is_done() -> None:
     await one.stop()
 
 
+@virtual
+async def test_the_offset_of_a_checkpoint_is_that_of_its_event() -> None:
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a", events_max=7).start()
+
+    await one.read_all(7)
+    await one.plan()
+    limited = await store.list_checkpoints(GROUP)
+    await one.run()
+    hub.append("0", [b"new"])
+    await one.plan()
+    to_the_newest = await store.list_checkpoints(GROUP)
+
+    assert [found.offset for found in limited] == [hub.offset_of(6)]
+    assert [found.offset for found in to_the_newest] == [hub.offset_of(9)]
+    await one.stop()
+
+
 @pytest.mark.parametrize("strategy", [Balanced(), Greedy(), Fixed(2)])
 def test_two_queries_read_everything_once(strategy: Greedy) -> None:
     @virtual

@@ -25,6 +25,7 @@ class TellingHub(MemoryHub):
         self.failing: dict[str, Exception] = {}
         self.created_at = datetime(2026, 1, 1, tzinfo=UTC)
         self.looks: Counter[str] = Counter()
+        self.hanging: set[str] = set()
 
     async def describe(self) -> HubProperties:
         self._fail("*")
@@ -34,6 +35,8 @@ class TellingHub(MemoryHub):
     async def describe_partition(self, partition: str) -> PartitionProperties:
         self.looks[partition] += 1
         self._fail("*", partition)
+        if partition in self.hanging:
+            await asyncio.sleep(3_600)
         return await super().describe_partition(partition)
 
     def _fail(self, *names: str) -> None:
@@ -299,6 +302,20 @@ class TestOutages:
         await query.read_all(3)
 
         assert query.read[-1] == ("1", 1)
+        await query.stop()
+
+    @virtual
+    async def test_a_partition_that_does_not_answer_does_not_hold_the_others_back(self) -> None:
+        hub = filled(1, 1)
+        query = await Query(hub, timeout_seconds=60.0).start()
+        await query.batch()
+        hub.hanging.add("0")
+        hub.append("1", [b"new"])
+        started_at = asyncio.get_running_loop().time()
+
+        await query.read_all(3)
+
+        assert asyncio.get_running_loop().time() - started_at < 5
         await query.stop()
 
     @virtual

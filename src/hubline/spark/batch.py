@@ -6,6 +6,7 @@ The ranges are found when Spark plans the query, in a process of its own, and re
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,8 @@ from hubline.spark.packing import pack
 from hubline.spark.parallelism import task_count
 from hubline.spark.positions import Places
 from hubline.spark.worker import read_ranges
+
+log = logging.getLogger("hubline.spark.batch")
 
 # The service's clock may step back a little when a partition moves to another machine. Spark applies the filter itself:
 # reading this much more on either side only keeps such events.
@@ -172,9 +175,8 @@ async def _start(places: Places, options: Options, partition: str) -> int:
     try:
         return await places.start(partition, options.batch_start.for_partition(partition))
     except PositionInvalid as error:
-        match options.on_invalid_position:
-            case InvalidPositionChoice.EARLIEST:
-                return error.begin_sequence
-            case InvalidPositionChoice.LATEST:
-                return error.last_sequence + 1
-        raise
+        if options.on_invalid_position is InvalidPositionChoice.FAIL:
+            raise
+        log.error("gap partition=%s %s", error.partition, error)
+        is_earliest = options.on_invalid_position is InvalidPositionChoice.EARLIEST
+        return error.begin_sequence if is_earliest else error.last_sequence + 1

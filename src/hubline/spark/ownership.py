@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,13 +45,15 @@ class Owned:
     """A partition that the query holds.
 
     ``next_sequence`` is where it stood when it was opened: None while that is being found out. ``done_next`` is where
-    it stands now, ``checkpointed_next`` what the store knows of it.
+    it stands now, ``checkpointed_next`` what the store knows of it. ``known_offset`` is the offset of the event before
+    a sequence number: where a batch ends with the newest event, it need not be looked up.
     """
 
     ownership: Ownership
     next_sequence: int | None = None
     done_next: int = 0
     checkpointed_next: int = 0
+    known_offset: tuple[int, str] | None = None
     gap: Gap | None = None
     is_closing: bool = False
     at_rest: asyncio.Event = field(default_factory=asyncio.Event)
@@ -178,9 +180,15 @@ class Share:
         except TimeoutError:
             log.warning("not_settled seconds=%g", seconds_max)
 
-    def planned(self, partitions: Iterable[str]) -> None:
-        """A batch reads these: they are not given up before it is done."""
-        self._in_flight = frozenset(partitions)
+    def planned(self, end: StreamOffset) -> None:
+        """A batch reads this: its partitions are not given up before it is done."""
+        self._in_flight = frozenset(p for p, entry in end.entries.items() if entry.end > entry.start)
+
+    def note_offset(self, partition: str, next_sequence: int, offset: str) -> None:
+        """The offset of the event before a sequence number."""
+        owned = self._owned.get(partition)
+        if owned is not None:
+            owned.known_offset = (next_sequence, offset)
 
     async def done(self, start: StreamOffset) -> dict[str, Entry]:
         """Spark has done all up to ``start``: writes the checkpoints, lets go of what was asked for.
@@ -216,8 +224,7 @@ class Share:
     async def _write(self, owned: Owned) -> bool:
         key, done_next = owned.ownership.key, owned.done_next
         try:
-            offset = await self._places.offset_of(key.partition, done_next - 1)
-            await self._update(Checkpoint(key, offset, done_next - 1), owned.epoch)
+            await self._update(Checkpoint(key, await self._offset_before(owned), done_next - 1), owned.epoch)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
             self._lose(owned, error)
@@ -229,6 +236,11 @@ class Share:
             return False
         owned.checkpointed_next = done_next
         return True
+
+    async def _offset_before(self, owned: Owned) -> str:
+        if owned.known_offset is not None and owned.known_offset[0] == owned.done_next:
+            return owned.known_offset[1]
+        return await self._places.offset_of(owned.ownership.key.partition, owned.done_next - 1)
 
     async def _update(self, checkpoint: Checkpoint, epoch: int) -> None:
         seconds_max = self._membership.lease.renew_seconds

@@ -46,7 +46,11 @@ class Planner:
 
     def __init__(self, options: Options) -> None:
         self._control = ControlLoop(in_thread=True)
-        self._planning = self._run(_planning(options))
+        try:
+            self._planning = self._run(_planning(options))
+        except BaseException:
+            asyncio.run(self._control.close())
+            raise
 
     def initial_offset(self) -> StreamOffset:
         return self._run(self._planning.initial_offset())
@@ -161,6 +165,7 @@ class Planning:
             partition: Entry(place.end, place.end + allotted.get(partition, 0), place.epoch, place.gap)
             for partition, place in places.items()
         }
+        self._note_offsets(entries, there)
         return self._remembered(StreamOffset(self._created, entries))
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
@@ -291,10 +296,17 @@ class Planning:
             self._event_bytes[partition] = (size, now)
         return size
 
+    def _note_offsets(self, entries: Mapping[str, Entry], there: Mapping[str, PartitionProperties]) -> None:
+        """Where a batch ends with the newest event, the offset for its checkpoint is known now, and not for long."""
+        for partition, entry in entries.items():
+            held = there[partition]
+            if self._share is not None and entry.end == held.last_sequence + 1 and held.last_offset is not None:
+                self._share.note_offset(partition, entry.end, held.last_offset)
+
     def _remembered(self, end: StreamOffset) -> StreamOffset:
         self._planned = end
         if self._share is not None:
-            self._share.planned(partition for partition, entry in end.entries.items() if entry.end > entry.start)
+            self._share.planned(end)
         return end
 
 

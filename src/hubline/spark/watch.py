@@ -23,10 +23,9 @@ LOOK_SECONDS_MIN: Final = 0.02
 LOOK_SHARE_MAX: Final = 0.05
 # And yet an event is seen this soon.
 LOOK_SECONDS_MAX: Final = 2.0
-# What is known is this old at most when a batch is planned from it, as long as the hub can be reached.
+# What is known is this old at most when a batch is planned from it. A look that takes longer is not waited for: one
+# partition that does not answer does not hold the others back.
 STALE_SECONDS: Final = 1.0
-# How often partitions are looked for that were added to the hub.
-GROWTH_SECONDS: Final = 1.0
 # Partitions that are asked about at once.
 LOOKUPS_MAX: Final = 64
 # Between two tries to reach a hub that could not be.
@@ -40,13 +39,12 @@ class Watch:
         self._places = places
         self._outage_seconds = outage_seconds
         self._hub: HubProperties | None = None
-        self._hub_at = 0.0
         self._partitions: dict[str, PartitionProperties] = {}
         self._looked_at = 0.0
         self._failing_since: float | None = None
         self._failed: HubError | None = None
         self._wanted = asyncio.Event()
-        self._looking = asyncio.Lock()
+        self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -60,13 +58,16 @@ class Watch:
         self._task = asyncio.create_task(self._run(), name="hubline-spark-watch")
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [task for task in (self._task, self._looking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     @property
     def partition_ids(self) -> tuple[str, ...]:
-        return self._hub.partition_ids if self._hub else ()
+        """The partitions of which is known what they hold."""
+        return tuple(partition for partition in self.hub.partition_ids if partition in self._partitions)
 
     @property
     def hub(self) -> HubProperties:
@@ -80,21 +81,22 @@ class Watch:
         """
         self._wanted.set()
         if _now() - self._looked_at > STALE_SECONDS and self._failing_since is None:
-            await self._look()
+            await asyncio.wait([self._current_look()], timeout=STALE_SECONDS)
         self._check()
         return self._partitions
 
     async def look(self) -> Mapping[str, PartitionProperties]:
         """What they hold now, as seen by a look that starts after this call."""
-        self._hub_at = float("-inf")
-        await self._look()
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+        await asyncio.wait([self._current_look()])
         self._check()
         return self._partitions
 
     async def _run(self) -> None:
         while True:
             started_at = _now()
-            await self._look()
+            await asyncio.wait([self._current_look()])
             took_seconds = _now() - started_at
             if self._failing_since is not None:
                 await asyncio.sleep(RETRY_SECONDS)
@@ -104,21 +106,25 @@ class Watch:
             await self._wanted.wait()
             self._wanted.clear()
 
+    def _current_look(self) -> asyncio.Task[None]:
+        """The look that is being taken, or a new one."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="hubline-spark-look")
+        return self._looking
+
     async def _look(self) -> None:
-        async with self._looking:
-            try:
-                if self._hub is None or _now() - self._hub_at > GROWTH_SECONDS:
-                    self._hub = await self._places.hub()
-                    self._hub_at = _now()
-                await self._look_at_partitions(self._hub.partition_ids)
-            except HubUnavailable as error:
-                self._note_outage(error)
-            except HubError as error:
-                self._failed = error
-            else:
-                self._failing_since = None
-                self._failed = None
-                self._looked_at = _now()
+        try:
+            # The hub first: should it be created anew in between, the next look sees that before anything is read.
+            self._hub = await self._places.hub()
+            await self._look_at_partitions(self._hub.partition_ids)
+        except HubUnavailable as error:
+            self._note_outage(error)
+        except HubError as error:
+            self._failed = error
+        else:
+            self._failing_since = None
+            self._failed = None
+            self._looked_at = _now()
 
     async def _look_at_partitions(self, partitions: tuple[str, ...]) -> None:
         """Each by itself: one that cannot be seen now does not hide what the others hold."""

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.config import HubAddress
-from hubline.errors import HubError, HubUnavailable, PositionInvalid, ReaderStolen
+from hubline.errors import HubError, HublineError, HubUnavailable, PositionInvalid, ReaderStolen
 from hubline.model import EventBatch, Position
 from hubline.ports import Hub, Receiver
 from hubline.processor import InvalidPositionChoice
@@ -143,7 +143,7 @@ class Links:
 
 
 async def _close(receiver: Receiver) -> None:
-    with suppress(HubError):  # what cannot be closed in good order is gone already
+    with suppress(HublineError):  # what cannot be closed in good order is gone already
         await receiver.close()
 
 
@@ -223,7 +223,7 @@ class _RangeReader:
         opening, self._opening = self._opening, None
         if opening is not None:
             opening.cancel()
-            with suppress(asyncio.CancelledError, HubError):
+            with suppress(asyncio.CancelledError, HublineError):
                 await (await opening).close()
 
     async def _receive(self) -> EventBatch:
