@@ -37,7 +37,7 @@ def send(connection_string: str, bodies: list[str], **where: Any) -> None:
         producer.send_batch(batch)
 
 
-async def receive(connection_string: str, count: int, **how: Any) -> list[Any]:
+async def receive(connection_string: str, count: int, *, group: str = "$Default", **how: Any) -> list[Any]:
     """The first events from one partition, or from all."""
     received: list[Any] = []
     errors: list[Exception] = []
@@ -52,7 +52,7 @@ async def receive(connection_string: str, count: int, **how: Any) -> list[Any]:
         errors.append(error)
         enough.set()
 
-    consumer = AioConsumer.from_connection_string(connection_string, "$Default", **HASTY)
+    consumer = AioConsumer.from_connection_string(connection_string, group, **HASTY)
     async with consumer:
         task = asyncio.create_task(consumer.receive_batch(on_batch, on_error=on_error, **how))
         with suppress(TimeoutError):
@@ -151,18 +151,19 @@ def test_every_start_position_is_honoured(hub: str) -> None:
         pass
     send(hub, ["new"], partition_id="0")
 
-    async def first(**how: Any) -> str:
-        return str((await receive(hub, 1, partition_id="0", **how))[0].body_as_str())
+    async def first(position: Any, *, inclusive: bool = False, group: str = "$Default") -> str:
+        where = {"partition_id": "0", "starting_position": position, "starting_position_inclusive": inclusive}
+        return str((await receive(hub, 1, group=group, **where))[0].body_as_str())
 
     async def run() -> list[str]:
         return await asyncio.gather(
-            first(starting_position=EARLIEST),
-            first(starting_position=events[4].offset),
-            first(starting_position=events[4].offset, starting_position_inclusive=True),
-            first(starting_position=6),
-            first(starting_position=6, starting_position_inclusive=True),
-            first(starting_position=later),
-            first(starting_position=datetime(2000, 1, 1, tzinfo=UTC)),
+            first(EARLIEST),
+            first(events[4].offset),
+            first(events[4].offset, inclusive=True),
+            first(6),
+            first(6, inclusive=True),
+            first(later, group="by-time"),
+            first(datetime(2000, 1, 1, tzinfo=UTC), group="by-time"),
             _first_of_latest(hub),
         )
 
@@ -192,6 +193,13 @@ async def _first_of_latest(hub: str) -> str:
         with suppress(asyncio.CancelledError):
             await task
     return found[0]
+
+
+@pytest.mark.parametrize("position", ["999999999", "elsewhere", 99])
+def test_position_that_is_not_there_is_told_to_the_consumer(hub: str, position: Any) -> None:
+    send(hub, ["x"], partition_id="0")
+    with pytest.raises(EventHubError, match=f"'{position}' is invalid. The last sequence number in the system is '0'"):
+        asyncio.run(receive(hub, 1, partition_id="0", starting_position=position))
 
 
 def test_partition_keys_land_where_the_sdks_expect(server: Server) -> None:

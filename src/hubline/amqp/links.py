@@ -23,6 +23,8 @@ from hubline.amqp.performatives import (
     Disposition,
     Error,
     Flow,
+    Source,
+    Target,
     Transfer,
 )
 from hubline.amqp.transfers import Deliveries
@@ -154,18 +156,21 @@ class Link:
         handler.on_attached(self, self.remote)
 
     def refuse(self, error: Error) -> None:
-        """Answers the peer's attach in AMQP's way: an attach without the terminus that is refused, then a detach."""
+        """Answers the peer's attach, and ends the link with the reason.
+
+        AMQP would have an answer without the terminus that is refused. A client that sees one may give up before it
+        hears why, and try again for ever, as azure-eventhub does: so the answer is the one of a link that is taken.
+        """
         remote = self.remote
         assert remote is not None  # noqa: S101 (only a link that the peer asked for is refused)
-        is_source = self.role is SENDER
         self.session.send(
             Attach(
                 name=self.name,
                 handle=self.handle,
                 role=self.role,
-                source=None if is_source else remote.source,
-                target=remote.target if is_source else None,
-                initial_delivery_count=0 if is_source else None,
+                source=remote.source or Source(),
+                target=remote.target or Target(),
+                initial_delivery_count=0 if self.role is SENDER else None,
             )
         )
         self.detach(error)

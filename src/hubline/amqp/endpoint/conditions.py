@@ -16,7 +16,6 @@ INTERNAL_ERROR: Final = "amqp:internal-error"
 DECODE_ERROR: Final = "amqp:decode-error"
 SERVER_BUSY: Final = "com.microsoft:server-busy"
 ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
-ARGUMENT_OUT_OF_RANGE: Final = "com.microsoft:argument-out-of-range"
 
 
 def error_of(error: errors.HublineError) -> Error:
@@ -36,9 +35,7 @@ def _condition(error: errors.HublineError) -> str:
             return RESOURCE_LIMIT_EXCEEDED
         case errors.EventTooLarge():
             return MESSAGE_SIZE_EXCEEDED
-        case errors.PositionInvalid():
-            return ARGUMENT_OUT_OF_RANGE
-        case errors.ConfigError():
+        case errors.PositionInvalid() | errors.ConfigError():
             return ARGUMENT_ERROR
         case AmqpDecodeError():
             return DECODE_ERROR

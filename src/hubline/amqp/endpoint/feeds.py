@@ -18,7 +18,7 @@ from hubline.amqp.outgoing import Destination, encode_deliveries
 from hubline.amqp.performatives import Attach, DeliveryState, Error
 from hubline.amqp.transfers import Deliveries
 from hubline.errors import HubFull, HublineError, PositionInvalid
-from hubline.model import EventBatch, Position
+from hubline.model import EventBatch, Position, PositionKind
 from hubline.ports import Hub, Receiver
 
 EPOCH_PROPERTY: Final = "com.microsoft:epoch"
@@ -118,9 +118,23 @@ async def open_receiver(hub: Hub, address: ReceiverAddress, position: Position, 
         return await hub.open_receiver(address.partition, group=address.group, position=position, epoch=epoch)
     except PositionInvalid as error:
         if error.reason != "expired":
-            raise
+            raise _invalid(position, error) from error
         earliest = Position.earliest()
         return await hub.open_receiver(address.partition, group=address.group, position=earliest, epoch=epoch)
+
+
+def _invalid(position: Position, error: PositionInvalid) -> PositionInvalid:
+    """The error in the service's words, which tell strangers nothing of where the hub is kept."""
+    what = "offset" if position.kind is PositionKind.OFFSET else "sequence number"
+    return PositionInvalid(
+        f"The supplied {what} '{position.value}' is invalid. "
+        f"The last sequence number in the system is '{error.last_sequence}'",
+        hub=error.hub,
+        partition=error.partition or "",
+        reason=error.reason,
+        begin_sequence=error.begin_sequence,
+        last_sequence=error.last_sequence,
+    )
 
 
 class Feed:

@@ -86,6 +86,16 @@ def translated(where: Where, error: AmqpError) -> HubError:
     return HubUnavailable(f"{where} cannot be understood: {error}", hub=where.hub, partition=where.partition)
 
 
+# What the service says to a reader that it does not let in, rather than to one that it disconnects.
+_REFUSALS: Final = ("cannot be created", "is not allowed", "is refused")
+
+
+def reader_lost(where: Where, epoch: int | None, error: Error) -> ReaderRefused | ReaderStolen:
+    """Why a reader that was let in, or seemed to be, lost its partition to another one."""
+    is_refusal = any(refusal in (error.description or "") for refusal in _REFUSALS)
+    return (reader_refused if is_refusal else reader_stolen)(where, epoch, error)
+
+
 def reader_refused(where: Where, epoch: int | None, error: Error) -> ReaderRefused:
     held_epoch = _other_epoch(error, own=epoch)
     own = "no epoch" if epoch is None else f"epoch {epoch}"

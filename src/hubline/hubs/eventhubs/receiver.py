@@ -39,6 +39,7 @@ from hubline.hubs.eventhubs.conditions import (
     QUOTA_EXCEEDED,
     STOLEN,
     Where,
+    reader_lost,
     reader_refused,
     reader_stolen,
     refused,
@@ -347,7 +348,7 @@ class EventHubsReceiver:
             return  # it was never attached: whoever tried to knows
         self._link = None
         if error is not None and error.condition == STOLEN:
-            self._failed = reader_stolen(self._reading.where, self._reading.epoch, error)
+            self._failed = reader_lost(self._reading.where, self._reading.epoch, error)
         elif not self._service.is_closed:
             problem = self._refusal(error)
             log.warning("link_lost partition=%s reason=%s", self._reading.partition, problem)

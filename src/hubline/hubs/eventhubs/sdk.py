@@ -39,7 +39,7 @@ from hubline.errors import (
     PartitionNotFound,
 )
 from hubline.hubs.arguments import require_count, require_one_target, require_outgoing, require_partition
-from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_refused, reader_stolen
+from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_lost
 from hubline.hubs.eventhubs.positions import Progress, Start
 from hubline.hubs.eventhubs.sender import Share, shared_out
 from hubline.hubs.eventhubs.tokens import Credential, default_credential
@@ -56,9 +56,6 @@ BATCHES_MAX: Final = 8
 BATCH_COUNT_MAX: Final = 1000
 # The package asks for so many events ahead; more make it faster over a slow network.
 PREFETCH: Final = 3000
-
-# What the service says to a reader that it does not let in, rather than to one that it disconnects.
-_REFUSALS: Final = ("cannot be created", "is not allowed", "is refused")
 
 
 class SdkHub:
@@ -455,9 +452,7 @@ def receiving_error(where: Where, epoch: int | None, error: Exception) -> HubErr
     """What the package says went wrong with reading, as one of ours."""
     said = str(error)
     if "link:stolen" in said or "epoch" in said:
-        stolen = Error(STOLEN, said)
-        is_refusal = any(refusal in said for refusal in _REFUSALS)
-        return reader_refused(where, epoch, stolen) if is_refusal else reader_stolen(where, epoch, stolen)
+        return reader_lost(where, epoch, Error(STOLEN, said))
     return _translated(where, error)
 
 
