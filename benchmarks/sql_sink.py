@@ -21,7 +21,8 @@ import psycopg
 import pyarrow as pa
 
 from benchmarks.harness import Result, benchmark
-from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey
+from hubline.identity import ID_PROPERTY
+from hubline.model import EVENT_SCHEMA, Checkpoint, DeadLetter, Event, EventBatch, GroupKey, PartitionKey
 from hubline.sinks import SqlSink
 from tests.support.postgres import PostgresServer
 
@@ -70,6 +71,14 @@ def sql_sink_poison() -> Iterator[Result]:
     with _Scene() as scene:
         clean, poison = _rates([scene.sink_rounds(5_000), scene.poison_rounds(5_000)], 5_000)
     yield Result("sql-sink-poison", poison, "events/s", poison / clean, "the same without poison")
+
+
+@benchmark("sql-sink-repeats")
+def sql_sink_repeats() -> Iterator[Result]:
+    """Batches of 5,000 events that carry ids, sifted by the highest of their origin partition."""
+    with _Scene() as scene:
+        plain, sifted = _rates([scene.sifted_rounds(is_sifted=False), scene.sifted_rounds(is_sifted=True)], 5_000)
+    yield Result("sql-sink-repeats", sifted, "rows/s", sifted / plain, "the same without looking for repeats")
 
 
 def _against_copy(count: int) -> Iterator[Result]:
@@ -172,6 +181,26 @@ class _Scene:
 
         return work
 
+    def sifted_rounds(self, *, is_sifted: bool) -> Callable[[], None]:
+        count = 5_000
+        key = GROUP.partition("sifted" if is_sifted else "unsifted")
+        partition = SqlSink(self._url, table="of_sink", drop_repeats="ordered").open(key, 1)
+        rows, last = _rows(count), -1
+        rounds = iter([_batch(number * count, count) for number in range(2 * ROUND_COUNT + 1)])
+
+        def work() -> None:
+            nonlocal last
+            last += count
+            batch = next(rounds)
+            with partition.transaction(Checkpoint(key, str(last), last)) as transaction:
+                if is_sifted:
+                    sifted = partition.sift(batch)
+                    assert len(sifted.batch) == count
+                    transaction.remember(partition, sifted)
+                transaction.insert(rows)
+
+        return work
+
     def _sink_work(self, key: PartitionKey, count: int, *, poison_share: float) -> Callable[[], None]:
         partition = self._sink.open(key, 1)
         poison_count = int(count * poison_share)
@@ -201,3 +230,21 @@ def _rows(count: int) -> pa.Table:
             "body": pa.array([BODY.decode()] * count),
         }
     )
+
+
+def _batch(first: int, count: int) -> EventBatch:
+    """Events whose ids an earlier stage gave them."""
+    now, numbers = datetime.now(UTC), range(first, first + count)
+    columns = [
+        pa.array([BODY] * count, pa.binary()),
+        pa.array(["0"] * count),
+        pa.array([str(number) for number in numbers]),
+        pa.array(numbers, pa.int64()),
+        pa.array([now] * count, EVENT_SCHEMA.field("enqueuedTime").type),
+        pa.nulls(count, pa.string()),
+        pa.array(
+            [[(ID_PROPERTY, f"namespace.example/first@1700000000000/3/{number}/0")] for number in numbers],
+            EVENT_SCHEMA.field("properties").type,
+        ),
+    ]
+    return EventBatch("0", pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))

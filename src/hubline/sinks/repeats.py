@@ -8,6 +8,7 @@ it all: what is not above it is a repeat. Where stages shuffle, each id is kept 
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -17,13 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.identity import ids_of, is_id
+from hubline.identity import ID_PROPERTY, ids_of, is_id
 from hubline.model import EventBatch
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 Marks: TypeAlias = Mapping[str, tuple[int, int]]
 """By origin partition, ``ORIGIN/PARTITION``: the sequence number and the index of the highest id that was taken."""
+
+
+_ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
 
 
 class Repeats(enum.StrEnum):
@@ -46,9 +50,14 @@ class Sifted:
 
 def sift_ordered(batch: EventBatch, marks: Marks) -> Sifted:
     """Leaves out events whose ids are not above the mark of their origin partition, or repeat within the batch."""
-    ids = ids_of(batch.arrow.column("properties"))
+    ids = _ids(batch.arrow.column("properties"))
     if ids.null_count == len(ids):
         return Sifted(batch, {})
+    if (plain := _plain(ids)) is not None:
+        origin, numbers, index = plain
+        is_fresh = _rising(numbers, np.full(len(numbers), index), marks.get(origin, (-1, -1)))
+        if is_fresh.all():
+            return Sifted(batch, {origin: (int(numbers[-1]), index)})
     origins, sequences, indexes, places = _parts(ids)
     fresh = np.ones(len(batch), np.bool_)
     risen: dict[str, tuple[int, int]] = {}
@@ -88,6 +97,32 @@ def _only(batch: EventBatch, fresh: Flags) -> EventBatch:
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+def _ids(properties: pa.MapArray) -> pa.StringArray:
+    """The ids of the events; at a fraction of the cost where each has just this one property, as most have."""
+    first, last = properties.offsets[0].as_py(), properties.offsets[-1].as_py()
+    if not properties.null_count and last - first == len(properties):
+        keys = properties.keys.slice(first, len(properties))
+        is_one_each = np.all(np.diff(properties.offsets.to_numpy()) == 1)
+        if is_one_each and pc.all(pc.equal(keys, ID_PROPERTY)).as_py():
+            return properties.items.slice(first, len(properties))
+    return ids_of(properties)
+
+
+def _plain(ids: pa.StringArray) -> tuple[str, Numbers, int] | None:
+    """The usual batch at a fraction of the cost: all of one origin partition, each the same output of its event."""
+    if ids.null_count or not (match := _ID.fullmatch(ids[0].as_py())):
+        return None
+    origin, _, index = match.groups()
+    head, tail = f"{origin}/", f"/{index}"
+    if not (pc.all(pc.starts_with(ids, head)).as_py() and pc.all(pc.ends_with(ids, tail)).as_py()):
+        return None
+    try:
+        numbers = pc.utf8_slice_codeunits(ids, len(head), -len(tail)).cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return (origin, numbers, int(index)) if numbers.min() >= 0 else None
 
 
 def _parts(ids: pa.StringArray) -> tuple[pa.DictionaryArray, Numbers, Numbers, Numbers]:
