@@ -16,7 +16,7 @@ from hubline import errors
 from hubline.cli.exits import ExitCode
 from hubline.connect import open_hub, open_store
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
-from hubline.model import GroupKey, Member, Ownership
+from hubline.model import GroupKey, Member, Ownership, Position
 from hubline.stores.memory import MemoryStore
 from tests.cli.conftest import Cli, Group, Result, append
 
@@ -210,6 +210,43 @@ def test_a_partition_that_cannot_be_read_hides_no_other(
     assert "4 partitions" in found["hub.ok"]["what"]
 
 
+@pytest.mark.parametrize(
+    ("answer", "severity"),
+    [
+        (errors.PartitionNotFound("hub orders has no group billing"), "error"),
+        (errors.ReaderRefused("no", partition="0", epoch=None, held_epoch=3), None),
+        (errors.HubUnavailable("busy"), "note"),
+    ],
+    ids=["there is none", "somebody reads there", "no answer"],
+)
+def test_a_group_that_the_hub_does_not_have_is_found(
+    cli: Cli, hub: str, state: Group, monkeypatch: pytest.MonkeyPatch, answer: Exception, severity: str | None
+) -> None:
+    run(state, *owned(state))
+
+    async def answering(*_args: object, **_kwargs: object) -> NoReturn:
+        raise answer
+
+    monkeypatch.setattr(LocalHub, "open_receiver", answering)
+    found = by_code(cli("doctor", hub, *state.args, "--json"))
+    assert found.get("hub.group", {}).get("severity") == severity
+
+
+def test_looking_takes_the_partition_from_no_reader(cli: Cli, hub: str, state: Group) -> None:
+    append(hub, "0", "a")
+    run(state, *owned(state))
+
+    async def reading() -> None:
+        opened = open_hub(hub)
+        receiver = await opened.open_receiver("0", group="billing", position=Position.earliest(), epoch=1)
+        await asyncio.to_thread(cli, "doctor", hub, *state.args)
+        assert len(await receiver.receive(count_max=10, wait_seconds=10)) == 1
+        await receiver.close()
+        await opened.close()
+
+    asyncio.run(reading())
+
+
 def test_a_store_that_may_not_be_written_is_found(
     cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,8 +264,12 @@ def test_positions_that_cannot_be_tried_are_told_as_such(
     append(hub, "0", "a", "b")
     cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "0", "--yes")
 
-    async def no_such_group(*_args: object, **_kwargs: object) -> NoReturn:
-        raise errors.HubNotFound("there is no consumer group hubline-cli")
+    open_receiver = LocalHub.open_receiver
+
+    async def no_such_group(self: LocalHub, partition: str, *, group: str, **others: Any) -> Any:
+        if group == "hubline-cli":
+            raise errors.HubNotFound("there is no consumer group hubline-cli")
+        return await open_receiver(self, partition, group=group, **others)
 
     monkeypatch.setattr(LocalHub, "open_receiver", no_such_group)
     result = cli("doctor", hub, *state.args, "--json")

@@ -31,7 +31,7 @@ from hubline.cli.session import LOOKING_GROUP, together
 from hubline.cli.show import counted
 from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
 from hubline.connect import open_hub, open_store
-from hubline.model import Checkpoint, GroupKey, GroupState, PartitionProperties
+from hubline.model import Checkpoint, GroupKey, GroupState, PartitionProperties, Position
 from hubline.ports import CheckpointStore, Examinable, Hub, shares_with_sdks
 from hubline.processor.options import LeaseOptions
 from hubline.stores.blob import BlobStore, Container
@@ -128,7 +128,19 @@ class _Visit:
         newest = [each.last_enqueued_time for each in facts.held.values() if each.last_enqueued_time]
         ahead = max(((each - facts.read_at).total_seconds() for each in newest), default=0.0)
         self.findings += check_hub_clock(ahead)
+        if facts.held:
+            await self._try_group(hub, next(iter(facts.held)))
         return facts
+
+    async def _try_group(self, hub: Hub, partition: str) -> None:
+        """Opens a reader without an epoch, which takes nothing from anybody, to see whether the hub knows the group."""
+        group = self._order.group
+        is_known = await self._wonder(
+            "hub.group", f"whether the hub has the group {group}", _knows(hub, partition, group)
+        )
+        if is_known is False:
+            mend = "create the consumer group in the hub, or correct --group"
+            self.findings.append(error("hub.group", f"the hub has no consumer group {group}", mend=mend))
 
     async def _try_positions(
         self, hub: Hub, hub_facts: HubFacts, facts: GroupFacts
@@ -319,6 +331,18 @@ async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
     list_seconds = time.monotonic() - asked_at
     checkpoints = {each.key.partition: each for each in await store.list_checkpoints(group)}
     return GroupFacts(group, state, checkpoints, list_seconds)
+
+
+async def _knows(hub: Hub, partition: str, group: str) -> bool:
+    """Whether the hub has the consumer group."""
+    try:
+        receiver = await hub.open_receiver(partition, group=group, position=Position.latest())
+    except (errors.ReaderRefused, errors.ReaderStolen):
+        return True  # by who reads there
+    except (errors.HubNotFound, errors.PartitionNotFound):
+        return False  # both are there
+    await receiver.close()
+    return True
 
 
 def _sdk_owners(state: GroupState, lease: LeaseOptions) -> frozenset[str]:
