@@ -6,10 +6,13 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
+from azure.eventhub import EventData, EventHubProducerClient
 from pyspark.sql.types import StructType
 
 from hubline.connect import open_hub
@@ -218,6 +221,45 @@ def test_a_choice_of_columns_is_all_that_is_sent(tmp_path: Path) -> None:
 
     assert batch.schema.names == ["sequenceNumber", "body"]
     assert batch.column("body") == pa.array([b"0", b"1", b"2"], pa.binary())
+
+
+def test_properties_of_every_type_come_as_text(server: Server) -> None:
+    moment = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    properties: dict[str | bytes, object] = {
+        "text": "ä",
+        "empty": "",
+        "number": 5,
+        "large": 1_000_000,
+        "negative": -1,
+        "fraction": 0.1,
+        "yes": True,
+        "no": False,
+        "time": moment,
+        "id": UUID(int=5),
+        "bytes": b"\x00\xff",
+        "nothing": None,
+    }
+    event = EventData(b"body")
+    event.properties = properties
+    with EventHubProducerClient.from_connection_string(server.create("typed", 1)) as client:
+        client.send_batch([event])
+
+    (batch,) = read_ranges(parse_options({"hub": server.connection_string("typed")}), [Range("0", 0, 1)], LAYOUT)
+
+    assert dict(batch.column("properties")[0].as_py()) == {
+        "text": "ä",
+        "empty": "",
+        "number": "5",
+        "large": "1000000",
+        "negative": "-1",
+        "fraction": "0.1",
+        "yes": "true",
+        "no": "false",
+        "time": "2026-01-31T12:00:00.000Z",
+        "id": str(UUID(int=5)),
+        "bytes": "AP8=",
+        "nothing": None,
+    }
 
 
 def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None:
