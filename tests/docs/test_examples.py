@@ -15,8 +15,8 @@ import pytest
 from hubline.cli import main
 
 ROOT = Path(__file__).parents[2]
-# Their programs need a server: tests/endpoint and tests/eventhubs run them.
-SERVED = ("event-hubs-on-your-laptop", "connect-to-azure")
+# Their programs need a server: tests/endpoint, tests/eventhubs and tests/sinks run them.
+SERVED = ("event-hubs-on-your-laptop", "connect-to-azure", "exactly-once-into-postgresql")
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem not in SERVED)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS_MAX = 60.0
@@ -30,9 +30,10 @@ def examples() -> Iterator[object]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader would stand after the pages' first two commands."""
+    """Where a reader would stand after the pages' first commands."""
     monkeypatch.chdir(tmp_path)
     assert main(["hub", "create", "local:./data/telemetry", "--partitions", "4"]) == 0
+    assert main(["hub", "create", "local:./data/dead"]) == 0
     assert main(["send", "local:./data/telemetry", "--generate", "1000", "--keys", "20"]) == 0
     return tmp_path
 
