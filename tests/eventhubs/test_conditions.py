@@ -14,11 +14,14 @@ from hubline.errors import (
     HubNotFound,
     HubUnavailable,
     PartitionNotFound,
+    ReaderRefused,
+    ReaderStolen,
 )
 from hubline.hubs.eventhubs.conditions import (
     STOLEN,
     Where,
     answered,
+    reader_lost,
     reader_refused,
     reader_stolen,
     refused,
@@ -90,3 +93,22 @@ def test_both_epochs_are_named(description: str, own: int | None, other: int) ->
     assert (theft.epoch, theft.taken_by_epoch, theft.partition) == (own, other, "3")
     assert f"epoch {other}" in str(refusal)
     assert f"epoch {other}" in str(theft)
+
+
+@pytest.mark.parametrize(
+    ("description", "kind"),
+    [
+        (
+            "Receiver 'a' with a higher epoch '5' already exists. Receiver 'b' with epoch 4 cannot be created.",
+            ReaderRefused,
+        ),
+        (
+            "At least one receiver is created with epoch of '0', and so non-epoch receiver is not allowed.",
+            ReaderRefused,
+        ),
+        ("New receiver 'b' with higher epoch of '2' is created hence current receiver is disconnected.", ReaderStolen),
+    ],
+)
+def test_a_reader_that_is_sent_away_after_it_was_let_in_knows_a_refusal(description: str, kind: type[HubError]) -> None:
+    """Whether the service refuses an attach, or answers it and ends the link at once, is for it to choose."""
+    assert type(reader_lost(PARTITION, 1, Error(STOLEN, description))) is kind
