@@ -34,6 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     assert main(["hub", "create", "local:./data/telemetry", "--partitions", "4"]) == 0
     assert main(["hub", "create", "local:./data/dead"]) == 0
+    assert main(["hub", "create", "local:./data/results", "--partitions", "4"]) == 0
     assert main(["send", "local:./data/telemetry", "--generate", "1000", "--keys", "20"]) == 0
     return tmp_path
 
