@@ -198,9 +198,12 @@ class TestTheRest:
         assert isinstance(options(ownership="greedy", **store).strategy, Greedy)
         assert isinstance(options(ownership="fixed:3", **store).strategy, Fixed)
 
-    def test_ownership_needs_a_store(self) -> None:
-        with pytest.raises(ConfigError, match="needs a store"):
-            options(ownership="greedy")
+    @pytest.mark.parametrize(
+        ("name", "value"), [("ownership", "greedy"), ("owner", "a"), ("lease", "9s"), ("interval", "3s")]
+    )
+    def test_sharing_needs_a_store(self, name: str, value: str) -> None:
+        with pytest.raises(ConfigError, match=f"the option {name} needs a store"):
+            options(**{name: value})
 
     def test_a_store_of_one_process_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="memory:"):

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from hubline.balance import Balanced, Fixed, Greedy
-from hubline.errors import PositionInvalid
+from hubline.errors import PositionInvalid, StoreUnavailable
 from hubline.model import Checkpoint, GroupKey, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Gap
@@ -347,6 +347,18 @@ async def test_a_store_that_is_down_costs_no_progress_and_is_caught_up() -> None
 
     assert tries < 5
     assert await checkpoints(store) == {"0": 9}
+    await one.stop()
+
+
+@virtual
+async def test_a_store_that_cannot_be_used_is_what_the_query_fails_with() -> None:
+    faulty = FaultyStore(new_store())
+    faulty.go_down()
+    one = query(filled(1), faulty, "a")
+
+    with pytest.raises(StoreUnavailable, match="the store is down"):
+        await one.start()
+
     await one.stop()
 
 

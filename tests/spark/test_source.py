@@ -25,6 +25,8 @@ from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 120
+# Spark waits ten seconds for its planning process to start, and no longer, however busy the machine is.
+START_ATTEMPTS = 3
 KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
 
 
@@ -75,13 +77,19 @@ def stream(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
 def read_now(frame: DataFrame, folder: Path) -> list[Row]:
     """What is there now, read as a stream into memory; the folder remembers how far it came."""
     rows: list[Row] = []
-    query = (
+    writing = (
         frame.writeStream.foreachBatch(lambda found, _id: rows.extend(found.collect()))
         .option("checkpointLocation", str(folder))
         .trigger(availableNow=True)
-        .start()
     )
-    assert query.awaitTermination(PATIENCE_SECONDS)
+    for attempt in range(START_ATTEMPTS):
+        try:
+            assert writing.start().awaitTermination(PATIENCE_SECONDS)
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error) or attempt == START_ATTEMPTS - 1:
+                raise
+        else:
+            break
     return rows
 
 

@@ -162,11 +162,8 @@ def parse_options(given: Mapping[str, str]) -> Options:
     store = taken.get("store", _store, None)
     ownership = taken.get("ownership", _ownership, None)
     strategy = ownership if ownership != "all" else None
-    if strategy is not None and store is None:
-        raise ConfigError(
-            "the option ownership needs a store, where the applications that share the group meet: add for instance "
-            '.option("store", "postgresql://...")'
-        )
+    if store is None:
+        _require_no_sharing(taken, strategy)
     return Options(
         hub=hub,
         group=taken.get("group", validate_group_name, DEFAULT_GROUP),
@@ -186,6 +183,18 @@ def parse_options(given: Mapping[str, str]) -> Options:
         owner_id=taken.get("owner", validate_owner_id, None),
         lease=_lease(taken),
     )
+
+
+def _require_no_sharing(taken: _Given, strategy: Strategy | None) -> None:
+    """Refuses what would have no effect, for whoever wrote it thinks that it has one."""
+    sharing = [name for name in ("owner", "lease", "interval") if taken.has(name)]
+    if strategy is not None:
+        sharing.insert(0, "ownership")
+    if sharing:
+        raise ConfigError(
+            f"the option {sharing[0]} needs a store, where the applications that share the group meet: add for "
+            'instance .option("store", "postgresql://...")'
+        )
 
 
 class _Given:

@@ -110,14 +110,15 @@ class Planning:
     async def start(self) -> None:
         await self._watch.start()
         if self._store is not None:
-            self._share = Share(
+            share = Share(
                 self._store,
                 self._places,
                 self._membership(),
                 partitions=lambda: self._watch.partition_ids,
                 jump=self._jump,
             )
-            await self._share.start()
+            await share.start()
+            self._share = share
 
     async def stop(self) -> None:
         if self._share is not None:
