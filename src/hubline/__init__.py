@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from hubline.sinks import SqlSink, Transaction
+    from hubline.sinks.hub import HubLetters, letter_of
 
 __all__ = [
     "AsyncTransaction",
@@ -45,6 +46,7 @@ __all__ = [
     "FailureChoice",
     "Fixed",
     "Greedy",
+    "HubLetters",
     "InvalidPositionChoice",
     "LeaseOptions",
     "PartitionContext",
@@ -56,6 +58,7 @@ __all__ = [
     "SqlSink",
     "StartPositions",
     "Transaction",
+    "letter_of",
     "open_hub",
     "open_store",
     "outgoing",
@@ -67,6 +70,7 @@ _ROOMS = {
     "hubline.connect": ("open_hub", "open_store"),
     "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
     "hubline.sinks": ("SqlSink", "Transaction"),
+    "hubline.sinks.hub": ("HubLetters", "letter_of"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
