@@ -52,15 +52,28 @@ def test_a_line_that_goes_on_is_shown_at_once() -> None:
     assert b"".join(quiet.passed(b" of something\n")) == b"Trace of something\n"
 
 
+def test_what_nobody_listens_to_is_taken_all_the_same() -> None:
+    (source, writing), (reading, target) = os.pipe(), os.pipe()
+    os.close(reading)
+    copying = pass_on(source, target)
+
+    for _ in range(100):  # far more than a pipe holds
+        os.write(writing, b"x" * 10_000 + b"\n")
+    os.close(writing)
+    copying.join()
+    os.close(target)
+
+
 def test_one_file_is_copied_to_another_until_it_ends() -> None:
     (source, writing), (reading, target) = os.pipe(), os.pipe()
-    pass_on(source, target)
+    copying = pass_on(source, target)
     os.write(writing, b"a\n" + NOISE + b"b")
     os.close(writing)
+    copying.join()
 
     copied = b""
     while len(copied) < 3:
         copied += os.read(reading, 3)
     assert copied == b"a\nb"
-    for descriptor in (source, reading, target):
+    for descriptor in (reading, target):
         os.close(descriptor)

@@ -7,6 +7,7 @@ on.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import threading
@@ -21,13 +22,14 @@ _LINES_MAX: Final = 20
 _CHUNK_BYTES: Final = 65536
 
 
-def pass_on(source: int, target: int) -> None:
-    """Copies what comes from one file descriptor to the other, in a thread of its own, until it ends.
+def pass_on(source: int, target: int) -> threading.Thread:
+    """Copies what comes from one file descriptor to the other, in a thread of its own, until it ends; closes the first.
 
     Not by Python's own files: a thread that holds their lock when the process ends is a fatal error.
     """
     thread = threading.Thread(target=_copy, args=(source, target), name="hubline-java-errors", daemon=True)
     thread.start()
+    return thread
 
 
 def _copy(source: int, target: int) -> None:
@@ -35,11 +37,13 @@ def _copy(source: int, target: int) -> None:
     while chunk := os.read(source, _CHUNK_BYTES):
         _write(target, b"".join(quiet.passed(chunk)))
     _write(target, quiet.rest())
+    os.close(source)
 
 
 def _write(target: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(target, data) :]
+    with contextlib.suppress(OSError):  # nobody listens any more; Java must be able to print all the same
+        while data:
+            data = data[os.write(target, data) :]
 
 
 class Quiet:

@@ -55,6 +55,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 }
 """What a session without a cluster gets in addition."""
 
+# Settings that have an effect only where Java is started.
+_AT_START: Final = ("spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit")
 # Where Java would print to by itself.
 _STANDARD_ERROR: Final = 2
 
@@ -166,17 +168,19 @@ _started: dict[str, str] = {}
 def _started_with(given: Mapping[str, str]) -> SparkConf:
     """Starts Java, if it does not run yet, and gives what it was told: by ``given``, spark-defaults.conf, spark-submit.
 
-    What looks like a secret is not told on the command line, where every user of the machine could read it.
+    What looks like a secret is not told on the command line, where every user of the machine could read it, unless it
+    counts nowhere else.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001
-        _started.update(item for item in given.items() if not is_hidden(*item))
+        _started.update(item for item in given.items() if item[0].startswith(_AT_START) or not is_hidden(*item))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
         gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
-        if gateway.proc is not None:  # nor is it ours where spark-submit started it
-            pass_on(gateway.proc.stderr.fileno(), _STANDARD_ERROR)
+        if gateway.proc is not None:  # it is None where spark-submit started Java
+            pass_on(os.dup(gateway.proc.stderr.fileno()), _STANDARD_ERROR)
+            gateway.proc.stderr.close()
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
     for name in _started.keys() - given.keys():  # asked for by a session that is no more
