@@ -16,7 +16,12 @@ from hubline.cli import main
 
 ROOT = Path(__file__).parents[2]
 # Their programs need a server: tests/endpoint, tests/eventhubs and tests/sinks run them.
-SERVED = ("event-hubs-on-your-laptop", "connect-to-azure", "exactly-once-into-postgresql")
+SERVED = (
+    "event-hubs-on-your-laptop",
+    "connect-to-azure",
+    "share-with-the-official-sdks",
+    "exactly-once-into-postgresql",
+)
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem not in SERVED)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS_MAX = 60.0

@@ -89,6 +89,18 @@ class TestOwnership:
 
         beside(scenario)
 
+    def test_a_partition_that_they_took_is_not_opened_again(self, beside: Callable[[Scenario], None]) -> None:
+        async def scenario(store: BlobStore, theirs: Official) -> None:
+            await claim(store, "ours", epoch=7)
+            await store.fence(KEY, 7)
+            await store.update_checkpoint(checkpoint(10), epoch=7)
+            assert await theirs.claim("0", "theirs")
+
+            with pytest.raises(Fenced):
+                await store.fence(KEY, 7)
+
+        beside(scenario)
+
     def test_members_and_requests_are_out_of_their_sight(self, beside: Callable[[Scenario], None]) -> None:
         async def scenario(store: BlobStore, theirs: Official) -> None:
             held = await claim(store, "ours", epoch=1)

@@ -73,15 +73,15 @@ class TestSkewedClock:
         play(container, scenario, clock=lambda: time.time() + skew_seconds)
 
     def test_it_moves_nothing(self, container: str) -> None:
-        """Two processors, one with a clock that is off, for several leases."""
+        """Two processors, one with a clock that is off by many leases, for several cycles."""
 
         async def scenario() -> None:
             hub = MemoryHub(6)
             group = GroupKey(hub.namespace, hub.name, "tests")
             clocks = (time.time, lambda: time.time() + SKEW_SECONDS)
             stores = [blob_store(container, clock=clock) for clock in clocks]
-            # Whole seconds make ages uncertain by two: this lease has to outlast them, and is short enough to wait for.
-            lease = LeaseOptions(lease_seconds=4.0, interval_seconds=0.5, settle_seconds=0.2)
+            # Long enough for a busy machine: whoever judged by its own clock would see every lease end at once.
+            lease = LeaseOptions(lease_seconds=60.0, renew_seconds=0.5, interval_seconds=0.3, settle_seconds=0.2)
             processors = [
                 Processor(
                     hub,
@@ -100,7 +100,7 @@ class TestSkewedClock:
             observer = blob_store(container)
             balanced = await _balanced_epochs(observer, group)
 
-            await asyncio.sleep(2 * lease.lease_seconds)
+            await asyncio.sleep(10 * lease.interval_seconds)
 
             assert await _epochs(observer, group) == balanced
             for processor in processors:

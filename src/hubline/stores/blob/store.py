@@ -262,7 +262,11 @@ class BlobStore:
     # Checkpoints
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
-        stood = await self._read_fence(key)
+        # The ownership record too: an SDK takes no fence, and who reopens a partition that one has taken would take its
+        # reader back.
+        stood, owner_epoch = await _both(self._read_fence(key), self._owner_epoch(key))
+        if owner_epoch > epoch:
+            raise fenced(key, epoch=epoch, held_epoch=owner_epoch)
         for _ in range(CONTENTION_MAX):
             if stood.epoch > epoch:
                 raise fenced(key, epoch=epoch, held_epoch=stood.epoch)
@@ -357,8 +361,10 @@ class BlobStore:
         ]
         if epochs:
             return max(epochs)
-        if official is None:
-            return NOBODY
+        return NOBODY if official is None else await self._owner_epoch(key)
+
+    async def _owner_epoch(self, key: PartitionKey) -> int:
+        """The epoch of the ownership record, or NOBODY if there is none that reads."""
         owner = await self._container.look(layout.ownership_blob(key))
         try:
             return NOBODY if owner is None else ownership_epoch(owner)
@@ -440,10 +446,7 @@ class BlobStore:
         try:
             return await self._held_epoch(key, official, own)
         except RecordDamaged:
-            owner = await self._container.look(layout.ownership_blob(key))
-            with suppress(Damage):
-                return NOBODY if owner is None else ownership_epoch(owner)
-            return NOBODY
+            return await self._owner_epoch(key)
 
     async def _take_from_owner(self, key: PartitionKey) -> bool:
         """Whether nobody came in between."""

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import random
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
@@ -35,8 +36,8 @@ ATTEMPTS_MAX: Final = 4
 BACKOFF_SECONDS: Final = 0.1
 BACKOFF_FACTOR: Final = 4
 
-ATTEMPT_SECONDS_MAX: Final = 15.0
-"""A list of 5,000 blobs takes about a second; what takes this long will not come."""
+SILENCE_SECONDS_MAX: Final = 15.0
+"""The service answers within a second; what takes this long will not come."""
 CONNECT_SECONDS_MAX: Final = 5.0
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -69,6 +70,7 @@ class Transport:
     def __init__(self, address: BlobAddress, credential: Credential, *, clock: Callable[[], float] = time.time) -> None:
         self.shown = f"the blob container {address.container!r} at {address.endpoint}"
         self._origin, self._path = _split(address)
+        self._proxy = _proxy_of(self._origin)
         self._credential = credential
         self._clock = clock
         self._skew_seconds = 0.0
@@ -132,11 +134,13 @@ class Transport:
         # Encoded already: what is sent has to be what was signed.
         url = URL(f"{self._origin}{path}{'?' if pairs else ''}{'&'.join(pairs)}", encoded=True)
         try:
-            async with session.request(method, url, headers=headers, allow_redirects=False) as response:
+            async with session.request(
+                method, url, headers=headers, allow_redirects=False, proxy=self._proxy
+            ) as response:
                 body = await _bounded_body(response)
                 return self._answer(response.status, response.headers, body)
         except TimeoutError:
-            problem = f"no answer within {ATTEMPT_SECONDS_MAX:g} s"
+            problem = f"no answer within {SILENCE_SECONDS_MAX:g} s"
         except aiohttp.ClientConnectorCertificateError as error:
             problem = f"its certificate is not trusted ({error.certificate_error})"
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
@@ -181,10 +185,10 @@ async def _session() -> AsyncGenerator[ClientSession, None]:
         raise ConfigError("blob stores need aiohttp: pip install 'hubline[blob]'") from None
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
-        timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS_MAX, connect=CONNECT_SECONDS_MAX),
+        # Not the time that a request waits for a connection: how long that may take, its caller knows.
+        timeout=aiohttp.ClientTimeout(sock_connect=CONNECT_SECONDS_MAX, sock_read=SILENCE_SECONDS_MAX),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Content-Type"),
-        trust_env=True,
     )
     try:
         yield session
@@ -209,6 +213,17 @@ def _split(address: BlobAddress) -> tuple[str, str]:
     scheme, _, rest = address.endpoint.partition("://")
     authority, slash, account = rest.partition("/")
     return f"{scheme}://{authority}", f"{slash}{account}/{address.container}"
+
+
+def _proxy_of(origin: str) -> str | None:
+    """The proxy that HTTPS_PROXY names, unless NO_PROXY excepts the host. Plain connections use none."""
+    settings = urllib.request.getproxies_environment()
+    scheme, _, authority = origin.partition("://")
+    is_excepted = urllib.request.proxy_bypass_environment(authority, settings)  # type: ignore[attr-defined]
+    url = settings.get("https")
+    if scheme != "https" or not url or is_excepted:
+        return None
+    return url if "://" in url else f"http://{url}"
 
 
 @functools.lru_cache(maxsize=1024)
