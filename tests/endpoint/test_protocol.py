@@ -35,7 +35,19 @@ from hubline.amqp.handshake import ClientHandshake
 from hubline.amqp.links import AmqpClosed
 from hubline.amqp.message import Data, Message, Value
 from hubline.amqp.outgoing import encode_batches
-from hubline.amqp.performatives import RECEIVER, SENDER, Accepted, Rejected, Source, Target
+from hubline.amqp.performatives import (
+    RECEIVE_FIRST,
+    RECEIVE_SECOND,
+    RECEIVER,
+    SEND_SETTLED,
+    SEND_UNSETTLED,
+    SENDER,
+    Accepted,
+    Attach,
+    Rejected,
+    Source,
+    Target,
+)
 from hubline.amqp.types import Described, Int, Symbol, ULong
 from hubline.config import Secret
 from hubline.errors import ConfigError, HubError, HubFull, HubUnavailable
@@ -45,6 +57,7 @@ from tests.amqp.connections import Recorder, everything, until
 from tests.endpoint.serving import PATIENCE_SECONDS, SHARED_KEY, Client, FewHubs, client, endpoint, local_hub
 
 BATCH_FORMAT = 0x80013700
+READ = "telemetry/ConsumerGroups/$Default/Partitions/0"
 
 
 def batch_of(*bodies: bytes) -> bytes:
@@ -305,6 +318,23 @@ async def _failing_sender(error: HubError) -> Sender:
         async def close(self) -> None: ...
 
     return Failing()
+
+
+def test_settle_modes_are_answered_with_what_is_done(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
+            asked = Attach("a", 0, SENDER, snd_settle_mode=SEND_UNSETTLED, rcv_settle_mode=RECEIVE_SECOND)
+            for role, mine, theirs in [(SENDER, "me", "telemetry"), (RECEIVER, READ, "me")]:
+                link = peer.connection.begin().attach(
+                    "link", role=role, source=Source(mine), target=Target(theirs), handler=Recorder(), details=asked
+                )
+                answer = await link.attached()
+                if role is SENDER:
+                    assert (answer.snd_settle_mode, answer.rcv_settle_mode) == (SEND_UNSETTLED, RECEIVE_FIRST)
+                else:
+                    assert answer.snd_settle_mode == SEND_SETTLED
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,17 @@ from hubline.amqp.endpoint.requests import Answering, RequestNode
 from hubline.amqp.endpoint.selectors import parse_filter
 from hubline.amqp.endpoint.tokens import Grants
 from hubline.amqp.links import RESOURCE_LIMIT_EXCEEDED, Link
-from hubline.amqp.performatives import RECEIVER, SEND_SETTLED, SENDER, Attach, Error, Open, Source, Target
+from hubline.amqp.performatives import (
+    RECEIVE_FIRST,
+    RECEIVER,
+    SEND_SETTLED,
+    SENDER,
+    Attach,
+    Error,
+    Open,
+    Source,
+    Target,
+)
 from hubline.amqp.sessions import Session
 from hubline.errors import ConfigError, HublineError, HubNotFound, PartitionNotFound
 from hubline.ports import Hub
@@ -225,6 +235,8 @@ def _answer_to(link: Link) -> Attach:
         link.remote,
         handle=link.handle,
         role=link.role,
+        # What comes is settled as it is answered: there is no second step to ask for.
+        rcv_settle_mode=RECEIVE_FIRST if link.role is RECEIVER else link.remote.rcv_settle_mode,
         unsettled=None,
         incomplete_unsettled=False,
         initial_delivery_count=0 if link.role is SENDER else None,
