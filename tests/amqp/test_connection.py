@@ -219,6 +219,19 @@ def test_refused_link_raises_the_reason() -> None:
     asyncio.run(run())
 
 
+def test_what_does_not_fit_into_the_frames_of_the_peer_is_not_sent() -> None:
+    async def run() -> Error | None:
+        client = Recorder()
+        small = options("client", frame_bytes_max=512)
+        async with connected(client, Recorder(), client_options=small) as (ours, _):
+            sender_of(ours, client, name="long" * 200)
+            return await client.until_closed()
+
+    error = asyncio.run(run())
+    assert error is not None
+    assert error.condition == "amqp:frame-size-too-small"
+
+
 def test_detach_of_one_side_is_told_to_the_other_once() -> None:
     async def run() -> None:
         client, server = Recorder(), Recorder()

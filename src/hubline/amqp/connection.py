@@ -33,6 +33,7 @@ from hubline.amqp.sessions import NOT_ALLOWED, Session
 
 DECODE_ERROR: Final = "amqp:decode-error"
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
+FRAME_SIZE_TOO_SMALL: Final = "amqp:frame-size-too-small"
 INTERNAL_ERROR: Final = "amqp:internal-error"
 
 # As the service has it: a larger one gains nothing, and a message of 1 MiB still takes few.
@@ -206,7 +207,11 @@ class Connection(asyncio.BufferedProtocol):
         """Sends a frame, together with others of the same moment."""
         if self.is_over:
             return
-        self._pending.append(encode_frame(channel, performative))
+        frame = encode_frame(channel, performative)
+        if self.remote is not None and len(frame) > self.frame_bytes_max:
+            self._fail(FRAME_SIZE_TOO_SMALL, f"an answer takes {len(frame):,} bytes: announce larger frames")
+            return
+        self._pending.append(frame)
         if not self._is_flush_scheduled:
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
