@@ -34,10 +34,10 @@ from hubline.spark.columns import SOURCE_SCHEMA, Layout
 
 PARTITIONS: Final = 4
 # A batch takes about a second; the first of a query is left out, in which workers start.
-BATCH_EVENTS: Final = 400_000
+BATCH_EVENTS: Final = 300_000
 BATCHES: Final = 4
 COUNT: Final = BATCH_EVENTS * BATCHES
-ROUNDS: Final = 3
+ROUNDS: Final = 2
 SDK_COUNT: Final = 20_000
 TINY_BATCHES: Final = 60
 # The first batches compile and connect.

@@ -30,6 +30,10 @@ START_ATTEMPTS = 3
 KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
 
 
+# The first test waits for the session to start, too.
+pytestmark = pytest.mark.timeout(400)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with serving(tmp_path_factory.mktemp("served"), "--hub", "unused:1") as running:
