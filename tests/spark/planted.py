@@ -16,7 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -95,7 +95,7 @@ def explained(rows: DataFrame) -> str:
     return output.getvalue()
 
 
-def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, str]) -> None:
+def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, str], attempts_left: int = 3) -> None:
     read = spark.readStream.format("eventhubs").option("hub", hub).option("start", "earliest").load()
     query = (
         read.limit(5)
@@ -107,9 +107,17 @@ def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, st
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        # Spark gives its planning process 10 seconds to start, whatever else the machine has to do.
+        if "connect back" not in str(error) or not attempts_left:
+            raise
+        return show_stream(spark, hub, folder, shown, attempts_left - 1)
     shown["progress"] = json.dumps([progress.json for progress in query.recentProgress])
-    shown["checkpoint"] = "".join(path.read_text() for path in (folder / "checkpoint").rglob("*") if path.is_file())
+    files = [path for path in (folder / "checkpoint").rglob("*") if path.is_file()]
+    shown["checkpoint"] = "".join(path.read_text(errors="replace") for path in files)
+    return None
 
 
 def show_errors(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
