@@ -126,7 +126,7 @@ class TestByHandler:
             (("--with", "app.py:processor", "--group", "audit"), "--group is audit"),
             (("--with", "app.py:processor", "--hub", "local:./data/others"), "--hub is"),
             (("--with", "notes.txt:processor"), "ends in .py"),
-            (("--with", "broken.py:processor"), "ZeroDivisionError"),
+            (("--with", "broken.py:processor"), "ZeroDivisionError in line 1"),
             (("--with", "ending.py:processor"), "SystemExit"),
             (("--with", "running.py:processor"), "put processor.run() below if __name__"),
         ],

@@ -13,7 +13,8 @@ import pytest
 
 from hubline.errors import ConfigError, HubNotFound
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import DeadLetter, Event, Position
+from hubline.model import DeadLetter, Event, Position, outgoing
+from hubline.processor import Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks.hub import LETTER_PREFIX, HubLetters, letter_of
 from tests.deadletters.conftest import GROUP, letter
 
@@ -127,3 +128,44 @@ def test_times_keep_their_microseconds(tmp_path: Path) -> None:
     time = datetime(2026, 2, 1, 0, 0, 0, 654321, tzinfo=UTC)
     (event,) = kept(tmp_path, replace(letter(1), failed_at=time))
     assert (letter_of(event).failed_at, letter_of(event).event.enqueued_time.microsecond) == (time, 123456)
+
+
+def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
+    async def run() -> list[DeadLetter]:
+        for name in ("orders", "dead"):
+            await create_hub(tmp_path, name, partitions=1)
+        orders, dead = LocalHub(tmp_path, "orders"), LocalHub(tmp_path, "dead")
+        sender = await orders.open_sender()
+        await sender.send(outgoing(["good", "bad", "good"]))
+        await sender.close()
+        done = asyncio.Event()
+        processor = Processor(
+            orders,
+            "memory:",
+            group="billing",
+            start=Position.earliest(),
+            dead_letters=HubLetters(dead),
+            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(attempts_max=1)),  # type: ignore[arg-type]
+        )
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if event.text() == "bad":
+                raise LookupError("no customer")
+            if event.sequence_number == 2:
+                done.set()
+
+        async with processor:
+            await asyncio.wait_for(done.wait(), 60)
+        letters = [letter_of(event) for event in await events_of(dead)]
+        await orders.close()
+        await dead.close()
+        return letters
+
+    (kept_letter,) = asyncio.run(run())
+    assert (kept_letter.event.text(), kept_letter.event.sequence_number) == ("bad", 1)
+    assert (kept_letter.key.group, kept_letter.error_type, kept_letter.error_text) == (
+        "billing",
+        "LookupError",
+        "no customer",
+    )

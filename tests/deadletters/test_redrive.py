@@ -7,20 +7,24 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
 from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.redrive import Bodies, Outcome, Progress, Redrive
 from hubline.deadletters.republish import REDRIVEN_PROPERTY, Republisher
+from hubline.deadletters.rerun import batch_of
 from hubline.deadletters.shelf import LetterShelf
 from hubline.deadletters.transaction import LetterTransaction
-from hubline.errors import HubUnavailable, StoreError
+from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.identity import ID_PROPERTY, event_ids, split_ids
 from hubline.model import DeadLetter, Event, GroupKey, LetterState, Position, Stage, outgoing
 from hubline.sinks import SqlSink
+from hubline.sinks.postgres import PostgresSinkConnection
+from hubline.sinks.repeats import sift_ordered
+from hubline.sinks.sqlite import SqliteSinkConnection
 from tests.deadletters.conftest import GROUP, keep, letter
 
 T = TypeVar("T")
@@ -169,6 +173,33 @@ def test_limit_is_kept_over_partitions(filled: str) -> None:
     progress = redriven(filled, limit=10)
     assert len(outcomes(progress)) == 10
     assert len(letters_in(filled)) == 2
+
+
+def test_letters_that_cannot_be_tried_do_not_use_up_the_limit(filled: str) -> None:
+    keep(filled, [letter(sequence, partition="-1") for sequence in range(4)], keep_body=False)
+    done = outcomes(redriven(filled, limit=2))
+    assert list(done.values()) == ["missing"] * 4 + ["redriven"] * 2
+
+
+def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took effect, and nobody was told: run again, the redrive goes on behind it."""
+    is_lost = []
+
+    def losing(connection: Any) -> None:
+        commit(connection)
+        if not is_lost:
+            is_lost.append(True)
+            raise StoreUnavailable("the line went dead")
+
+    kind: Any = SqliteSinkConnection if filled.startswith("sqlite") else PostgresSinkConnection
+    commit = kind.commit
+    monkeypatch.setattr(kind, "commit", losing)
+    monkeypatch.setattr(kind, "is_commit_unknown", property(lambda _: True))
+    with pytest.raises(StoreUnavailable, match="run it again"):
+        redriven(filled)
+    redriven(filled)
+    assert rows(filled) == list(range(8))
+    assert letters_in(filled) == []
 
 
 def test_choice_leaves_the_others(filled: str) -> None:
@@ -398,6 +429,16 @@ class TestRepublishing:
         assert parts[0]["origin"].startswith("local:/data/first@1~redriven.")
         assert parts[1]["origin"].startswith("local:/data/orders~redriven.")
         assert parts[0]["origin"] != parts[1]["origin"]
+
+    def test_sink_that_keeps_the_highest_id_takes_it_once(self, url: str, tmp_path: Path) -> None:
+        own = event_ids("local:/data/first@1", "7", 3).as_py()
+        keep(url, [letter(3, key="k", properties={ID_PROPERTY: own})])
+        first, again = self.sent(tmp_path, url, times=2)
+        marks = {"local:/data/first@1/7": (900, 0)}
+        taken = sift_ordered(batch_of([letter(1, properties=first.properties)]), marks)
+        assert len(taken.batch) == 1
+        repeated = sift_ordered(batch_of([letter(2, properties=again.properties)]), {**marks, **taken.marks})
+        assert len(repeated.batch) == 0
 
     def test_redriven_and_failed_again_elsewhere_it_has_a_new_id_of_the_same_length(
         self, url: str, tmp_path: Path

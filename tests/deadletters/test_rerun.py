@@ -14,10 +14,11 @@ import pytest
 import hubline
 from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.redrive import Progress
-from hubline.deadletters.rerun import Rerun
+from hubline.deadletters.rerun import Rerun, batch_of
 from hubline.deadletters.shelf import LetterShelf
 from hubline.errors import ConfigError, HandlerFailed
-from hubline.model import DeadLetter, Event, EventBatch, GroupKey, Position
+from hubline.identity import ID_PROPERTY, event_ids
+from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, GroupKey, Position
 from hubline.processor import PartitionContext, Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks import SqlSink
 from tests.deadletters.conftest import keep, letter
@@ -42,13 +43,15 @@ class Scene:
     def letters(self, *sequences: int) -> list[DeadLetter]:
         return [letter(sequence, group=self.group) for sequence in sequences]
 
-    def processor(self, *, table: str | None = "readings", **options: Any) -> Processor:
+    def processor(
+        self, *, table: str | None = "readings", drop_repeats: str | None = None, **options: Any
+    ) -> Processor:
         return Processor(
             f"local:{self.root}/orders",
             "memory:",
             group="billing",
             start=Position.earliest(),
-            sink=SqlSink(self.url, table=table),
+            sink=SqlSink(self.url, table=table, drop_repeats=drop_repeats),
             options=ProcessorOptions(**{"retry": RETRY, **options}),
         )
 
@@ -101,7 +104,7 @@ def on_event_async_rows(scene: Scene, processor: Processor) -> None:
 
 def on_event_tx(scene: Scene, processor: Processor) -> None:
     @processor.on_event
-    def handle(event: Event, tx: hubline.Transaction) -> None:  # type: ignore[name-defined,unused-ignore]
+    def handle(event: Event, tx: hubline.Transaction) -> None:
         tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, {scene.placeholder})", [event.text()])
 
 
@@ -221,6 +224,23 @@ def test_keys_in_quarantine_stay_in_order(scene: Scene) -> None:
     is_mended = True
     assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
     assert seen == [2, 2, 5, 2, 3, 4]
+
+
+@pytest.mark.parametrize("drop_repeats", ["ordered", "shuffled"])
+def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_repeats: str) -> None:
+    """Their ids were taken when they failed, and higher ones since."""
+    ids = [event_ids("local:/first@1", "0", sequence).as_py() for sequence in (9, 5, 7)]
+    with closing(SqlSink(scene.url, drop_repeats=drop_repeats)) as sink:
+        opened = sink.open(scene.group.partition("0"), 0)
+        kept = [letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
+        sifted = opened.sift(batch_of(kept))
+        with opened.transaction(Checkpoint(opened.key, "offset-9", 9)) as transaction:
+            transaction.dead_letter(kept)
+            assert transaction.remember(opened, sifted)
+    processor = scene.processor(drop_repeats=drop_repeats)
+    on_event_rows(scene, processor)
+    assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
+    assert [n for n, _ in scene.rows()] == [0, 1, 2]
 
 
 def test_letters_of_other_groups_are_not_its(scene: Scene) -> None:

@@ -52,6 +52,11 @@ class Progress:
     letters: Sequence[Redriven] = ()
     is_busy: bool = False
 
+    @property
+    def tried_count(self) -> int:
+        """How many were run or sent. Those that could not be do not count: they would use up every limit for ever."""
+        return sum(each.outcome in (Outcome.REDRIVEN, Outcome.FAILED) for each in self.letters)
+
 
 class Work(Protocol):
     """What is done with letters: they are run by a handler, or sent to a hub."""
@@ -90,13 +95,13 @@ class Redrive:
     lot_count_max: int = LETTERS_COUNT_MAX
 
     async def run(self, counts: Sequence[LetterCount], *, limit: int | None = None) -> AsyncIterator[Progress]:
-        """Redrives what was counted, and nothing that came since; at most ``limit`` letters."""
+        """Redrives what was counted, and nothing that came since; tries at most ``limit`` letters."""
         left = limit
         for key, last_sequence in partitions_of(counts).items():
             async for progress in self._run_partition(key, last_sequence, left):
                 yield progress
                 if left is not None:
-                    left -= len(progress.letters)
+                    left -= progress.tried_count
 
     async def _run_partition(self, key: PartitionKey, last_sequence: int, limit: int | None) -> AsyncIterator[Progress]:
         choice = replace(self.choice, state=LetterState.WAITING)
@@ -112,9 +117,10 @@ class Redrive:
                 return
             if not letters:
                 return
-            yield Progress(key, letters)
+            progress = Progress(key, letters)
+            yield progress
             after = letters[-1].letter.event.sequence_number
-            left = None if left is None else left - len(letters)
+            left = None if left is None else left - progress.tried_count
 
     async def _run_lot(self, lot: Lot, stuck_keys: set[str]) -> list[Redriven]:
         """One transaction. ``stuck_keys`` are those of letters that still wait: others may have to stay behind them."""

@@ -26,6 +26,7 @@ from hubline.processor.delivery import Delivery
 from hubline.processor.limits import LetterLimits, LetterTally
 from hubline.processor.pump import PartitionContext, PartitionPump, Wiring
 from hubline.sinks import SinkPartition, SqlSink
+from hubline.sinks.repeats import Sifted
 
 log = logging.getLogger("hubline.redrive")
 
@@ -113,6 +114,10 @@ class _LetterDelivery(Delivery):
 
     async def _quarantined(self) -> set[str]:
         return set()
+
+    async def _sifted(self, batch: EventBatch) -> Sifted:
+        # Their ids were remembered when they failed, and they would pass for repeats of themselves.
+        return Sifted(batch, {})
 
 
 class _LetterPump(PartitionPump):

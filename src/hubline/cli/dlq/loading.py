@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,7 +47,12 @@ def _imported(path: Path) -> ModuleType:
     except HublineError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"--with {path}: running the file failed with {type(error).__name__}: {error}") from error
+        # What it says may quote an address, so it is shown on demand only.
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        where = f" in line {lines[-1]}" if lines else ""
+        raise ConfigError(
+            f"--with {path}: running the file failed with {type(error).__name__}{where}; hubline --debug ... shows all"
+        ) from error
     return module
 
 

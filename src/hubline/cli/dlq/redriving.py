@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from hubline.deadletters.rerun import Rerun
     from hubline.deadletters.shelf import LetterCount
     from hubline.model import PartitionKey
+
+WHY_SHOWN_LENGTH_MAX: Final = 300
+"""A line for people; --json and show have all of it."""
 
 
 def redrive(
@@ -120,7 +123,7 @@ class _Report:
             if self.json:
                 print_json({"letter": str(LetterId.of(each.letter)), "outcome": each.outcome, "why": each.why or None})
             elif each.why:
-                say(f"{LetterId.of(each.letter)} {each.outcome}: {escaped(each.why)}")
+                say(f"{LetterId.of(each.letter)} {each.outcome}: {escaped(each.why[:WHY_SHOWN_LENGTH_MAX])}")
 
     def end(self) -> None:
         """Says what happened. Ends with a code of its own where letters are left."""
