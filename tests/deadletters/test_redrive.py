@@ -183,7 +183,7 @@ def test_letters_that_cannot_be_tried_do_not_use_up_the_limit(filled: str) -> No
 
 def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It took effect, and nobody was told: run again, the redrive goes on behind it."""
-    is_lost = []
+    is_lost: list[bool] = []
 
     def losing(connection: Any) -> None:
         commit(connection)
