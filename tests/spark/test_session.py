@@ -83,7 +83,7 @@ class TestProgram:
 
     def test_a_running_session_is_given_back_or_its_settings_named(self, shown: dict[str, str]) -> None:
         assert shown["again"] == "True"
-        assert "other settings for spark.sql.shuffle.partitions: stop it first" in shown["other settings"]
+        assert "other settings for spark.sql.shuffle.partitions: stop it" in shown["other settings"]
 
     def test_the_environment_stays_as_it_was(self, shown: dict[str, str]) -> None:
         assert shown["environment left as it was"] == "set()"
