@@ -75,14 +75,16 @@ OUR_SETTINGS = (
 
 
 def show_batch(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
-    rows = spark.range(10).select(F.lit(SIGNATURE).alias("body"), F.lit(URL).alias("partitionKey"))
+    rows = spark.range(10).selectExpr("cast(id as string) body", "'k' partitionKey")
     rows.write.format("eventhubs").option("hub", hub).mode("append").save()
     read = spark.read.format("eventhubs").option("eventhubs.connectionString", hub).load()
-    shown["explain of literals"] = explained(rows)
+    # Not run: of literals in a plan that ran, Spark shows what the plan's graph says.
+    shown["explain of literals"] = explained(rows.withColumns({"a": F.lit(SIGNATURE), "b": F.lit(URL)}))
     shown["explain of the source"] = explained(read)
     read.filter("partition = '0'").count()
     password = SECRETS["password of an option"]
-    spark.sql(f"create temporary view v using csv options (path '/etc/hostname', url '{URL}', password '{password}')")
+    options = f"path '/etc/hostname', url '{URL}', password '{password}', address '{SIGNATURE}'"
+    spark.sql(f"create temporary view v using csv options ({options})")
     shown["explain of a view"] = explained(spark.table("v"))
     spark.table("v").count()
 
@@ -99,7 +101,7 @@ def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, st
     read = spark.readStream.format("eventhubs").option("hub", hub).option("start", "earliest").load()
     query = (
         read.limit(5)
-        .select("body", F.lit(SIGNATURE).alias("partitionKey"))
+        .select("body", "partitionKey")
         .writeStream.format("eventhubs")
         .option("hub", hub)
         .option("checkpointLocation", f"{folder}/checkpoint")
@@ -124,7 +126,8 @@ def show_errors(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
     rows = spark.sql("select 'a' body")
     wrong = hub.replace("EntityPath", "EntityPth")
     unreachable = re.sub(r"localhost:\d+", "localhost:1", hub)
-    for name, address in (("an address", wrong), ("an outage", unreachable)):
+    signed = f"Endpoint=sb://localhost:1;SharedAccessSignature={SIGNATURE};EntityPath=h;UseDevelopmentEmulator=true"
+    for name, address in (("an address", wrong), ("an outage", unreachable), ("a signed address", signed)):
         writer = rows.write.format("eventhubs").option("hub", address).option("outage", "1s").mode("append")
         shown[f"error of {name}"] = refusal(writer.save)
     misplaced = rows.write.format("eventhubs").option("hub", hub).option("group", hub).mode("append")

@@ -138,6 +138,11 @@ class TestRedaction:
         # The expressions are Java's; they keep to what Python's have too.
         assert secret not in re.sub(HIDING["spark.redaction.string.regex"], "", text)
 
+    def test_the_users_own_expression_counts_too(self) -> None:
+        assert is_hidden("spark.acme.code", "x", given="(?i)ACME[.]code")
+        assert not is_hidden("spark.other", "x", given="(?i)ACME[.]code")
+        assert is_hidden("spark.other", "x", given=r"\p{Lu}(")  # not an expression that can be read here
+
     def test_texts_without_secrets_stay(self) -> None:
         for text in ("abfss://logs@acme.net/x", "sb://host:5671/hub", "local:/data/telemetry", "a=b;c=d", "tokens: 5"):
             assert re.sub(HIDING["spark.redaction.string.regex"], "", text) == text

@@ -58,9 +58,18 @@ def hiding(given: Mapping[str, str]) -> dict[str, str]:
     return {name: _joined(ours, given.get(name)) for name, ours in HIDING.items()}
 
 
-def is_hidden(name: str, value: str) -> bool:
-    """Whether a setting looks as if it held a secret. (The expressions themselves are full of such words.)"""
-    return name not in HIDING and any(_HIDDEN.search(text) for text in (name, value))
+def is_hidden(name: str, value: str, *, given: str | None = None) -> bool:
+    """Whether a setting looks as if it held a secret, to us or by the user's own expression, if there is one."""
+    if name in HIDING:  # the expressions themselves are full of such words
+        return False
+    return any(_HIDDEN.search(text) or _matches(given, text) for text in (name, value))
+
+
+def _matches(expression: str | None, text: str) -> bool:
+    try:
+        return expression is not None and re.search(expression, text) is not None
+    except re.error:  # Java's, and none of Python's: then everything may be meant
+        return True
 
 
 def _joined(ours: str, given: str | None) -> str:

@@ -56,7 +56,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 """What a session without a cluster gets in addition."""
 
 # Settings that have an effect only where Java is started.
-_AT_START: Final = ("spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit")
+_AT_START: Final = ("spark.master", "spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit")
 # Where Java would print to by itself.
 _STANDARD_ERROR: Final = 2
 
@@ -175,7 +175,7 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001
-        _started.update(item for item in given.items() if item[0].startswith(_AT_START) or not is_hidden(*item))
+        _started.update(_told_at_start(given))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
         gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
         if gateway.proc is not None:  # it is None where spark-submit started Java
@@ -187,6 +187,15 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
         del _started[name]
     return SparkConf()
+
+
+def _told_at_start(given: Mapping[str, str]) -> dict[str, str]:
+    own = given.get("spark.redaction.regex")
+    return {
+        name: value
+        for name, value in given.items()
+        if name.startswith(_AT_START) or not is_hidden(name, value, given=own)
+    }
 
 
 def _completed(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
