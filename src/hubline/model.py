@@ -492,11 +492,18 @@ class DeadLetter:
             key,
             event,
             error_type=f"{module}{kind.__qualname__}",
-            error_text=_bounded(str(error), ERROR_TEXT_LENGTH_MAX),
+            error_text=_bounded(_text_of(error), ERROR_TEXT_LENGTH_MAX),
             traceback=_bounded("".join(traceback.format_tb(error.__traceback__)), TRACEBACK_LENGTH_MAX),
             attempts=attempts,
             stage=stage,
         )
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - an error of the user's own may have no text, and is kept all the same
+        return f"(its text cannot be made: {type(failed).__name__})"
 
 
 def _bounded(text: str, length_max: int) -> str:

@@ -20,7 +20,7 @@ import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model import outgoing
-from tests.sinks.worker import BAD, LEASE_SECONDS, STEPS, TABLE, Fault, Task, start
+from tests.sinks.worker import BAD, COPY, LEASE_SECONDS, STEPS, TABLE, Fault, Task, start
 from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.kills, pytest.mark.xdist_group("sink-chaos")]
@@ -188,8 +188,9 @@ def test_the_server_crashes_under_load(scene: Scene) -> None:
     [
         Fault("begin", is_before=True, signum=signal.SIGSTOP),
         Fault("commit", is_before=True, signum=signal.SIGSTOP),
+        Fault(COPY, is_before=False, signum=signal.SIGSTOP),
     ],
-    ids=["before its transaction", "within its transaction"],
+    ids=["before its transaction", "within its transaction", "while it sends rows"],
 )
 def test_an_owner_that_is_frozen_past_its_lease_wakes_and_writes_nothing(scene: Scene, fault: Fault) -> None:
     async def disturb() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from typing import Any
@@ -19,8 +21,11 @@ import pyarrow.compute as pc
 
 from hubline.model import EventBatch, Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks import SqlSink
+from hubline.sinks import SqlSink, postgres
 from hubline.sinks.postgres import PostgresSinkConnection
+
+COPY = "copy"
+"""Not a step by itself, but the middle of one: some of the rows are sent, and the server waits for more."""
 
 STEPS = ("begin", "lock_checkpoint", "write", "write_letters", "advance", "commit")
 """The steps of a commit, by what the sink's connection is asked for."""
@@ -94,6 +99,9 @@ def run(task: Task) -> None:
 
 
 def _plant(fault: Fault) -> None:
+    if fault.step == COPY:
+        _plant_in_copy(fault)
+        return
     original = getattr(PostgresSinkConnection, fault.step)
     left = [fault.count]
 
@@ -108,3 +116,19 @@ def _plant(fault: Fault) -> None:
         return result
 
     setattr(PostgresSinkConnection, fault.step, step)
+
+
+def _plant_in_copy(fault: Fault) -> None:
+    original = postgres._encoded
+    left = [fault.count]
+
+    def encoded(rows: pa.Table, plan: Any) -> Iterator[bytes]:
+        left[0] -= 1
+        for data in original(rows, plan):
+            yield data
+            if left[0] == 0:
+                left[0] = -1
+                time.sleep(0.2)  # what was sent is on its way
+                os.kill(os.getpid(), fault.signum)
+
+    postgres._encoded = encoded

@@ -18,6 +18,10 @@ RATIO_EVENTS_MIN = 100
 
 MINUTE_SECONDS = 60.0
 
+TOGETHER_EVENTS = 100
+TOGETHER_SECONDS = 1.0
+"""Small batches that follow each other closely are counted together: finer steps than these decide nothing."""
+
 Flags = npt.NDArray[np.bool_]
 
 
@@ -59,10 +63,14 @@ class LetterTally:
         return in_row
 
     def _recent(self, added: tuple[float, int, int]) -> tuple[tuple[float, int, int], ...]:
-        """What the ratio and the minute are counted from: no more batches than either needs."""
+        """What the ratio and the minute are counted from: no more entries than either needs."""
+        recent = self.recent
+        if recent and added[0] - recent[-1][0] < TOGETHER_SECONDS and recent[-1][1] + added[1] <= TOGETHER_EVENTS:
+            at, events, failed = recent[-1]
+            recent, added = recent[:-1], (at, events + added[1], failed + added[2])
         kept = [added]
         events_count = added[1]
-        for entry in reversed(self.recent):
+        for entry in reversed(recent):
             if events_count >= RATIO_EVENTS and added[0] - entry[0] >= MINUTE_SECONDS:
                 break
             if events_count >= RATIO_EVENTS and not entry[2]:

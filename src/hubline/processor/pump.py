@@ -59,7 +59,7 @@ from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.limits import LetterLimits, LetterTally
 from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, described, pinned
-from hubline.sinks import SqlSink, Transaction
+from hubline.sinks import SinkPartition, SqlSink, Transaction
 
 log = logging.getLogger("hubline.pump")
 
@@ -377,10 +377,12 @@ class PartitionPump:
 
     async def _assign(self) -> None:
         """Takes the fence, and tells the handler, which may set the start."""
+        # The sink's first: it may have to wait for a former owner's transaction, and knows how to end one that hangs.
+        opened = None if self._wiring.sink is None else await self._open_sink(self._wiring.sink)
         checkpoint = await self._store_call(self._wiring.store.fence, self.key, self.epoch)
         self._checkpointed_sequence = checkpoint.sequence_number if checkpoint else None
-        if self._wiring.sink is not None:
-            checkpoint = await self._open_sink(self._wiring.sink)
+        if opened is not None:
+            checkpoint = opened.checkpoint
         self._context = PartitionContext(self, checkpoint)
         self.handled = None
         self._events_since_checkpoint = 0
@@ -392,11 +394,11 @@ class PartitionPump:
         self._is_assigned = True
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
 
-    async def _open_sink(self, sink: SqlSink) -> Checkpoint | None:
+    async def _open_sink(self, sink: SqlSink) -> SinkPartition:
         """Takes the fence in the sink, too; what stands there is the truth, whatever the store has."""
         partition = await self.in_thread(sink.open, self.key, self.epoch)
         self._delivery = Delivery(partition, self._wiring.manner(sink), self, self._tally)
-        return partition.checkpoint
+        return partition
 
     async def _start_position(self) -> tuple[Position, int | None]:
         """Where to start, and the last event before it if known: on_assigned's word, the checkpoint, the options."""

@@ -64,6 +64,9 @@ class SinkConnection(ABC):
         """By itself, in a transaction of one statement. Waits for one that holds the row, and sees what it left."""
         return take_fence(self._connection, self.queries, key, epoch=epoch)
 
+    def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:  # noqa: B027 - nothing, where it cannot be
+        """Ends a transaction that has held the checkpoint row for longer than any may: its owner does not go on."""
+
     def lock_checkpoint(self, key: PartitionKey) -> tuple[int, Checkpoint | None]:
         """Who holds the fence, and where the checkpoint stands: nobody else can change either any more."""
         rows = self._connection.read(Statement(self.queries.lock_checkpoint, of_partition(key)))
@@ -105,11 +108,15 @@ class SinkConnection(ABC):
         try:
             yield
         except BaseException:
+            self._forget_undone()
             if self.is_in_transaction:  # else the database itself undid everything, or is gone
                 self._statement("ROLLBACK TO SAVEPOINT hubline")
                 self._statement("RELEASE SAVEPOINT hubline")
             raise
         self._statement("RELEASE SAVEPOINT hubline")
+
+    def _forget_undone(self) -> None:  # noqa: B027 - nothing, where nothing is kept
+        """What was made in the transaction may be gone with what is undone now."""
 
     @abstractmethod
     def execute(self, query: str, params: Parameters) -> list[Row]:

@@ -16,11 +16,13 @@ import pyarrow.csv
 from psycopg.pq import TransactionStatus
 
 from hubline.config import Secret
+from hubline.model import PartitionKey
 from hubline.sinks.connection import Parameters, SinkConnection, connected
 from hubline.sinks.letters import COLUMNS, LetterRow
 from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
 from hubline.stores.sql.database import Row
 from hubline.stores.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
+from hubline.stores.sql.store import of_partition
 
 COPY_ROWS = 8_192
 """Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a refusal costs one."""
@@ -73,6 +75,17 @@ _COLUMNS = """
     FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
     WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
     ORDER BY attnum
+"""
+# A client that is frozen in the middle of a COPY is waited for without end: none of the server's time limits applies.
+# The row's last locker is in its xmax, and its process holds the lock of that transaction.
+_END_STALLED = """
+    SELECT pg_terminate_backend(pid) FROM pg_catalog.pg_locks JOIN pg_catalog.pg_stat_activity USING (pid)
+    WHERE locktype = 'transactionid' AND granted AND usename = current_user
+        AND clock_timestamp() - xact_start > make_interval(secs => %(seconds_max)s)
+        AND transactionid = (
+            SELECT xmax FROM hubline_checkpoint WHERE namespace = %(namespace)s AND hub = %(hub)s
+                AND consumer_group = %(consumer_group)s AND partition_id = %(partition_id)s
+        )
 """
 _HAS_DEFERRABLE = "SELECT EXISTS (SELECT FROM pg_catalog.pg_trigger WHERE tgrelid = to_regclass(%s) AND tgdeferrable)"
 
@@ -134,8 +147,14 @@ class PostgresSinkConnection(SinkConnection):
         self._statement("COMMIT")
 
     def rollback(self) -> None:
-        self._staged_for = None  # undone with the rest, if it was made in this transaction
+        self._forget_undone()
         self._statement("ROLLBACK")
+
+    def _forget_undone(self) -> None:
+        self._staged_for = None
+
+    def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:
+        self._driver.execute(_END_STALLED, {**of_partition(key), "seconds_max": seconds_max})
 
     def execute(self, query: str, params: Parameters) -> list[Row]:
         # In binary form the query has to be a single statement: a COMMIT cannot hide behind another.

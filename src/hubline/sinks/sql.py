@@ -179,6 +179,7 @@ class SqlSink:
         Raises Fenced if a higher epoch holds it.
         """
         with self.connection() as connection:
+            connection.end_stalled(key, seconds_max=self._settings.transaction_seconds_max)
             partition = SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
             if self._settings.drop_repeats is Repeats.ORDERED:
                 partition.marks = connection.read_marks(key)

@@ -37,7 +37,8 @@ _SESSION = """
     SET default_transaction_isolation = 'read committed';
     SET statement_timeout = '{seconds}s';
     SET idle_in_transaction_session_timeout = '{seconds}s';
-"""
+    SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3;
+"""  # the last line: the server notices a machine that vanished as soon as this side would, and lets its locks go
 
 _ROWS = """(
     SELECT entry ->> 0 AS new_partition, entry ->> 1 AS new_owner,
