@@ -4,7 +4,7 @@
 writing the metadata of 32 and of 1,024 blobs under their ETags, with hubline's client and with azure-storage-blob's.
 
 ``blob-cycle-1024`` is a dispatch cycle of a group with 1,024 partitions and one member, list and renew: by hubline's
-store, at its default intervals (a renewal every 10 s, every ownership blob written every 30 s), and by
+store, at its default intervals (a renewal every 10 s, every ownership blob written every 40 s), and by
 azure-eventhub-checkpointstoreblob-aio's, which writes every blob in every cycle. Azurite serves one request at a time,
 about 500 writes a second, and takes a core of its own: wall time is bounded by it for both, and the client's CPU time
 is given beside it.
@@ -37,7 +37,7 @@ from tests.support.azurite import Azurite, azurite
 PARTITION_COUNT: Final = 1_024
 FEW_COUNT: Final = 32
 CLIENT_ROUND_COUNT: Final = 5
-CYCLE_ROUND_COUNT: Final = 6  # two whole turns of the blobs, a third each
+CYCLE_ROUND_COUNT: Final = 8  # two whole turns of the blobs, a quarter each
 RENEWAL_SECONDS: Final = 10.0
 GROUP: Final = GroupKey("namespace.example", "orders", "$default")
 SDK_GROUP: Final = GroupKey("namespace.example", "orders", "sdk")

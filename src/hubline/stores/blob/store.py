@@ -51,9 +51,10 @@ from hubline.stores.blob.records import (
 from hubline.stores.blob.transport import CONNECTIONS_MAX, Transport
 from hubline.stores.fencing import NOBODY, fenced
 
-REFRESH_SECONDS: Final = 30.0
-"""Every ownership blob is written this often: half of the shortest expiry among the SDKs, so that one that joins never
-takes a living member's partition for abandoned. Members see each other by their heartbeats, at every renewal."""
+REFRESH_SECONDS: Final = 40.0
+"""Every ownership blob is written this often. The shortest expiry among the SDKs is 60 s: an SDK that joins never takes
+a living member's partition for abandoned, also if a renewal fails and is tried again. Members see each other by their
+heartbeats, at every renewal."""
 
 BULK_REQUESTS_MAX: Final = CONNECTIONS_MAX - 8
 """Requests of one call at a time: a few connections stay free for heartbeats and checkpoints."""
