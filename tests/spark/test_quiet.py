@@ -27,6 +27,14 @@ def test_noise_is_left_out_however_it_is_cut(size: int) -> None:
     assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == b"before\n\rprogress\nafter\n"
 
 
+@given(st.integers(1, 40))
+def test_noise_after_a_progress_bar_and_of_two_at_once_is_left_out(size: int) -> None:
+    end = b"BrokenPipeError: [Errno 32] Broken pipe\n"
+    text = b"\r[Stage 0]\r     \r" + START + START + DAEMON + DAEMON + end + end + b"\rafter"
+
+    assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == b"\r[Stage 0]\r     \r\rafter"
+
+
 @pytest.mark.parametrize(
     "text",
     [

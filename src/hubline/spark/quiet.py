@@ -57,24 +57,28 @@ class Quiet:
         *lines, self._begun = (self._begun + chunk).split(b"\n")
         for line in lines:
             yield from self._line(line + b"\n")
-        if not self._held and not _START.startswith(self._begun):
-            # A line that goes on, such as a progress bar.
-            yield self._begun
-            self._begun = b""
+        if not self._held:
+            # A line that goes on, such as a progress bar, unless a traceback may begin after it.
+            _, _, last = self._begun.rpartition(b"\r")
+            shown = len(self._begun) if not _START.startswith(last) else len(self._begun) - len(last)
+            yield self._begun[:shown]
+            self._begun = self._begun[shown:]
 
     def rest(self) -> bytes:
         return b"".join([*self._held, self._begun])
 
     def _line(self, line: bytes) -> Iterator[bytes]:
-        if line == _START:
-            yield from self._released()
-            self._held = [line]
+        if not self._held and line.endswith(_START):
+            yield line.removesuffix(_START)
+            self._held = [_START]
         elif not self._held:
             yield line
-        elif line.startswith(b" ") and len(self._held) < _LINES_MAX:
+        elif (line.startswith(b" ") or line == _START) and len(self._held) < _LINES_MAX:
             self._held.append(line)
         elif _CLOSED_PIPE.match(line) and any(_DAEMON in held for held in self._held):
-            self._held = []
+            # Several processes print at once: as many tracebacks end as have begun.
+            self._held.remove(_START)
+            self._held = self._held if _START in self._held else []
         else:
             yield from self._released()
             yield line
