@@ -143,6 +143,11 @@ class TestTypes:
 
         assert database.execute("SELECT a, b, c, d FROM made") == [(1, "x", 1.5, b"y")]
 
+    def test_what_tells_the_events_is_no_column_of_a_table_that_is_made(self, database: SinkDatabase) -> None:
+        database.sink(table="made", create=True).open(KEY, 1).commit(at(1), sequenced(a=[1, 2]))
+
+        assert database.execute("SELECT * FROM made") == [(1,), (2,)]
+
     def test_no_table_is_made_of_nested_columns(self, database: SinkDatabase) -> None:
         with pytest.raises(SinkError, match="for instance JSON"):
             database.sink(table="made", create=True).open(KEY, 1).commit(at(1), pa.table({"a": [[1, 2]]}))

@@ -44,7 +44,7 @@ from hubline.sinks.tables import (
     Refusal,
     TableName,
     checked_name,
-    checked_schema,
+    creatable,
     plan_for,
     tabled,
 )
@@ -63,6 +63,9 @@ IDS_KEPT_SECONDS = 7 * 86_400.0
 
 IDS_FORGOTTEN_EVERY_SECONDS = 60.0
 """Old ids are removed so often, by whoever commits: seldom enough to cost nothing."""
+
+PLANS_MAX = 100
+"""Handlers return rows of one schema or of a few; one that makes up columns must not fill the memory."""
 
 CONNECTIONS_MAX = 4
 """Four writers use up two cores of a server already; SQLite has one writer at a time in any case."""
@@ -263,7 +266,7 @@ class SqlSink:
         columns = connection.columns_of(table)
         is_new = not columns and self._settings.create
         if is_new:
-            connection.create_table(table, checked_schema(table, schema), key=key)
+            connection.create_table(table, creatable(table, schema), key=key)
             columns = connection.columns_of(table)
         if not columns:
             raise SinkError(
@@ -273,7 +276,8 @@ class SqlSink:
             )
         plan = plan_for(table, columns, schema, key=key)
         if not is_new:  # else it may yet be undone
-            self._plans = {**self._plans, schema: plan}
+            others = self._plans if len(self._plans) < PLANS_MAX else {}
+            self._plans = {**others, schema: plan}
         return plan
 
     def columns(self, connection: SinkConnection) -> list[Column]:

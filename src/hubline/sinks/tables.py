@@ -163,8 +163,9 @@ def plan_for(table: TableName, columns: Sequence[Column], schema: pa.Schema, *, 
     )
 
 
-def checked_schema(table: TableName, schema: pa.Schema) -> pa.Schema:
-    """The schema itself, if a table can be made of it."""
+def creatable(table: TableName, schema: pa.Schema) -> pa.Schema:
+    """What a table is made of: the columns of rows, without the one that tells their events. Raises SinkError."""
+    schema = pa.schema([field for field in schema if field.name != SEQUENCE_COLUMN])
     known = {name for name, _ in _FAMILIES}
     if unknown := [f"{field.name} {field.type}" for field in schema if family(field.type) not in known]:
         raise SinkError(
