@@ -216,26 +216,24 @@ def test_settled_letters_are_not_redriven_whatever_the_choice_says(filled: str) 
 def test_two_redrives_at_once_run_no_letter_twice(filled: str) -> None:
     keep(filled, [letter(sequence, partition="1") for sequence in range(8)])
 
-    async def run() -> list[list[Progress]]:
+    async def run() -> None:
         shelf = LetterShelf(filled)
         counts = await shelf.count(LetterChoice())
         await shelf.close()
 
-        async def one(work: Handling) -> list[Progress]:
+        async def one(work: Handling) -> None:
             with closing(SqlSink(filled)) as sink:
-                return [each async for each in Redrive(sink, LetterChoice(), work, lot_count_max=1).run(counts)]
+                async for _ in Redrive(sink, LetterChoice(), work, lot_count_max=1).run(counts):
+                    pass
 
-        return list(await asyncio.gather(one(first), one(second)))
+        await asyncio.gather(one(first), one(second))
 
     first, second = Handling(), Handling()
-    both = asyncio.run(run())
-    assert sorted(first.seen + second.seen) == sorted([*range(8), *range(8)]) or any(
-        part.is_busy for progress in both for part in progress
-    )
+    asyncio.run(run())
+    # Where they met, one left the partition to the other, which went on: what is left is nobody's.
     assert len(rows(filled)) == len(first.seen) + len(second.seen)
     assert len(letters_in(filled)) == 16 - len(rows(filled))
-    while letters_in(filled):
-        redriven(filled)
+    redriven(filled)
     assert rows(filled) == sorted([*range(8), *range(8)])
 
 

@@ -202,13 +202,14 @@ def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Sc
     assert {each.attempts for each in letters_in(scene.url)} == {4}
 
 
-def test_keys_in_quarantine_stay_in_order(scene: Scene) -> None:
+@pytest.mark.parametrize("quarantine_keys", [True, False])
+def test_keys_in_quarantine_stay_in_order(scene: Scene, quarantine_keys: bool) -> None:
     scene.keep(
         letter(2, group=scene.group, key="a"),
         *(quarantined(sequence, "a", group=scene.group) for sequence in (3, 4)),
         letter(5, group=scene.group, key="b"),
     )
-    processor = scene.processor(quarantine_keys=True)
+    processor = scene.processor(quarantine_keys=quarantine_keys)
     seen: list[int] = []
     is_mended = False
 

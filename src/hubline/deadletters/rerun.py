@@ -20,7 +20,17 @@ from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.redrive import Bodies, Redrive
 from hubline.deadletters.transaction import LetterTransaction
 from hubline.errors import ConfigError, HublineError
-from hubline.model import EVENT_SCHEMA, Checkpoint, DeadLetter, Event, EventBatch, GroupKey, Ownership, PartitionKey
+from hubline.model import (
+    EVENT_SCHEMA,
+    Checkpoint,
+    DeadLetter,
+    Event,
+    EventBatch,
+    GroupKey,
+    Ownership,
+    PartitionKey,
+    Stage,
+)
 from hubline.processor import Processor
 from hubline.processor.delivery import Delivery
 from hubline.processor.limits import LetterLimits, LetterTally
@@ -73,7 +83,10 @@ class Rerun:
     async def __call__(self, letters: Sequence[DeadLetter], transaction: LetterTransaction) -> None:
         partition = _LetterPartition(self.sink, letters[0].key, transaction)
         pump = _LetterPump(partition.key, self.wiring)
-        manner = replace(self.wiring.manner(self.sink), stops_on_failure=False)
+        manner = self.wiring.manner(self.sink)
+        # What once followed a failed event follows it now, also if the processor was told otherwise since.
+        follows = any(letter.stage == Stage.QUARANTINE for letter in letters)
+        manner = replace(manner, stops_on_failure=False, quarantines_keys=manner.quarantines_keys or follows)
         delivery = _LetterDelivery(partition, manner, pump, LetterTally(_NO_LIMITS, partition.key.partition))
         try:
             await delivery.deliver(batch_of(letters), asyncio.get_running_loop().time())
