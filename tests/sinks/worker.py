@@ -105,14 +105,20 @@ def _plant(fault: Fault) -> None:
     original = getattr(PostgresSinkConnection, fault.step)
     left = [fault.count]
 
+    def strike() -> None:
+        """Once, at the first moment after the count: a step that raises has no "after"."""
+        if left and left[0] <= 0:
+            left.clear()
+            os.kill(os.getpid(), fault.signum)
+
     def step(self: PostgresSinkConnection, *args: Any, **kwargs: Any) -> Any:
-        left[0] -= 1
-        is_due = left[0] <= 0  # also at a later time: a step that raises has no "after"
-        if is_due and fault.is_before:
-            os.kill(os.getpid(), fault.signum)
+        if left:
+            left[0] -= 1
+        if fault.is_before:
+            strike()
         result = original(self, *args, **kwargs)
-        if is_due and not fault.is_before:
-            os.kill(os.getpid(), fault.signum)
+        if not fault.is_before:
+            strike()
         return result
 
     setattr(PostgresSinkConnection, fault.step, step)
