@@ -80,10 +80,26 @@ async def test_a_stream_starts_where_it_is_told_partition_by_partition() -> None
     hub = filled(5, 5, 5)
     query = await Query(hub, start=start).start()
 
+    await query.batch()
     hub.append("2", [b"new"])
     await query.read_all(6)
 
     assert sorted(query.read) == [*places("0", 2, 3, 4), *places("1", 3, 4), *places("2", 5)]
+    await query.stop()
+
+
+@virtual
+async def test_the_end_is_written_down_by_the_first_batch_though_it_reads_nothing() -> None:
+    hub = filled(5)
+    query = await Query(hub, start=StartPositions(Position.latest())).start()
+    assert await query.batch() == []
+    await query.kill()
+    hub.append("0", [b"while it was away"])
+
+    await query.start()
+    await query.read_all(1)
+
+    assert query.read == places("0", 5)
     await query.stop()
 
 
@@ -155,6 +171,7 @@ class TestLimits:
 async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
     hub = filled(1, 1, 1, 1)
     query = await Query(hub, start=StartPositions(Position.latest())).start()
+    await query.batch()
 
     hub.grow(8)
     for partition in "4567":

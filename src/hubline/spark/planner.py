@@ -146,11 +146,9 @@ class Planning:
     # What Spark asks
 
     async def initial_offset(self) -> StreamOffset:
-        """Where a new query starts. With a store that is found out partition by partition, as they are owned."""
-        if self._share is not None:
-            return StreamOffset(self._created)
-        starts = await asyncio.gather(*map(self._first_entry, self._watch.partition_ids))
-        return StreamOffset(self._created, dict(zip(self._watch.partition_ids, starts, strict=True)))
+        """Where a new query starts: nowhere yet. Spark does not write it down, and asks again after a crash; the first
+        batch finds out, and is written down even if it reads nothing. "The end" stays where it was at first."""
+        return StreamOffset(self._created)
 
     async def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
         """What the next batch reads; ``start`` itself if there is nothing. All up to ``start`` is done."""
@@ -159,7 +157,8 @@ class Planning:
         backlogs = {partition: self._end(partition, place, there) - place.end for partition, place in places.items()}
         allotted = await self._allotted(backlogs, places) if is_limited else backlogs
         jumped = any(place.gap is not None for place in places.values())
-        if not any(allotted.values()) and not jumped:
+        is_first = self._share is None and not start.entries
+        if not (any(allotted.values()) or jumped or is_first):
             return start
         self._turn += 1
         entries = {
@@ -197,6 +196,9 @@ class Planning:
             places = await self._share.done(start)
             if self._share.failed is not None:
                 raise self._share.failed
+        elif not start.entries:
+            partitions = self._watch.partition_ids
+            places = dict(zip(partitions, await asyncio.gather(*map(self._first_entry, partitions)), strict=True))
         else:
             # A partition that is not known yet was added to the hub: all of it is new.
             places = {
