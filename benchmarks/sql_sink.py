@@ -70,7 +70,9 @@ def sql_sink_poison() -> Iterator[Result]:
     """One event in a hundred is poison, in batches of 5,000."""
     with _Scene() as scene:
         clean, poison = _rates([scene.sink_rounds(5_000), scene.poison_rounds(5_000)], 5_000)
+        clean_checked, refused = _rates([scene.checked_rounds(0.0), scene.checked_rounds(POISON_SHARE)], 5_000)
     yield Result("sql-sink-poison", poison, "events/s", poison / clean, "the same without poison")
+    yield Result("sql-sink-refused", refused, "events/s", refused / clean_checked, "the same without rows to refuse")
 
 
 @benchmark("sql-sink-repeats")
@@ -113,6 +115,7 @@ class _Scene:
         self._driver = psycopg.connect(self._url)
         for table in ("of_sink", "of_copy", "of_classic"):
             self._driver.execute(_TABLE.format(table).encode())
+        self._driver.execute(_TABLE.format("of_checked").replace("NOT NULL)", "CHECK (body <> 'poison'))").encode())
         self._driver.execute(
             "CREATE TABLE checkpoint (topic text, partition text, sequence bigint, PRIMARY KEY (topic, partition))"
         )
@@ -141,6 +144,26 @@ class _Scene:
                 thread.start()
             for thread in threads:
                 thread.join()
+
+        return work
+
+    def checked_rounds(self, refused_share: float) -> Callable[[], None]:
+        """What the handler lets pass and a CHECK of the database does not: found by trying."""
+        count = 5_000
+        key = GROUP.partition(f"checked {refused_share}")
+        partition = SqlSink(self._url, table="of_checked").open(key, 1)
+        rows = _rows(count)
+        bodies = rows.column("body").to_pylist()
+        bodies[:: int(1 / refused_share) if refused_share else count + 1] = (
+            ["poison"] * int(count * refused_share) if refused_share else bodies[:1]
+        )
+        rows = rows.set_column(2, "body", pa.array(bodies)).append_column("sequenceNumber", rows.column("sequence"))
+        last = -1
+
+        def work() -> None:
+            nonlocal last
+            last += count
+            assert len(partition.commit(Checkpoint(key, str(last), last), rows)) == int(count * refused_share)
 
         return work
 

@@ -6,8 +6,6 @@ so that a later redrive of its event repeats nothing.
 
 from __future__ import annotations
 
-import itertools
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,39 +33,43 @@ class Refused:
 def place(rows: pa.Table, units: Units, attempt: Attempt) -> list[Refused]:
     """Writes the rows of every unit that the database takes, in order; returns the others.
 
-    ``units`` has the unit of each row, in ascending order. Where the database names the row that it refuses, only
-    that one is looked at alone; else what was refused is halved. Good rows before a bad one are written twice at most.
+    ``units`` has the unit of each row, in ascending order. All is tried at once. Where the database names the row
+    that it refuses, what comes before is written, and that unit is passed over; else a half is tried. From then on the
+    parts are about as long as the way between two refusals: whatever is sent behind one was sent for nothing.
     """
     refused: list[Refused] = []
-    pending = deque([(rows, units)])
-    while pending:
-        part, of_units = pending.popleft()
-        if not len(part):
+    start, size = 0, len(rows)
+    blamed: tuple[int, Refusal] | None = None
+    while start < len(rows):
+        if blamed is not None and blamed[0] == start:
+            end = _end_of_unit(units, start)
+            refused.append(Refused(int(units[start]), str(blamed[1]), blamed[1].kind))
+            start, blamed = end, None
             continue
+        end = _end_of_unit(units, min(start + size, len(rows)) - 1)
         try:
-            attempt(part)
+            attempt(rows.slice(start, end - start))
         except Refusal as refusal:
-            if of_units[0] == of_units[-1]:
-                refused.append(Refused(int(of_units[0]), str(refusal), refusal.kind))
+            if units[start] == units[end - 1]:
+                blamed = (start, refusal)
+            elif refusal.row is not None and start + refusal.row < end:
+                begin = _start_of_unit(units, start + refusal.row)
+                blamed = (begin, refusal)
+                size = max(begin - start, 1)
             else:
-                pending.extendleft(reversed(_split(part, of_units, refusal.row)))
+                blamed = None
+                size = max((end - start) // 2, 1)
+                if _end_of_unit(units, start + size - 1) == end:  # the last unit is longer than half of this
+                    size = _start_of_unit(units, end - 1) - start
+        else:
+            start, size = end, 2 * size
     return refused
 
 
-def _split(rows: pa.Table, units: Units, row: int | None) -> list[tuple[pa.Table, Units]]:
-    """Cuts between units: around the one that is to blame, or in the middle."""
-    if row is not None and row < len(rows):
-        cuts = list(_bounds(units, row))
-    else:
-        middle, end = _bounds(units, len(rows) // 2)
-        cuts = [middle or end]
-    edges = [0, *cuts, len(rows)]
-    return [
-        (rows.slice(begin, end - begin), units[begin:end]) for begin, end in itertools.pairwise(edges) if begin < end
-    ]
+def _start_of_unit(units: Units, row: int) -> int:
+    return int(np.searchsorted(units, units[row], side="left"))
 
 
-def _bounds(units: Units, row: int) -> tuple[int, int]:
-    """The rows of the unit that a row belongs to: its first, and one after its last."""
-    begin, end = (int(np.searchsorted(units, units[row], side=side)) for side in ("left", "right"))
-    return begin, end
+def _end_of_unit(units: Units, row: int) -> int:
+    """One after the last row of the unit that a row belongs to."""
+    return int(np.searchsorted(units, units[row], side="right"))
