@@ -14,7 +14,7 @@ from hubline.config import EventHubsAddress, LocalHubAddress
 from hubline.errors import ConfigError
 from hubline.model import Position
 from hubline.processor import InvalidPositionChoice
-from hubline.spark.options import IGNORED_OPTIONS, Options, parse_options
+from hubline.spark.options import IGNORED_OPTIONS, LOSS_OPTION, SOURCE_OPTIONS, Options, parse_options
 
 KEY = "c2VjcmV0LXBsYW50ZWQta2V5"
 CONNECTION_STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={KEY}"
@@ -242,3 +242,19 @@ class TestTheRest:
     def test_hostile_values_are_refused(self, name: str, value: str) -> None:
         with pytest.raises(ConfigError, match=rf"option {name}"):
             options(**{name: value})
+
+
+class TestTheDocumentation:
+    PAGES = Path(__file__).parents[2] / "docs"
+
+    def test_every_option_of_the_source_is_in_the_reference(self) -> None:
+        page = (self.PAGES / "reference/spark-source.md").read_text()
+
+        assert [name for name in SOURCE_OPTIONS if f"`{name}`" not in page] == []
+
+    def test_every_name_of_the_jvm_connector_is_on_the_page_for_those_who_move(self) -> None:
+        page = (self.PAGES / "how-to/from-the-jvm-connector.md").read_text()
+        without_effect = [name for name in IGNORED_OPTIONS if name.startswith("eventhubs.")]
+        names = [*without_effect, LOSS_OPTION, *(name for others in SOURCE_OPTIONS.values() for name in others[:1])]
+
+        assert [name for name in names if f"`{name}`" not in page] == []
