@@ -236,7 +236,7 @@ class _Scene:
             last += count
             letters = [
                 DeadLetter.of(
-                    key, Event(BODY, "0", str(last - number), last - number, enqueued), ValueError("poison"), attempts=1
+                    key, Event(BODY, "0", str(last - number), last - number, enqueued), _poisoned(), attempts=1
                 )
                 for number in range(poison_count)
             ]
@@ -271,3 +271,11 @@ def _batch(first: int, count: int) -> EventBatch:
         ),
     ]
     return EventBatch("0", pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+
+
+def _poisoned() -> Exception:
+    """As a handler's error comes: with where it was raised."""
+    try:
+        raise ValueError("poison")
+    except ValueError as error:
+        return error

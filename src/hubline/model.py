@@ -7,10 +7,10 @@ views made on demand.
 from __future__ import annotations
 
 import enum
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -493,10 +493,18 @@ class DeadLetter:
             event,
             error_type=f"{module}{kind.__qualname__}",
             error_text=_bounded(_text_of(error), ERROR_TEXT_LENGTH_MAX),
-            traceback=_bounded("".join(traceback.format_tb(error.__traceback__)), TRACEBACK_LENGTH_MAX),
+            traceback=_bounded("".join(_frames(error.__traceback__)), TRACEBACK_LENGTH_MAX),
             attempts=attempts,
             stage=stage,
         )
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    """Where an error passed, innermost last. Neither values nor lines of source: both may hold secrets."""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}\n'
+        trace = trace.tb_next
 
 
 def _text_of(error: BaseException) -> str:
