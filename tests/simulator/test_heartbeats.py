@@ -1,0 +1,28 @@
+"""The production processor over a store whose renewals are heartbeats: they make records young, and change no version.
+
+So it is over blobs, most of the time (docs/adr/0010): a claim of what was listed before the renewal is then not lost.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from hubline.model import Ownership, PartitionKey
+from hubline.stores.memory import MemoryStore
+from hubline.testing.simulator import simulate
+
+SEEDS_COUNT = 12
+"""As many as take some seconds."""
+
+
+def _renew(store: MemoryStore, key: PartitionKey) -> Ownership:
+    record = store._groups[key.group_key].records[key.partition]
+    record.modified_at = store._now()
+    return store._listed(key, record)
+
+
+def test_no_seed_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStore, "_renew", _renew)
+
+    for seed in range(SEEDS_COUNT):
+        assert simulate(seed).violations == [], seed
