@@ -151,8 +151,8 @@ def show_pages(spark: SparkSession, shown: dict[str, str]) -> None:
         f"{application}/sql?details=true&planDescription=true",
         f"{application}/jobs",
     ]
-    listing = fetched(base + "/SQL/")
-    pages += [f"/SQL/execution/?id={number}" for number in sorted(set(re.findall(r"execution/\?id=(\d+)", listing)))]
+    executions = json.loads(fetched(f"{base}{application}/sql"))
+    pages += [f"/SQL/execution/?id={execution['id']}" for execution in executions]
     for page in pages:
         shown[f"page {page.replace(application, '')}"] = fetched(base + page)
 
