@@ -47,23 +47,6 @@ class Snapshot:
     sdk_lease_seconds: float | None = None
     """The lease of owners that have not announced themselves, where the store has such: the official SDKs'."""
 
-    def expires_in(self) -> dict[str, float]:
-        """The partitions that have an owner whose lease runs, and the seconds until it ends unless renewed."""
-        records, lease_seconds = self.ownerships, self.lease_seconds
-        if self.sdk_lease_seconds is None:
-            leases: Mapping[str, float] = {}
-            other_seconds = lease_seconds
-        else:
-            leases = dict.fromkeys((member.owner_id for member in self.members), lease_seconds)
-            other_seconds = self.sdk_lease_seconds
-        return {
-            partition: left
-            for partition in self.partitions
-            if (record := records.get(partition)) is not None
-            and record.owner_id
-            and (left := leases.get(record.owner_id, other_seconds) - record.age_seconds) > 0
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -182,7 +165,9 @@ def _check_maximum(partitions_max: int | None) -> None:
 
 def _first_expiry_seconds(snapshot: Snapshot) -> float | None:
     """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
-    return min((left for p, left in snapshot.expires_in().items() if p not in snapshot.held), default=None)
+    leases, others_seconds = _leases(snapshot)
+    others = (record for p, record in _living(snapshot).items() if p not in snapshot.held)
+    return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)
 
 
 # The fair share
@@ -377,7 +362,21 @@ def _evens_out(counts: Mapping[str, int], level: _Level, *, giver: str | None, t
 
 def _living(snapshot: Snapshot) -> dict[str, Ownership]:
     """The records that name an owner whose lease runs."""
-    return {partition: snapshot.ownerships[partition] for partition in snapshot.expires_in()}
+    records, (leases, others_seconds) = snapshot.ownerships, _leases(snapshot)
+    return {
+        partition: record
+        for partition in snapshot.partitions
+        if (record := records.get(partition)) is not None
+        and (owner_id := record.owner_id)
+        and record.age_seconds < leases.get(owner_id, others_seconds)
+    }
+
+
+def _leases(snapshot: Snapshot) -> tuple[Mapping[str, float], float]:
+    """The leases of owners by id, and that of all others: of those that have not announced themselves."""
+    if snapshot.sdk_lease_seconds is None:
+        return {}, snapshot.lease_seconds
+    return {member.owner_id: snapshot.lease_seconds for member in snapshot.members}, snapshot.sdk_lease_seconds
 
 
 def _living_members(snapshot: Snapshot) -> dict[str, Member]:

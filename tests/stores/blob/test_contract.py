@@ -24,7 +24,7 @@ TICK_SECONDS = 2.1
 
 
 class BlobFactory(StoreFactory):
-    round_count = 3  # a claim takes some milliseconds, and one more look where it is lost
+    round_count = 2  # a claim takes some milliseconds, and one more look where it is lost
 
     @pytest.fixture(autouse=True)
     def _container(self, container: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib.util
 import random
 import time
 import urllib.request
@@ -68,6 +69,8 @@ class Transport:
     """Sends requests for one container. Connects when first used; may be used from one event loop after another."""
 
     def __init__(self, address: BlobAddress, credential: Credential, *, clock: Callable[[], float] = time.time) -> None:
+        if importlib.util.find_spec("aiohttp") is None:
+            raise ConfigError("blob stores need aiohttp: pip install 'hubline[blob]'")
         self.shown = f"the blob container {address.container!r} at {address.endpoint}"
         self._origin, self._path = _split(address)
         self._proxy = _proxy_of(self._origin)
@@ -179,10 +182,8 @@ class _NoAnswer(Exception):
 
 
 async def _session() -> AsyncGenerator[ClientSession, None]:
-    try:
-        import aiohttp
-    except ImportError:
-        raise ConfigError("blob stores need aiohttp: pip install 'hubline[blob]'") from None
+    import aiohttp
+
     session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
         # Not the time that a request waits for a connection: how long that may take, its caller knows.
