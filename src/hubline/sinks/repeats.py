@@ -119,7 +119,8 @@ def _plain(ids: pa.StringArray) -> tuple[str, Numbers, int] | None:
     if not (pc.all(pc.starts_with(ids, head)).as_py() and pc.all(pc.ends_with(ids, tail)).as_py()):
         return None
     try:
-        numbers = pc.utf8_slice_codeunits(ids, len(head), -len(tail)).cast(pa.int64()).to_numpy()
+        middles = pc.binary_slice(ids.cast(pa.binary()), len(head.encode()), -len(tail))
+        numbers = middles.cast(pa.string()).cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid:
         return None
     return (origin, numbers, int(index)) if numbers.min() >= 0 else None
