@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hubline.config import parse_hub, parse_store
 from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError
 from hubline.hubs.eventhubs import EventHubsHub
@@ -35,6 +36,13 @@ def test_memory_stores_of_one_name_are_one() -> None:
 def test_sqlite_and_postgres_addresses_open_their_stores(tmp_path: Path) -> None:
     assert type(open_store(f"sqlite:///{tmp_path}/state.db")).__name__ == "SqliteStore"
     assert type(open_store("postgresql://me@localhost/state")).__name__ == "PostgresStore"
+
+
+def test_addresses_may_be_parsed_already(tmp_path: Path) -> None:
+    hub = open_hub(parse_hub(f"local:{tmp_path}/orders"))
+
+    assert (type(hub), hub.name) == (LocalHub, "orders")
+    assert open_store(parse_store("memory:tests.a")) is open_store("memory:tests.a")
 
 
 def test_opening_touches_nothing(tmp_path: Path) -> None:
