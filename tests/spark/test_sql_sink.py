@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,13 @@ def run_once(events: DataFrame, sink: SqlSink, folder: Path) -> None:
     query.start().awaitTermination()
 
 
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def read(spark: SparkSession, hub: TestHub, start: str = "earliest") -> DataFrame:
     return spark.readStream.format("eventhubs").options(hub=hub.address, start=start).load()
 
@@ -93,6 +101,7 @@ def test_only_what_the_database_does_not_have_is_written(
     events = parse_json(read(spark, hub), FIELDS)
     run_once(events, sink, tmp_path / "one")
     assert checkpoints(database) == {"1": 9}
+    assert database.execute('SELECT "offset" FROM hubline_checkpoint').fetchall() == [(hub.events()["1"][9].offset,)]
     database.execute("UPDATE hubline_checkpoint SET sequence_number = 6")
     database.execute("DELETE FROM readings WHERE sequenceNumber > 6")
     run_once(events, sink, tmp_path / "other")
@@ -106,6 +115,23 @@ def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
     send(hub, bodies(5), partition="2")
     run_once(parse_json(read(spark, hub), FIELDS).where("partition = '0'"), sink, tmp_path / "folder")
     assert (len(devices(database)), checkpoints(database)) == (3, {"0": 2, "2": 4})
+
+
+def test_with_the_store_in_the_same_database_a_lost_folder_costs_nothing(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    events = spark.readStream.format("eventhubs").options(
+        hub=hub.address, start="earliest", store=f"sqlite:///{tmp_path}/results.db", ownership="greedy"
+    )
+    readings = parse_json(events.load(), FIELDS).where(
+        "celsius != 9"
+    )  # the last event of the first run, and its offset
+    send(hub, bodies(10), partition="1")
+    run_once(readings, sink, tmp_path / "one")
+    eventually(lambda: database.execute("SELECT 1 FROM hubline_ownership WHERE owner_id != ''").fetchone() is None)
+    send(hub, bodies(12)[10:], partition="1")
+    run_once(readings, sink, tmp_path / "other")
+    assert devices(database) == sorted(f"d{number}" for number in range(12) if number != 9)
 
 
 def test_a_batch_that_would_leave_a_gap_is_refused(

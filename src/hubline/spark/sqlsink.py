@@ -45,6 +45,7 @@ FENCE_ATTEMPTS_MAX: Final = 5
 
 _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
+_OFFSET: Final = "offset"
 _DONE: Final = pa.schema(
     [pa.field("partition", pa.string()), pa.field("rows", pa.int64()), pa.field("letters", pa.int64())]
 )
@@ -161,7 +162,7 @@ class _Commits:
             if rows is None:
                 return 0, 0
             try:
-                return _written(opened, Checkpoint(key, "", entry.end - 1), rows)
+                return _written(opened, Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1), rows)
             except Fenced:
                 continue  # taken or moved since it was opened: what it says now counts
         raise SinkError(
@@ -236,6 +237,14 @@ class _Commits:
 
 def _last_sequence(opened: SinkPartition) -> int | None:
     return opened.checkpoint.last_sequence if opened.checkpoint else None
+
+
+def _offset_of(sequence: int, batches: Sequence[pa.RecordBatch]) -> str:
+    """The offset of the range's last event, if the query kept that; else empty, and the sequence number has to do."""
+    if not batches or not len(batches[-1]) or _OFFSET not in batches[-1].schema.names:
+        return ""
+    last = batches[-1].select([_OFFSET, _SEQUENCE]).slice(len(batches[-1]) - 1).to_pylist()[0]
+    return last[_OFFSET] or "" if last[_SEQUENCE] == sequence else ""
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
@@ -328,7 +337,7 @@ def _letter(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, sta
     event = Event(
         body if isinstance(body, bytes) else b"",
         key.partition,
-        row.get("offset") or "",
+        row.get(_OFFSET) or "",
         row[_SEQUENCE],
         row.get("enqueuedTime") or _NO_TIME,
         row.get("partitionKey"),
