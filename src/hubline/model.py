@@ -503,7 +503,7 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
     """Where an error passed, innermost last. Neither values nor lines of source: both may hold secrets."""
     while trace is not None:
         code = trace.tb_frame.f_code
-        yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_qualname}\n'
+        yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}\n'
         trace = trace.tb_next
 
 

@@ -1,0 +1,66 @@
+"""When a partition stops rather than to turn everything into dead letters."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hubline.errors import DeadLetterLimit
+from hubline.processor.limits import LetterLimits, LetterTally
+
+
+def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0, per_minute_max: int | None = None) -> LetterTally:
+    return LetterTally(LetterLimits(in_row_max, ratio_max, per_minute_max), "0")
+
+
+def flags(text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """One letter an event: ``x`` for one that failed."""
+    return np.array([letter == "x" for letter in text], np.bool_)
+
+
+def test_a_row_goes_on_over_batches_and_ends_with_a_success() -> None:
+    three = tally(in_row_max=3).after(flags("..xx"), 0.0).after(flags("x"), 0.0)
+
+    assert three.after(flags(".xxx"), 0.0).in_row == 3
+    with pytest.raises(DeadLetterLimit, match="more than 3 events in a row"):
+        three.after(flags("x."), 0.0)
+
+
+def test_an_empty_batch_ends_no_row() -> None:
+    assert tally().after(flags("x"), 0.0).after(flags(""), 0.0).in_row == 1
+
+
+def test_a_batch_that_was_not_committed_counts_nothing() -> None:
+    before = tally(in_row_max=3).after(flags("x"), 0.0)
+
+    with pytest.raises(DeadLetterLimit):
+        before.after(flags("xxx"), 0.0)
+
+    assert before.after(flags("xx"), 0.0).in_row == 3
+
+
+def test_a_ratio_is_of_the_last_thousand_and_says_nothing_of_a_few() -> None:
+    few = tally(ratio_max=0.1).after(flags("x" * 9), 0.0)
+    many = few.after(flags("." * 5_000), 10.0)
+
+    with pytest.raises(DeadLetterLimit, match="more than 10%"):
+        few.after(flags("x" * 5 + "." * 95), 10.0)
+    with pytest.raises(DeadLetterLimit):
+        many.after(flags("x" * 200 + "." * 800), 20.0)
+    many.after(flags("x" * 90 + "." * 910), 20.0)
+
+
+def test_a_minute_is_over_after_a_minute() -> None:
+    five = tally(per_minute_max=5).after(flags("xxxxx"), 0.0)
+
+    with pytest.raises(DeadLetterLimit, match="within a minute"):
+        five.after(flags("x"), 59.0)
+    five.after(flags("xxxxx"), 60.0)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    counted = tally()
+    for number in range(5_000):
+        counted = counted.after(flags("x" if number % 50 == 0 else "."), number * 0.001)
+
+    assert len(counted.recent) < 100
