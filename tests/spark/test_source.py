@@ -305,8 +305,10 @@ class TestStreams:
         query = writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         until(lambda: len(rows) == 100, query)
 
-        for planner in planners():
+        found = planners()
+        for planner in found:
             os.kill(planner, signal.SIGKILL)
+        assert found
         with pytest.raises(StreamingQueryException):
             query.awaitTermination(PATIENCE_SECONDS)
         send(local_hub, 50, first=100)
@@ -317,7 +319,7 @@ class TestStreams:
 
 def planners() -> list[int]:
     """The planning processes of this test's session, which is a child of this process."""
-    listed = subprocess.run(["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True).stdout
     processes = [line.split(None, 2) for line in listed.splitlines()[1:]]
     parents = {int(pid): int(parent) for pid, parent, _ in processes}
 
