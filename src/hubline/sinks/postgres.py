@@ -70,6 +70,10 @@ _CREATED_AS = {
     "time": "time",
 }
 
+_SHAPE = """
+    SELECT attname, CAST(atttypid AS bigint), atttypmod FROM pg_catalog.pg_attribute
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+"""
 _COLUMNS = """
     SELECT attname, typname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
     FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
@@ -173,6 +177,9 @@ class PostgresSinkConnection(SinkConnection):
             )
             for name, kind, type_name, is_required in rows
         ]
+
+    def shape_of(self, table: TableName) -> object:
+        return sorted(self._driver.execute(_SHAPE, [table.quoted]).fetchall())
 
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
         columns = [f"{quoted(field.name)} {_CREATED_AS[family(field.type)]}" for field in schema]

@@ -263,18 +263,19 @@ class SqlSink:
         if plan is not None:
             return plan
         table, key = self._required_table(), self._settings.key
+        shape = connection.shape_of(table)  # before the columns: altered in between, it is found out at the commit
         columns = connection.columns_of(table)
         is_new = not columns and self._settings.create
         if is_new:
             connection.create_table(table, creatable(table, schema), key=key)
-            columns = connection.columns_of(table)
+            shape, columns = connection.shape_of(table), connection.columns_of(table)
         if not columns:
             raise SinkError(
                 f"there is no table {table}: create it, or open the sink with create=True. The rows have "
                 f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
                 table=str(table),
             )
-        plan = plan_for(table, columns, schema, key=key)
+        plan = plan_for(table, columns, schema, key=key, shape=shape)
         if not is_new:  # else it may yet be undone
             others = self._plans if len(self._plans) < PLANS_MAX else {}
             self._plans = {**others, schema: plan}

@@ -101,13 +101,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How rows of one schema go into the table: columns in the order of the rows. ``of_table`` has all there are."""
+    """How rows of one schema go into the table: columns in the order of the rows. ``shape`` is the table's own."""
 
     table: TableName
     columns: tuple[Column, ...]
     targets: tuple[Target, ...]
     key: tuple[str, ...]
-    of_table: tuple[Column, ...]
+    shape: object
 
     @property
     def names(self) -> list[str]:
@@ -127,7 +127,9 @@ class Plan:
         return pa.Table.from_arrays(arrays, names=self.names)
 
 
-def plan_for(table: TableName, columns: Sequence[Column], schema: pa.Schema, *, key: tuple[str, ...]) -> Plan:
+def plan_for(
+    table: TableName, columns: Sequence[Column], schema: pa.Schema, *, key: tuple[str, ...], shape: object = None
+) -> Plan:
     """Compares rows with the table. Raises SinkError that shows both where they do not fit together."""
     by_name = {column.name: column for column in columns}
     sent = [field for field in schema if field.name in by_name or field.name != SEQUENCE_COLUMN]
@@ -159,7 +161,7 @@ def plan_for(table: TableName, columns: Sequence[Column], schema: pa.Schema, *, 
         columns=tuple(by_name[name] for name in names),
         targets=tuple(by_name[field.name].target_for(field.type) for field in sent),
         key=key,
-        of_table=tuple(columns),
+        shape=shape,
     )
 
 
