@@ -51,9 +51,9 @@ def test_the_jvm_connectors_offsets_go_on_where_they_were() -> None:
         {"a": {"0": "1"}},
         {"a": {"0": -1}},
         {"@hub": {}},
-        {"@hub": {"created": CREATED}, "0": 5},
-        {"@hub": {"created": CREATED}, "0": {"from": 5, "to": 4, "epoch": 0}},
-        {"@hub": {"created": CREATED}, "0": {"from": True, "to": 4, "epoch": 0}},
+        {"@hub": {"created": CREATED, "split": False}, "0": 5},
+        {"@hub": {"created": CREATED, "split": False}, "0": {"from": 5, "to": 4, "epoch": 0}},
+        {"@hub": {"created": CREATED, "split": False}, "0": {"from": True, "to": 4, "epoch": 0}},
     ],
 )
 def test_offsets_of_another_source_are_refused(value: dict[str, object]) -> None:

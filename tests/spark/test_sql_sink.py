@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import broadcast
 from pyspark.sql.types import StructType
 
 from hubline import outgoing
@@ -113,7 +114,8 @@ def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
 ) -> None:
     send(hub, bodies(3), partition="0")
     send(hub, bodies(5), partition="2")
-    run_once(parse_json(read(spark, hub), FIELDS).where("partition = '0'"), sink, tmp_path / "folder")
+    wanted = spark.createDataFrame([("0",)], "partition string")
+    run_once(parse_json(read(spark, hub), FIELDS).join(broadcast(wanted), "partition"), sink, tmp_path / "folder")
     assert (len(devices(database)), checkpoints(database)) == (3, {"0": 2, "2": 4})
 
 
@@ -155,6 +157,9 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     events = parse_json(read(spark, hub), FIELDS)
     with pytest.raises(StreamingQueryException, match="moves rows between tasks"):
         run_once(events.repartition(2), sink, tmp_path / "moves")
+    split = spark.readStream.format("eventhubs").options(hub=hub.address, start="earliest", split_events=2).load()
+    with pytest.raises(StreamingQueryException, match="split_events"):
+        run_once(parse_json(split, FIELDS), sink, tmp_path / "splits")
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
     assert devices(database) == []

@@ -7,6 +7,7 @@ batch reads, and whether rows were moved between tasks on the way.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,13 +18,14 @@ from hubline.errors import ConfigError
 from hubline.spark.offsets import HUB_KEY, StreamOffset
 
 _SCAN: Final = "MicroBatchScanExec"
-_SHUFFLE: Final = "Exchange"
+# Better one too many than one too few: rows that were moved and passed for narrow would be lost.
+_SHUFFLE: Final = re.compile("(?<!Broadcast)Exchange")
 _ADAPTIVE: Final = "AdaptiveSparkPlanExec"  # hides the plan that it changes as it goes
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One batch of one source of hubline's. ``is_narrow`` says that each row is still in the task that read it."""
+    """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task."""
 
     offset: StreamOffset
     jumped: frozenset[str]
@@ -46,13 +48,14 @@ class MicroBatch:
                 f"the query reads {len(offsets)} hubs by format('eventhubs'): a SqlSink takes queries that read one, "
                 "since its checkpoint is that hub's. Write each stream by a query of its own"
             )
+        offset = StreamOffset.from_json(offsets[0])
         own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
         return cls(
-            StreamOffset.from_json(offsets[0]),
+            offset,
             frozenset(
                 partition for partition, entry in offsets[0].items() if isinstance(entry, dict) and "gap" in entry
             ),
-            not any(_SHUFFLE in each.toString() for each in (plan, own_plan)),
+            not offset.is_split and not any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan)),
         )
 
 

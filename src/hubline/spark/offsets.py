@@ -1,6 +1,6 @@
 """Offsets as Spark keeps them: for each partition the range that the batch reads, and under which epoch.
 
-    {"@hub": {"created": "2026-01-31T12:00:00+00:00"},
+    {"@hub": {"created": "2026-01-31T12:00:00+00:00", "split": false},
      "0": {"from": 100, "to": 250, "epoch": 3},
      "1": {"from": 70, "to": 70, "epoch": 1, "gap": {"reason": "expired", "next": 20}}}
 
@@ -63,12 +63,14 @@ class StreamOffset:
 
     created: str = ""
     entries: Mapping[str, Entry] = field(default_factory=dict)
+    is_split: bool = False
+    """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
     is_connectors: bool = False
     """Whether the JVM connector wrote it: then it says where a batch ends, and the one before it where it starts."""
 
     def to_json(self) -> dict[str, dict[str, object]]:
         return {
-            HUB_KEY: {"created": self.created},
+            HUB_KEY: {"created": self.created, "split": self.is_split},
             **{partition: _entry_json(self.entries[partition]) for partition in in_order(self.entries)},
         }
 
@@ -78,11 +80,11 @@ class StreamOffset:
         if HUB_KEY not in value:
             return _from_connector(value)
         hub = value[HUB_KEY]
-        created = hub.get("created") if isinstance(hub, dict) else None
-        if not isinstance(created, str):
+        created, is_split = (hub.get("created"), hub.get("split")) if isinstance(hub, dict) else (None, None)
+        if not isinstance(created, str) or not isinstance(is_split, bool):
             raise _foreign()
         entries = {partition: _entry(entry) for partition, entry in value.items() if partition != HUB_KEY}
-        return cls(created, entries)
+        return cls(created, entries, is_split)
 
     def ranges(self, before: StreamOffset) -> list[Range]:
         """What the batch reads that ends here, in order of partitions; ``before`` counts for the JVM connector's."""

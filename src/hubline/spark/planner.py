@@ -166,7 +166,8 @@ class Planning:
             for partition, place in places.items()
         }
         self._note_offsets(entries, there)
-        return self._remembered(StreamOffset(self._created, entries))
+        is_split = self._options.split_events is not None
+        return self._remembered(StreamOffset(self._created, entries, is_split))
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """What a batch reads, which was planned here, or before a crash."""

@@ -109,8 +109,9 @@ class SqlSink:
         _require_columns(frame)
         if not batch.is_narrow:
             raise ConfigError(
-                "the query moves rows between tasks (a join, an aggregate, a repartition): then no task has all rows "
-                "of a partition, and none can commit them. Let the driver do so: SqlSink(..., by='batch')"
+                "the query moves rows between tasks (a join, an aggregate, a repartition), or splits ranges (option "
+                "split_events): then no task has all rows of a partition, and none can commit them. Let the driver do "
+                "so: SqlSink(..., by='batch')"
             )
         done = frame.mapInArrow(commits, _DONE_DDL).collect()
         # Those of which the query kept no row: nobody has moved their checkpoints.

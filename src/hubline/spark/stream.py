@@ -56,8 +56,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called for every batch, also for one that was planned before a crash: ``end`` alone says what it reads."""
         if start == end:
             return []
-        ranges = self._started().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
-        packed = pack(ranges, tasks=task_count(self._options), split_events=self._options.split_events)
+        planned = StreamOffset.from_json(end)
+        ranges = self._started().ranges(StreamOffset.from_json(start), planned)
+        split_events = self._options.split_events if planned.is_split else None
+        packed = pack(ranges, tasks=task_count(self._options), split_events=split_events)
         return [RangesInput(one) for one in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
