@@ -78,7 +78,13 @@ class Planner:
 def exit_on_sigterm() -> None:
     """Lets Spark's way to end a query run what is to be done at its end: it sends a signal, and calls nothing."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(*_: object) -> None:
+    # Spark sends it twice: the second one must not end what the first one began.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
 
 
 async def _planning(options: Options) -> Planning:
