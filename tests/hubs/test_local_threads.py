@@ -1,60 +1,47 @@
-"""Blocking calls run in threads that a hub object waits for when it closes."""
+"""Where calls that block run: on the event loop while they are quick, in threads when they are not."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
-import pytest
-
-from hubline.errors import HubError
-from hubline.hubs.local.threads import Threads
-
-from .support import ARRIVAL_SECONDS, run
+from hubline.hubs.local.threads import QUICK_SECONDS, Threads
 
 
-def test_closing_waits_for_what_runs_and_for_what_that_starts() -> None:
-    async def test() -> None:
-        threads, may_end, done = Threads("local:/x/y"), threading.Event(), []
+def test_quick_calls_run_on_the_loop_and_slow_ones_send_the_next_to_a_thread() -> None:
+    async def scenario() -> list[bool]:
+        threads = Threads("hub")
 
-        def work() -> None:
-            may_end.wait(ARRIVAL_SECONDS)
-            done.append("work")
-            threads.start(done.append, "what it started")
+        def call(seconds: float) -> bool:
+            time.sleep(seconds)
+            return threading.current_thread() is threading.main_thread()
 
-        abandoned = asyncio.create_task(threads.run(work))
-        await asyncio.sleep(0)
-        abandoned.cancel()
-        closing = asyncio.create_task(threads.close(lambda: done.append("last call")))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert not closing.done()
-        with pytest.raises(HubError, match="closed"):
-            await threads.run(work)
+        slow = 4 * QUICK_SECONDS
+        on_loop = [await threads.run_quick(call, seconds) for seconds in (slow, slow, 0, slow, 0, 0)]
+        await threads.close(lambda: None)
+        return on_loop
 
-        may_end.set()
-        await closing
-        await threads.close(lambda: done.append("not again"))
-
-        assert done == ["work", "what it started", "last call"]
-
-    run(test())
+    # The first never is; after a quick one the next is, and after a slow one the next is not.
+    assert asyncio.run(scenario()) == [False, False, False, True, False, True]
 
 
-def test_a_close_that_was_cancelled_can_be_finished() -> None:
-    async def test() -> None:
-        threads, may_end, done = Threads("local:/x/y"), threading.Event(), []
-        working = asyncio.create_task(threads.run(may_end.wait, ARRIVAL_SECONDS))
-        await asyncio.sleep(0)
-        closing = asyncio.create_task(threads.close(lambda: done.append("cancelled")))
-        await asyncio.sleep(0)
-        closing.cancel()
-        await asyncio.wait([closing])
+def test_a_caller_whose_calls_are_all_quick_lets_others_run() -> None:
+    async def scenario() -> int:
+        threads = Threads("hub")
+        turns = 0
 
-        may_end.set()
-        await threads.close(lambda: done.append("closed"))
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
 
-        assert await working
-        assert done == ["closed"]
+        task = asyncio.create_task(other())
+        for _ in range(100):
+            await threads.run_quick(int)
+        task.cancel()
+        await threads.close(lambda: None)
+        return turns
 
-    run(test())
+    assert asyncio.run(scenario()) >= 100

@@ -51,7 +51,7 @@ class LocalReceiver:
             changed, taken = self._life.signal.changed(self._index), self._life.signal.taken(self._index)
             if not self._ahead or taken != self._taken:
                 # Cancelled here, nothing has changed: what the look found is found again.
-                found, self._last_sequence = await self._session.threads.run(
+                found, self._last_sequence = await self._session.threads.run_quick(
                     self._look, count_max=0 if self._ahead else count_max
                 )
                 self._taken = taken
