@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
+from types import SimpleNamespace
 
+import pytest
+
+from hubline.hubs.local import threads as module
 from hubline.hubs.local.threads import QUICK_SECONDS, Threads
 
 
-def test_quick_calls_run_on_the_loop_and_slow_ones_send_the_next_to_a_thread() -> None:
+def test_quick_calls_run_on_the_loop_and_slow_ones_send_the_next_to_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now))
+
     async def scenario() -> list[bool]:
         threads = Threads("hub")
 
         def call(seconds: float) -> bool:
-            time.sleep(seconds)
+            nonlocal now
+            now += seconds
             return threading.current_thread() is threading.main_thread()
 
-        slow = 4 * QUICK_SECONDS
-        on_loop = [await threads.run_quick(call, seconds) for seconds in (slow, slow, 0, slow, 0, 0)]
+        slow, quick = 2 * QUICK_SECONDS, QUICK_SECONDS / 2
+        on_loop = [await threads.run_quick(call, seconds) for seconds in (slow, slow, quick, slow, quick, quick)]
         await threads.close(lambda: None)
         return on_loop
 
