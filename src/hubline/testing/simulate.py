@@ -16,7 +16,16 @@ PROGRESS_SECONDS = 5.0
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.getLogger("hubline").setLevel(logging.INFO if options.trace else logging.CRITICAL)
+    logger = logging.getLogger("hubline")
+    level = logger.level
+    logger.setLevel(logging.INFO if options.trace else logging.CRITICAL)
+    try:
+        return _simulate(options)
+    finally:
+        logger.setLevel(level)  # whoever calls this in a process of theirs has a level of their own
+
+
+def _simulate(options: argparse.Namespace) -> int:
     seeds = [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds)
     reports: list[Report] = []
     started_at = said_at = time.monotonic()
