@@ -169,7 +169,8 @@ def _annotation_pieces(
     sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[pa.BinaryArray]
 ) -> list[_Piece]:
     count = len(offset)
-    string_code, offset_sizes = _size(_STRING, _lengths(offset))
+    offset_lengths = _lengths(offset)
+    string_code, offset_sizes = _size(_STRING, offset_lengths)
     before = (
         _symbol(SEQUENCE_NUMBER) + b"\x81",
         _numbers(sequence_number),
@@ -178,7 +179,7 @@ def _annotation_pieces(
     )
     after = (_symbol(ENQUEUED_TIME) + b"\x83", _numbers(enqueued_time, divisor=1000))
     key_lengths = _total_lengths(keys, count)
-    content_lengths = _lengths(offset) + key_lengths + _width(before) + _width(after)
+    content_lengths = offset_lengths + key_lengths + _width(before) + _width(after)
     value_counts = 6 + 2 * (key_lengths > 0)
     return [
         _Rows(count, _ANNOTATIONS, *_compound(content_lengths, value_counts), *before),

@@ -57,10 +57,7 @@ SOURCE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "lease": (),
     "interval": (),
 }
-"""The source's own names, each with those of the JVM connector that mean the same."""
-
-SINK_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {}
-"""The sink's own names; ``hub`` and ``timeout`` are the source's too."""
+"""The source's own names, each with those of the JVM connector that mean the same. The sink has none beside these."""
 
 IGNORED_OPTIONS: Final = frozenset(
     {
@@ -202,8 +199,7 @@ class _Given:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
-        self._names = {**SOURCE_OPTIONS, **SINK_OPTIONS}
-        known = [name for own, others in self._names.items() for name in (own, *others)]
+        known = [name for own, others in SOURCE_OPTIONS.items() for name in (own, *others)]
         by_lower = {name.lower(): name for name in (*known, *IGNORED_OPTIONS, LOSS_OPTION)}
         entra = {name.lower() for name in ENTRA_OPTIONS}
         for name in self._values:
@@ -226,7 +222,7 @@ class _Given:
 
     def get(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
         """The value of an option, by whichever of its names it was given."""
-        names = [known for known in (name, *self._names[name]) if known.lower() in self._values]
+        names = [known for known in (name, *SOURCE_OPTIONS[name]) if known.lower() in self._values]
         if not names:
             return default
         if len(names) > 1:
@@ -253,7 +249,7 @@ def _nearest(name: str, by_lower: Mapping[str, str]) -> str:
         matches = [f"eventhubs.{name}"] if f"eventhubs.{name}" in by_lower else []
     if matches:
         return f": did you mean {by_lower[matches[0]]}?"
-    return f": the options are {', '.join(sorted([*SOURCE_OPTIONS, *SINK_OPTIONS]))}"
+    return f": the options are {', '.join(sorted(SOURCE_OPTIONS))}"
 
 
 # Single values -----------------------------------------------------------------------------------------------------

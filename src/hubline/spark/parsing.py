@@ -9,7 +9,6 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ha
 from pyspark.sql.types import StringType, StructField, StructType
 
 from hubline.errors import ConfigError
-from hubline.spark.columns import SOURCE_SCHEMA
 
 ERROR_COLUMN: Final = "_error"
 """Why a row is no result but a dead letter; null for all others."""
@@ -69,9 +68,3 @@ def _from_text(schema: str) -> StructType:
     if not isinstance(fields, StructType):
         raise ConfigError(f"{schema!r} is one type, and not fields: write for instance 'device string, celsius double'")
     return fields
-
-
-def results_of(names: list[str]) -> list[str]:
-    """Which of a frame's columns are results: not the event's own, and not its error."""
-    own = {*SOURCE_SCHEMA.names, ERROR_COLUMN}
-    return [name for name in names if name not in own]

@@ -19,7 +19,7 @@ epochs of the driver that died; it goes on under the present ones.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -36,9 +36,10 @@ from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey,
 from hubline.sinks.sql import Move, SinkPartition, Transaction
 from hubline.sinks.sql import SqlSink as Database
 from hubline.sinks.tracing import Refused, Units
+from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry
-from hubline.spark.parsing import ERROR_COLUMN, results_of
+from hubline.spark.parsing import ERROR_COLUMN
 
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
@@ -46,10 +47,8 @@ FENCE_ATTEMPTS_MAX: Final = 5
 _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
-_DONE: Final = pa.schema(
-    [pa.field("partition", pa.string()), pa.field("rows", pa.int64()), pa.field("letters", pa.int64())]
-)
-_DONE_DDL: Final = "partition string, rows long, letters long"
+_DONE: Final = pa.schema([pa.field(_PARTITION, pa.string())])
+_DONE_DDL: Final = f"{_PARTITION} string"
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,8 +70,8 @@ class SqlSink:
     ``by`` says whose rows one transaction holds: ``"partition"`` (each task commits its own) or ``"batch"`` (the driver
     commits all). The query must keep the columns ``partition`` and ``sequenceNumber`` of its events; by batch it need
     not, unless it has dead letters. Rows with an ``_error`` are dead letters, with as much of the event as the query
-    kept. The columns of an event are not written, unless the
-    table has them. ``key``, ``create`` and ``keep_body`` are those of :class:`hubline.SqlSink`.
+    kept. The columns of an event are not written, unless the table has them. ``key``, ``create`` and ``keep_body`` are
+    those of :class:`hubline.SqlSink`.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class SqlSink:
             )
         done = frame.mapInArrow(commits, _DONE_DDL).collect()
         # Those of which the query kept no row: nobody has moved their checkpoints.
-        for partition in sorted(batch.moved - {row["partition"] for row in done}):
+        for partition in sorted(batch.moved - {row[_PARTITION] for row in done}):
             commits.commit(partition, [])
 
 
@@ -142,38 +141,37 @@ class _Commits:
             for partition, part in _by_partition(batch):
                 rows.setdefault(partition, []).append(part)
         try:
-            done = [(partition, *self.commit(partition, parts)) for partition, parts in rows.items()]
+            for partition, parts in rows.items():
+                self.commit(partition, parts)
         finally:
             self.database.close()
-        yield pa.RecordBatch.from_arrays(
-            [list(column) for column in zip(*done, strict=True)] or [[], [], []], schema=_DONE
-        )
+        yield pa.RecordBatch.from_arrays([list(rows)], schema=_DONE)
 
-    def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-        """Writes what is not there yet. Returns how many rows and letters that were."""
+    def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> None:
+        """Writes what is not there yet, and moves the partition."""
         entry = self.entries.get(partition)
         if entry is None:
             raise SinkError(
                 f"a row is of partition {partition!r}, which the batch does not read: keep the column as it is"
             )
         key = self.group.partition(partition)
-        for _ in range(FENCE_ATTEMPTS_MAX):
+
+        def attempt() -> None:
             opened = self._opened(key, entry.epoch)
             rows = self._missing(opened, batches)
-            if rows is None:
-                return 0, 0
-            try:
-                return _written(opened, Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1), rows)
-            except Fenced:
-                continue  # taken or moved since it was opened: what it says now counts
-        raise SinkError(
-            f"{key} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written: the query tries again"
-        )
+            if rows is not None:
+                checkpoint = Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1)
+                with opened.transaction(checkpoint) as transaction:
+                    if rows:
+                        _write(transaction, self.database, self.group, pa.Table.from_batches(rows))
+
+        _persist(attempt, what=key)
 
     def commit_all(self, partitions: Sequence[str], rows: pa.Table) -> None:
         """Writes the rows and moves all partitions, or nothing if that is done."""
         keys = {partition: self.group.partition(partition) for partition in partitions}
-        for _ in range(FENCE_ATTEMPTS_MAX):
+
+        def attempt() -> None:
             opened = {
                 partition: self._opened(keys[partition], self.entries[partition].epoch) for partition in partitions
             }
@@ -188,24 +186,16 @@ class _Commits:
             for each in opened.values():
                 self._require_next(each)
             moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in partitions]
-            try:
-                with self.database.transaction(moves) as transaction:
-                    _write(transaction, self.database, self.group, rows)
-            except Fenced:
-                continue
-            return
-        raise SinkError(f"{self.group} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
+            with self.database.transaction(moves) as transaction:
+                _write(transaction, self.database, self.group, rows)
+
+        _persist(attempt, what=self.group)
 
     def _opened(self, key: PartitionKey, epoch: int) -> SinkPartition:
-        """The partition, under the epoch that holds it now."""
-        for _ in range(FENCE_ATTEMPTS_MAX):
-            with self.database.connection() as connection:
-                held_epoch, _ = connection.lock_checkpoint(key)
-            try:
-                return self.database.open(key, max(held_epoch, epoch))
-            except Fenced:
-                continue  # raised in between
-        raise SinkError(f"the fence of {key} moved {FENCE_ATTEMPTS_MAX} times while it was being taken")
+        """The partition, under the epoch that holds it now. Raises Fenced where that is raised in between."""
+        with self.database.connection() as connection:
+            held_epoch, _ = connection.lock_checkpoint(key)
+        return self.database.open(key, max(held_epoch, epoch))
 
     def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
         """The rows that the database does not have; None if it has the whole range."""
@@ -236,6 +226,17 @@ class _Commits:
             )
 
 
+def _persist(attempt: Callable[[], None], *, what: GroupKey | PartitionKey) -> None:
+    """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
+    for _ in range(FENCE_ATTEMPTS_MAX):
+        try:
+            attempt()
+        except Fenced:
+            continue
+        return
+    raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
+
+
 def _last_sequence(opened: SinkPartition) -> int | None:
     return opened.checkpoint.last_sequence if opened.checkpoint else None
 
@@ -257,16 +258,8 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]
         yield partition, batch.filter(pc.equal(partitions, partition))
 
 
-def _written(opened: SinkPartition, checkpoint: Checkpoint, batches: Sequence[pa.RecordBatch]) -> tuple[int, int]:
-    """One transaction for one partition."""
-    with opened.transaction(checkpoint) as transaction:
-        if not batches:
-            return 0, 0
-        return _write(transaction, opened.sink, opened.key.group_key, pa.Table.from_batches(batches))
-
-
-def _write(transaction: Transaction, database: Database, group: GroupKey, rows: pa.Table) -> tuple[int, int]:
-    """The rows, and letters for those that are none. Returns how many of each."""
+def _write(transaction: Transaction, database: Database, group: GroupKey, rows: pa.Table) -> None:
+    """The rows, and letters for those that are none."""
     failed = _failed(rows)
     good = rows.filter(pc.invert(failed))
     units = _units(good)
@@ -278,7 +271,6 @@ def _write(transaction: Transaction, database: Database, group: GroupKey, rows: 
     if units is not None:
         letters += _refused_letters(group, good, units, transaction.refused)
     transaction.dead_letter(letters)
-    return len(good), len(letters)
 
 
 def _units(rows: pa.Table) -> Units | None:
@@ -304,8 +296,8 @@ def _columns(database: Database, rows: pa.Table) -> list[str]:
     """The columns to write: the query's own, and those of events that the table has."""
     with database.connection() as connection:
         of_table = {column.name for column in database.columns(connection)}
-    own = results_of(rows.column_names)
-    return [name for name in rows.column_names if name in own or (name in of_table and name != ERROR_COLUMN)]
+    unwritten = {ERROR_COLUMN} | (set(SOURCE_SCHEMA.names) - of_table)
+    return [name for name in rows.column_names if name not in unwritten]
 
 
 def _refused_letters(group: GroupKey, rows: pa.Table, units: Units, refused: Sequence[Refused]) -> list[DeadLetter]:

@@ -47,9 +47,9 @@ class Threads:
         Going to a thread and back costs more than such a call: measured, a third of what it takes to serve events. One
         that is slow is the last for now: the next goes to a thread, until one is quick again.
         """
-        self.require_open()
         if not self._is_quick:
             return await self.run(self._timed, lambda: call(*args, **kwargs))
+        self.require_open()
         result = self._timed(lambda: call(*args, **kwargs))
         await asyncio.sleep(0)  # a caller that never has to wait must not keep others waiting
         return result
