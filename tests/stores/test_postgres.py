@@ -6,7 +6,7 @@ import os
 import signal
 import traceback
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import psycopg
 import pytest
@@ -319,6 +319,62 @@ def test_a_renewal_that_waited_for_a_request_holds_and_carries_it(postgres_datab
         assert (await listed_ownership(store)).requested_by == "b"
 
     play(postgres_database, scenario)
+
+
+@dataclass
+class Narrows:
+    """Between a client and the server: passes on what the client sends, or only the beginning of it."""
+
+    server: tuple[str, int]
+    sent_count: int = 0
+    left_count: int | None = None
+    is_shut: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection(*self.server)
+        answers = asyncio.create_task(self._pass_on(from_server, writer))
+        while data := await reader.read(1 << 16):
+            self.sent_count += len(data)
+            if self.left_count is not None:
+                data, self.left_count = data[: self.left_count], max(0, self.left_count - len(data))
+            to_server.write(data)
+            if self.left_count == 0:
+                self.is_shut.set()
+        to_server.close()
+        await answers
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.99])
+def test_an_owner_that_freezes_while_it_sends_a_renewal_holds_no_lock(
+    postgres_server: PostgresServer, postgres_database: Secret, share: float
+) -> None:
+    async def scenario(store: PostgresStore) -> None:
+        narrows = Narrows(("127.0.0.1", postgres_server.port))
+        proxy = await asyncio.start_server(narrows.join, "127.0.0.1", 0)
+        port = proxy.sockets[0].getsockname()[1]
+        conninfo = psycopg.conninfo.make_conninfo(postgres_database.reveal(), host="127.0.0.1", port=str(port))
+        frozen = PostgresStore(Secret(conninfo))
+        held = await claim(frozen, "frozen", epoch=1)
+        before = narrows.sent_count
+        (held,) = await frozen.renew_ownership(GROUP, Member("frozen"), [held])
+        narrows.left_count = int((narrows.sent_count - before) * share)
+
+        renewal = asyncio.create_task(frozen.renew_ownership(GROUP, Member("frozen"), [held]))
+        await narrows.is_shut.wait()
+        (taken,) = await store.claim_ownership([replace(held, owner_id="other", epoch=2)])
+
+        assert taken.owner_id == "other"
+        await frozen.close()
+        with pytest.raises(StoreUnavailable):
+            await renewal
+        proxy.close()
+
+    play(postgres_database, scenario, call_seconds_max=5.0)
 
 
 def test_a_stricter_default_isolation_changes_nothing(postgres_database: Secret) -> None:

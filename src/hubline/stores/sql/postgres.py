@@ -186,10 +186,14 @@ class PostgresConnection:
     def write(self, *statements: Statement) -> list[list[Row]]:
         if len(statements) == 1:
             return [self.read(statements[0])]  # a transaction by itself
-        # All is sent before the first answer is read.
-        with self.driver.pipeline(), self.driver.transaction():
-            cursors = [self._execute(statement) for statement in statements]
-        return [_rows(cursor) for cursor in cursors]
+        # One message, which the server begins with when all of it is there, as one transaction. Frozen between two
+        # messages, this process would hold its locks: in a pipeline even without end, as no time limit applies there.
+        cursor = psycopg.ClientCursor(self.driver)
+        cursor.execute(";".join(cursor.mogrify(one.query.encode(), one.params) for one in statements).encode())
+        results = [_rows(cursor)]
+        while cursor.nextset():
+            results.append(_rows(cursor))
+        return results
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
