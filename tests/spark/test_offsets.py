@@ -7,8 +7,10 @@ import json
 import pytest
 
 from hubline.errors import ConfigError
+from hubline.model import GroupKey
 from hubline.spark.offsets import Entry, Gap, Range, StreamOffset
 
+GROUP = GroupKey("acme.servicebus.windows.net", "telemetry", "store")
 CREATED = "2026-01-31T12:00:00+00:00"
 
 
@@ -25,6 +27,19 @@ def test_an_offset_tells_its_ranges_without_the_one_before_it() -> None:
 
     assert end.ranges(StreamOffset()) == [Range("0", 3, 7)]
     assert end.entries["0"].epoch == 2
+
+
+def test_an_offset_tells_whose_progress_it_is() -> None:
+    told = StreamOffset(CREATED, {"0": Entry(3, 7, 2)}, group=GROUP)
+
+    assert StreamOffset.from_json(told.to_json()) == told
+
+
+def test_an_offset_that_was_written_before_it_told_its_group_is_read_as_ever() -> None:
+    value = {"@hub": {"created": CREATED, "split": True}, "0": {"from": 3, "to": 7, "epoch": 2}}
+
+    assert StreamOffset.from_json(value) == StreamOffset(CREATED, {"0": Entry(3, 7, 2)}, is_split=True)
+    assert StreamOffset.from_json(value).to_json() == value
 
 
 def test_a_gap_is_told_once() -> None:
@@ -52,6 +67,8 @@ def test_the_jvm_connectors_offsets_go_on_where_they_were() -> None:
         {"a": {"0": -1}},
         {"@hub": {}},
         {"@hub": {"created": CREATED, "split": False}, "0": 5},
+        {"@hub": {"created": CREATED, "split": False, "namespace": "acme", "name": "telemetry"}},
+        {"@hub": {"created": CREATED, "split": False, "namespace": "acme", "name": "telemetry", "group": 5}},
         {"@hub": {"created": CREATED, "split": False}, "0": {"from": 5, "to": 4, "epoch": 0}},
         {"@hub": {"created": CREATED, "split": False}, "0": {"from": True, "to": 4, "epoch": 0}},
     ],

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from hubline.errors import ConfigError, HubNotFound, HubUnavailable, PositionInvalid
-from hubline.model import HubProperties, PartitionProperties, Position, StartPositions
+from hubline.model import GroupKey, HubProperties, PartitionProperties, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Entry, Gap, StreamOffset
 from hubline.testing.hub import MemoryHub
@@ -71,6 +71,16 @@ async def test_nothing_new_is_the_start_itself() -> None:
 
     assert await query.batch()
     assert not await query.plan()
+    await query.stop()
+
+
+@virtual
+async def test_a_batch_tells_the_group_whose_progress_it_is() -> None:
+    query = await Query(filled(1), group="store").start()
+
+    await query.batch()
+
+    assert query.log[-1].group == GroupKey("memory", "hub", "store")
     await query.stop()
 
 

@@ -1,6 +1,7 @@
 """Offsets as Spark keeps them: for each partition the range that the batch reads, and under which epoch.
 
-    {"@hub": {"created": "2026-01-31T12:00:00+00:00", "split": false},
+    {"@hub": {"created": "2026-01-31T12:00:00+00:00", "split": false,
+              "namespace": "acme.servicebus.windows.net", "name": "telemetry", "group": "store"},
      "0": {"from": 100, "to": 250, "epoch": 3},
      "1": {"from": 70, "to": 70, "epoch": 1, "gap": {"reason": "expired", "next": 20}}}
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeGuard
 
 from hubline.errors import ConfigError
+from hubline.model import GroupKey
 
 # No partition id can be mistaken for it: they have no '@'.
 HUB_KEY: Final = "@hub"
@@ -65,12 +67,14 @@ class StreamOffset:
     entries: Mapping[str, Entry] = field(default_factory=dict)
     is_split: bool = False
     """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
+    group: GroupKey | None = None
+    """Whose progress it is, for sinks that keep it too. None in offsets that were written before they told it."""
     is_connectors: bool = False
     """Whether the JVM connector wrote it: then it says where a batch ends, and the one before it where it starts."""
 
     def to_json(self) -> dict[str, dict[str, object]]:
         return {
-            HUB_KEY: {"created": self.created, "split": self.is_split},
+            HUB_KEY: {"created": self.created, "split": self.is_split, **_group_json(self.group)},
             **{partition: _entry_json(self.entries[partition]) for partition in in_order(self.entries)},
         }
 
@@ -80,11 +84,13 @@ class StreamOffset:
         if HUB_KEY not in value:
             return _from_connector(value)
         hub = value[HUB_KEY]
-        created, is_split = (hub.get("created"), hub.get("split")) if isinstance(hub, dict) else (None, None)
+        if not isinstance(hub, dict):
+            raise _foreign()
+        created, is_split = hub.get("created"), hub.get("split")
         if not isinstance(created, str) or not isinstance(is_split, bool):
             raise _foreign()
         entries = {partition: _entry(entry) for partition, entry in value.items() if partition != HUB_KEY}
-        return cls(created, entries, is_split)
+        return cls(created, entries, is_split, _group(hub))
 
     def ranges(self, before: StreamOffset) -> list[Range]:
         """What the batch reads that ends here, in order of partitions; ``before`` counts for the JVM connector's."""
@@ -104,6 +110,20 @@ class StreamOffset:
 def in_order(partitions: Iterable[str]) -> list[str]:
     """By number, as people count them: 2 before 10."""
     return sorted(partitions, key=lambda partition: (len(partition), partition))
+
+
+def _group_json(group: GroupKey | None) -> dict[str, object]:
+    return {"namespace": group.namespace, "name": group.hub, "group": group.group} if group else {}
+
+
+def _group(hub: Mapping[str, object]) -> GroupKey | None:
+    names = [hub.get(name) for name in ("namespace", "name", "group")]
+    if names == [None, None, None]:
+        return None
+    namespace, name, group = (found if isinstance(found, str) else "" for found in names)
+    if not (namespace and name and group):
+        raise _foreign()
+    return GroupKey(namespace, name, group)
 
 
 def _entry_json(entry: Entry) -> dict[str, object]:

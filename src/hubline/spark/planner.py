@@ -135,15 +135,20 @@ class Planning:
             await self._store.close()
 
     def _membership(self) -> Membership:
-        options, hub = self._options, self._watch.hub
+        options = self._options
         everything = Fixed(ALL_PARTITIONS) if options.reads_all else Greedy()
         return Membership(
-            GroupKey(hub.namespace, hub.name, options.group),
+            self._group,
             owner_id=options.owner_id or _fresh_owner_id(),
             strategy=options.strategy or everything,
             lease=options.lease,
             start=self._start_positions,
         )
+
+    @property
+    def _group(self) -> GroupKey:
+        hub = self._watch.hub
+        return GroupKey(hub.namespace, hub.name, self._options.group)
 
     @property
     def _created(self) -> str:
@@ -154,7 +159,7 @@ class Planning:
     async def initial_offset(self) -> StreamOffset:
         """Where a new query starts: nowhere yet. Spark does not write it down, and asks again after a crash; the first
         batch finds out, and is written down even if it reads nothing. "The end" stays where it was at first."""
-        return StreamOffset(self._created)
+        return StreamOffset(self._created, group=self._group)
 
     async def next_offset(self, start: StreamOffset, *, is_limited: bool) -> StreamOffset:
         """What the next batch reads; ``start`` itself if there is nothing. All up to ``start`` is done."""
@@ -173,7 +178,7 @@ class Planning:
         }
         self._note_offsets(entries, there)
         is_split = self._options.split_events is not None
-        return self._remembered(StreamOffset(self._created, entries, is_split))
+        return self._remembered(StreamOffset(self._created, entries, is_split, self._group))
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """What a batch reads, which was planned here, or before a crash."""
