@@ -42,7 +42,10 @@ class Receiver(Protocol):
 
     @property
     def last_sequence(self) -> int | None:
-        """The partition's newest sequence number when ``receive`` last looked; None if it never did."""
+        """The partition's newest sequence number when ``receive`` last looked; None if it never did.
+
+        Without an epoch it may be that of the newest event that arrived here.
+        """
         ...
 
     async def close(self) -> None:

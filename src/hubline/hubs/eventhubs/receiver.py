@@ -73,7 +73,10 @@ REDIRECTS_MAX: Final = 3
 _FILTER: Final = Symbol("apache.org:selector-filter:string")
 _EPOCH: Final = Symbol("com.microsoft:epoch")
 _NAME: Final = Symbol("com.microsoft:receiver-name")
-_CAPABILITIES: Final = ("com.microsoft:georeplication", "com.microsoft:enable-receiver-runtime-metric")
+_CAPABILITIES: Final = ("com.microsoft:georeplication",)
+# The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is; those
+# who read a range, or look at some events, are not.
+_OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
 
 Describe = Callable[[], Awaitable[PartitionProperties]]
 
@@ -275,14 +278,15 @@ class EventHubsReceiver:
         session = await service.session()
         name = f"hubline-{secrets.token_hex(8)}"
         properties: dict[object, object] = {_NAME: name}
-        if self._reading.epoch is not None:
+        is_owner = self._reading.epoch is not None
+        if is_owner:
             properties[_EPOCH] = self._reading.epoch
         details = Attach(
             name,
             0,
             RECEIVER,
             snd_settle_mode=SEND_SETTLED,
-            desired_capabilities=_CAPABILITIES,
+            desired_capabilities=_OWNER_CAPABILITIES if is_owner else _CAPABILITIES,
             properties=properties,
         )
         source = Source(self._reading.address, filter={_FILTER: Described(_FILTER, self._progress.start.selector)})

@@ -243,7 +243,7 @@ class ReceiverContract(HubFactory):
     @scenario()
     async def test_the_newest_sequence_number_is_known_after_a_look(self, hub: Hub) -> None:
         await sent(hub, ["a", "b", "c"])
-        receiver = await opened(hub)
+        receiver = await opened(hub, epoch=1)
         before = receiver.last_sequence
 
         await receiver.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
