@@ -31,7 +31,7 @@ from hubline.config import BlobAddress, parse_store
 from hubline.model import GroupKey, Member, Ownership
 from hubline.stores.blob import BlobStore, Written
 from hubline.stores.blob.layout import ownership_prefix
-from hubline.stores.blob.store import _each
+from hubline.stores.blob.together import each
 from tests.support.azurite import Azurite, azurite
 
 PARTITION_COUNT: Final = 1_024
@@ -116,7 +116,7 @@ async def _renew_thin(store: BlobStore, count: int) -> None:
     async def renew(name: str, etag: str) -> None:
         assert isinstance(await store.container.replace(name, {"ownerid": "owner"}, etag=etag), Written)
 
-    await _each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
+    await each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
 
 
 async def _renew_official(client: ContainerClient, count: int) -> None:
@@ -127,7 +127,7 @@ async def _renew_official(client: ContainerClient, count: int) -> None:
             {"ownerid": "owner"}, etag=etag, match_condition=MatchConditions.IfNotModified
         )
 
-    await _each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
+    await each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
 
 
 async def _compare(

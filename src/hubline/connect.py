@@ -75,9 +75,9 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
             return PostgresStore(conninfo)
         case BlobAddress() as address:
-            from hubline.stores.blob import BlobStore
+            from hubline.stores.blob import BlobStore, LeasedBlobStore
 
-            return BlobStore(address)
+            return BlobStore(address) if address.lease_seconds is None else LeasedBlobStore(address)
         case opened:
             return opened
 

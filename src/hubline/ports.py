@@ -208,6 +208,14 @@ class SharedStore(Protocol):
     def shares_with_sdks(self) -> bool: ...
 
 
+@runtime_checkable
+class LeasedStore(Protocol):
+    """A store that keeps leases itself: a claim under a lease that runs is lost. For partitions that never move."""
+
+    @property
+    def lease_seconds(self) -> float: ...
+
+
 def shares_with_sdks(store: CheckpointStore) -> bool:
     """Whether a group in this store may have members of another kind, which announce nothing and know no epochs."""
     return isinstance(store, SharedStore) and store.shares_with_sdks

@@ -20,10 +20,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from hubline.balance import Plan, Snapshot, Strategy, stranded
-from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
+from hubline.balance import Fixed, Plan, Snapshot, Strategy, stranded
+from hubline.errors import ConfigError, HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
 from hubline.model import GroupKey, GroupState, Member, Ownership
-from hubline.ports import CheckpointStore, shares_with_sdks
+from hubline.ports import CheckpointStore, LeasedStore, shares_with_sdks
 from hubline.processor.control import bounded
 from hubline.processor.options import LeaseOptions, ReleaseReason
 
@@ -76,6 +76,23 @@ class _Held:
     def given_up(self) -> Ownership:
         """The record to write when the partition is given up."""
         return replace(self.ownership, owner_id="", epoch=max(self.ownership.epoch, self.epoch_floor))
+
+
+def check_leases(store: CheckpointStore, strategy: Strategy, lease: LeaseOptions) -> None:
+    """Whether a store that keeps leases itself can do what is wanted of it. Raises ConfigError."""
+    if not isinstance(store, LeasedStore):
+        return
+    if not isinstance(strategy, Fixed):
+        raise ConfigError(
+            f"{store!r} locks partitions by leases, and none moves while its owner lives: that is for "
+            "strategy=Fixed(count); for shares that even out, leave ?lease= out of the address"
+        )
+    if lease.lease_seconds != store.lease_seconds:
+        raise ConfigError(
+            f"{store!r} locks partitions for {store.lease_seconds:g} s, and the processor counts on "
+            f"{lease.lease_seconds:g} s: give it LeaseOptions(lease_seconds={store.lease_seconds:g}), or the address "
+            f"?lease={lease.lease_seconds:g}s"
+        )
 
 
 class Dispatcher:

@@ -23,6 +23,7 @@ from hubline.errors import ConfigError, ProcessorError
 from hubline.model import GroupKey, Position, StartPositions
 from hubline.ports import CheckpointStore, DeadLetters, Hub
 from hubline.processor.control import asked
+from hubline.processor.dispatch import check_leases
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
 from hubline.processor.pump import PartitionContext, Wiring
@@ -90,6 +91,7 @@ class Processor:
         validate_owner_id(self.owner_id)
         self._hub = open_hub(hub)
         self._store = open_store(store)
+        check_leases(self._store, self._strategy, self._options.lease)
         self._owned_resources = [made for given, made in ((hub, self._hub), (store, self._store)) if given is not made]
         self._runtime: Runtime | None = None
         self._handlers: dict[str, Handler] = {}

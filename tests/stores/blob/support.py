@@ -12,7 +12,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from hubline.config import BlobAddress, parse_store
 from hubline.model import GroupKey
-from hubline.stores.blob import BlobStore, Container, Written
+from hubline.stores.blob import BlobStore, Container, LeasedBlobStore, Written
 from hubline.stores.blob.auth import credential_of
 from hubline.stores.blob.store import REFRESH_SECONDS
 from hubline.stores.blob.transport import Transport
@@ -29,6 +29,11 @@ def blob_store(
     address: str, *, refresh_seconds: float = REFRESH_SECONDS, clock: Callable[[], float] = time.time
 ) -> BlobStore:
     return BlobStore(blob_address(address), refresh_seconds=refresh_seconds, clock=clock)
+
+
+def leased_store(address: str, *, lease: str = "15s", clock: Callable[[], float] = time.time) -> LeasedBlobStore:
+    """One that locks by the service's leases; the shortest there are, unless said otherwise."""
+    return LeasedBlobStore(blob_address(f"{address}?lease={lease}"), clock=clock)
 
 
 def play(address: str, scenario: Callable[[BlobStore], Awaitable[None]], **settings: Any) -> None:

@@ -6,11 +6,14 @@ container.py  what can be done to the blobs of one container
 listing.py    the answers of List Blobs
 layout.py     which blob is what
 records.py    metadata into records, whoever wrote it
-store.py      the store
+together.py   several requests at the same time
+store.py      the store that the SDKs share
+leased.py     the store of partitions that never move, locked by the service's leases
 """
 
 from hubline.stores.blob.container import Container, Written
+from hubline.stores.blob.leased import LeasedBlobStore
 from hubline.stores.blob.listing import Blob
 from hubline.stores.blob.store import BlobStore
 
-__all__ = ["Blob", "BlobStore", "Container", "Written"]
+__all__ = ["Blob", "BlobStore", "Container", "LeasedBlobStore", "Written"]

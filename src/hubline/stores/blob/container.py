@@ -107,12 +107,16 @@ class Container:
             raise StoreUnavailable(f"{self.shown}: {name!r} cannot be written now: somebody holds a lease on it")
         return written
 
-    async def replace(self, name: str, metadata: Mapping[str, str], *, etag: str) -> Written | Blob | None:
-        """Writes the metadata of a blob, if it is still as it was under this ETag.
+    async def replace(
+        self, name: str, metadata: Mapping[str, str], *, etag: str, lease_id: str = ""
+    ) -> Written | Blob | None:
+        """Writes the metadata of a blob, if it is still as it was under this ETag, and leased under this id if one is
+        given, or else not at all.
 
         If it is not, returns what is there instead; None if it is gone.
         """
-        return await self._write(name, metadata, {"If-Match": f'"{etag}"'}, {"comp": "metadata"})
+        headers = {"If-Match": f'"{etag}"'} | ({"x-ms-lease-id": lease_id} if lease_id else {})
+        return await self._write(name, metadata, headers, {"comp": "metadata"})
 
     async def delete(self, name: str, *, etag: str | None = None) -> bool:
         """Whether the blob is gone. With an ETag only if it is still as it was under that one."""
@@ -124,6 +128,29 @@ class Container:
             return False
         self._expect(answer, 202)
         return True
+
+    # Leases: the service's own locks. None of these changes an ETag, and each may be sent twice.
+
+    async def acquire_lease(self, name: str, lease_id: str, *, seconds: int, etag: str) -> bool:
+        """Whether the blob is leased under this id now: nobody else held it, and it was as under this ETag."""
+        headers = {"x-ms-proposed-lease-id": lease_id, "x-ms-lease-duration": str(seconds), "If-Match": f'"{etag}"'}
+        return await self._lease(name, "acquire", headers, status=201)
+
+    async def change_lease(self, name: str, lease_id: str, *, to: str) -> bool:
+        """Whether the blob, leased under the one id, is leased under the other now."""
+        return await self._lease(name, "change", {"x-ms-lease-id": lease_id, "x-ms-proposed-lease-id": to}, status=200)
+
+    async def renew_lease(self, name: str, lease_id: str) -> bool:
+        """Whether the blob is leased under this id, and its time starts anew. One that lapsed and that nobody took
+        since comes back."""
+        return await self._lease(name, "renew", {"x-ms-lease-id": lease_id}, status=200)
+
+    async def release_lease(self, name: str, lease_id: str) -> bool:
+        return await self._lease(name, "release", {"x-ms-lease-id": lease_id}, status=200)
+
+    async def break_lease(self, name: str) -> bool:
+        """Ends the lease at once, whoever has it. Whether there was one."""
+        return await self._lease(name, "break", {"x-ms-lease-break-period": "0"}, status=202)
 
     async def service_properties(self) -> bytes | None:
         """The account's settings for blobs, as XML; None to who may not ask: a container's signature may not."""
@@ -140,6 +167,16 @@ class Container:
 
     async def close(self) -> None:
         await self._transport.close()
+
+    async def _lease(self, name: str, action: str, headers: Mapping[str, str], *, status: int) -> bool:
+        """409 and 412 mean that the lease, or the blob, is another's or another: a result, and no error."""
+        answer = await self._transport.send(
+            "PUT", blob=name, query={"comp": "lease"}, headers={**headers, "x-ms-lease-action": action}
+        )
+        if self._is_missing(answer) or answer.status in (409, 412):
+            return False
+        self._expect(answer, status)
+        return True
 
     async def _write(
         self, name: str, metadata: Mapping[str, str], headers: Mapping[str, str], query: Mapping[str, str]

@@ -16,12 +16,12 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from hubline.config import BlobAddress
 from hubline.errors import Fenced, RecordDamaged, StoreError, StoreUnavailable
@@ -37,8 +37,10 @@ from hubline.stores.blob.records import (
     OwnRecords,
     Version,
     checkpoint_metadata,
+    checkpoint_or_raise,
     damaged_checkpoint,
     damaged_ownership,
+    is_ahead,
     member_metadata,
     ownership_epoch,
     ownership_metadata,
@@ -48,16 +50,14 @@ from hubline.stores.blob.records import (
     read_own,
     read_ownership,
 )
-from hubline.stores.blob.transport import CONNECTIONS_MAX, Transport
+from hubline.stores.blob.together import both, each
+from hubline.stores.blob.transport import Transport
 from hubline.stores.fencing import NOBODY, fenced
 
 REFRESH_SECONDS: Final = 40.0
 """Every ownership blob is written this often. The shortest expiry among the SDKs is 60 s: an SDK that joins never takes
 a living member's partition for abandoned, also if a renewal fails and is tried again. Members see each other by their
 heartbeats, at every renewal."""
-
-BULK_REQUESTS_MAX: Final = CONNECTIONS_MAX - 8
-"""Requests of one call at a time: a few connections stay free for heartbeats and checkpoints."""
 
 FORGET_SECONDS: Final = 86_400.0
 """A heartbeat or request older than a day is deleted when a member renews: no lease is that long."""
@@ -71,11 +71,6 @@ CONTENTION_SECONDS: Final = 0.02
 
 TIDY_MAX: Final = 8
 """Blobs deleted in one renewal: what is old can wait, a lease cannot."""
-
-First = TypeVar("First")
-Second = TypeVar("Second")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +141,7 @@ class BlobStore:
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         won: list[Ownership] = []
         for group, of_group in groupby(sorted(claims, key=_group_of), key=_group_of):
-            own, written = await _both(self._list_own(group), _each(list(of_group), self._claim))
+            own, written = await both(self._list_own(group), each(list(of_group), self._claim))
             for claimed, is_new_epoch in filter(None, written):
                 if claimed.owner_id and is_new_epoch:
                     await self._forget_request(claimed.key, own)
@@ -162,12 +157,12 @@ class BlobStore:
             await announcing
             return []
         # At the same time: who takes a partition in between is seen by the next renewal, as who takes it just after.
-        _, listing = await _both(announcing, self._list(group))
+        _, listing = await both(announcing, self._list(group))
         listed = {one.key.partition: one for one in listing.state.ownerships}
         kept = [found for one in owned if (found := listed.get(one.key.partition)) and found.version == one.version]
         due = self._due(kept, listing.blobs, part)
         vanished = [one for one in owned if one.key.partition not in listing.blobs]
-        rewritten = await _each([*due.values(), *vanished], self._rewrite)
+        rewritten = await each([*due.values(), *vanished], self._rewrite)
         await self._tidy(listing.own)
         if listing.has_sdk_owners:
             await self._mend_checkpoints(group)
@@ -185,11 +180,11 @@ class BlobStore:
         async def ask(key: PartitionKey) -> None:
             await self._container.put(layout.request_blob(key), {OWNER: owner_id})
 
-        await _each(keys, ask)
+        await each(keys, ask)
 
     async def _list(self, group: GroupKey) -> _Listing:
         prefix = layout.ownership_prefix(group)
-        (blobs, now), own = await _both(self._container.list(prefix), self._list_own(group))
+        (blobs, now), own = await both(self._container.list(prefix), self._list_own(group))
         ownerships: list[Ownership] = []
         damaged: dict[str, str] = {}
         by_partition: dict[str, Blob] = {}
@@ -265,7 +260,7 @@ class BlobStore:
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
         # The ownership record too: an SDK takes no fence, and who reopens a partition that one has taken would take its
         # reader back.
-        stood, owner_epoch = await _both(self._read_fence(key), self._owner_epoch(key))
+        stood, owner_epoch = await both(self._read_fence(key), self._owner_epoch(key))
         if owner_epoch > epoch:
             raise fenced(key, epoch=epoch, held_epoch=owner_epoch)
         for _ in range(CONTENTION_MAX):
@@ -335,21 +330,21 @@ class BlobStore:
             if isinstance(moved, _Fence):
                 self._fences[key] = moved
                 return
-            await _yield_to_others()
+            await yield_to_others()
             stood = None
         raise self._contended(key)
 
     async def _read_fence(self, key: PartitionKey, *, official: Blob | None = None) -> _Fence:
         """Raises RecordDamaged. A checkpoint's blob that was just seen is not looked at again."""
         official, own = (official, None) if official else await self._look_at_fence(key)
-        checkpoint, pending = _read_or_raise(key, official), _read_or_raise(key, own)
-        is_pending = pending is not None and (checkpoint is None or _is_ahead(pending, checkpoint))
+        checkpoint, pending = checkpoint_or_raise(key, official), checkpoint_or_raise(key, own)
+        is_pending = pending is not None and (checkpoint is None or is_ahead(pending, checkpoint))
         epoch = await self._held_epoch(key, official, own)
         return _Fence(epoch, pending if is_pending else checkpoint, official, own, is_pending)
 
     async def _look_at_fence(self, key: PartitionKey) -> tuple[Blob | None, Blob | None]:
         name = layout.checkpoint_blob(key)
-        official, own = await _both(self._container.look(name), self._container.look(layout.fence_blob(key)))
+        official, own = await both(self._container.look(name), self._container.look(layout.fence_blob(key)))
         if official is None and own is None:
             # The first is made before the second is deleted: it may have been made between the two looks.
             official = await self._container.look(name)
@@ -381,7 +376,7 @@ class BlobStore:
         """
         if stood.official is None:
             return await self._write_first(key, stood.own, checkpoint, epoch=epoch)
-        if checkpoint is None or checkpoint == _read_or_raise(key, stood.official):
+        if checkpoint is None or checkpoint == checkpoint_or_raise(key, stood.official):
             # As another wrote it, to the letter: nothing is known of it that would be better.
             metadata = {**stood.official.metadata, EPOCH: str(epoch)}
         else:
@@ -422,7 +417,7 @@ class BlobStore:
         stored, _, _ = await self._list_checkpoints(group)
         for key, fence in ours.items():
             found = stored.get(key.partition)
-            if found is not None and fence.checkpoint is not None and _is_ahead(fence.checkpoint, found):
+            if found is not None and fence.checkpoint is not None and is_ahead(fence.checkpoint, found):
                 with suppress(Fenced, RecordDamaged):  # the partition's own next checkpoint says so to who owns it
                     await self._move(fence.checkpoint, epoch=fence.epoch, known=fence, is_current=False)
 
@@ -465,7 +460,7 @@ class BlobStore:
         for _ in range(CONTENTION_MAX):
             if await attempt():
                 return
-            await _yield_to_others()
+            await yield_to_others()
         raise self._contended(key)
 
     def _contended(self, key: PartitionKey) -> StoreUnavailable:
@@ -494,22 +489,7 @@ def _with_request(ownership: Ownership, own: OwnRecords) -> Ownership:
 
 def _furthest(checkpoint: Checkpoint, other: Checkpoint | None) -> Checkpoint:
     """The other one, if this is not ahead of it."""
-    return checkpoint if other is None or _is_ahead(checkpoint, other) else other
-
-
-def _is_ahead(checkpoint: Checkpoint, of: Checkpoint) -> bool:
-    """Whether it is further on. One whose sequence number is not known was read from before anything else was done."""
-    return of.last_sequence is None or checkpoint.sequence_number > of.sequence_number
-
-
-def _read_or_raise(key: PartitionKey, blob: Blob | None) -> Checkpoint | None:
-    if blob is None:
-        return None
-    try:
-        return read_checkpoint(key, blob)
-    except Damage as damage:
-        problem = damaged_checkpoint(key, blob, damage)
-    raise problem
+    return checkpoint if other is None or is_ahead(checkpoint, other) else other
 
 
 def _epoch_or_raise(key: PartitionKey, blob: Blob) -> int | None:
@@ -524,40 +504,6 @@ def _written_blob(name: str, metadata: Mapping[str, str], written: Written) -> B
     return Blob(name, written.etag, written.modified_at, 0.0, metadata)
 
 
-async def _yield_to_others() -> None:
+async def yield_to_others() -> None:
     """Those who lost a race wait a little, each another time, so that they do not meet again."""
     await asyncio.sleep(random.uniform(0, CONTENTION_SECONDS))  # noqa: S311
-
-
-async def _both(first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]) -> tuple[First, Second]:
-    """Runs two calls at the same time; neither outlives the other's failure."""
-    tasks = asyncio.create_task(first), asyncio.create_task(second)
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await _end(tasks)
-
-
-async def _each(items: Sequence[Item], work: Callable[[Item], Awaitable[Result]]) -> list[Result]:
-    """Works on the items, several at a time, and returns the results in order. Nothing outlives a failure."""
-    results: dict[int, Result] = {}
-    waiting = iter(enumerate(items))
-
-    async def worker() -> None:
-        for place, item in waiting:
-            results[place] = await work(item)
-
-    tasks = [asyncio.create_task(worker()) for _ in range(min(len(items), BULK_REQUESTS_MAX))]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await _end(tasks)
-    return [results[place] for place in range(len(items))]
-
-
-async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    pending = [task for task in tasks if not task.done()]
-    for task in pending:
-        task.cancel()
-    if pending:
-        await asyncio.wait(pending)
