@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hubline.amqp.columns import EventDecoder, SentDecoder, join_messages
@@ -33,6 +34,7 @@ from tests.amqp.encodings import fuzz
 LINK = Destination(channel=3, handle=300, frame_bytes_max=1024)
 
 _texts = st.one_of(st.text(max_size=8), st.sampled_from(["a" * 255, "é" * 128]))
+_short = st.text("ab", max_size=3)
 _rows = st.tuples(
     st.one_of(st.binary(max_size=12), st.sampled_from([bytes(254), bytes(255), bytes(256), bytes(2000)])),
     st.one_of(st.none(), _texts),
@@ -149,6 +151,32 @@ def test_a_part_of_a_batch_is_encoded_as_that_part() -> None:
     assert encode_delivered(part).to_pylist() == encode_delivered(events).to_pylist()[17:67]
     sent = events.select(OUTGOING_SCHEMA.names)
     assert encode_outgoing(sent.slice(17, 50)).to_pylist() == encode_outgoing(sent).to_pylist()[17:67]
+
+
+_few_properties = st.integers(1, 3).flatmap(
+    lambda count: st.lists(
+        st.lists(st.tuples(_short, _short), min_size=count, max_size=count).filter(
+            lambda pairs: len(dict(pairs)) == len(pairs)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+
+
+@example([[("a", "x"), ("bc", "y")], [("ab", "x"), ("c", "y")]], Random(1), 0)
+@example([[("a", "x"), ("b", "yz")], [("a", "xy"), ("b", "z")]], Random(1), 0)
+@given(_few_properties, st.randoms(use_true_random=False), st.integers(0, 40))
+@fuzz
+def test_properties_that_events_repeat_are_those_of_each(
+    kinds: list[list[tuple[str, str]]], rng: Random, start: int
+) -> None:
+    """Also those that are the same text once they are joined: only where each ends tells them apart."""
+    rows = [(b"%d" % number, None, rng.choice(kinds)) for number in range(200)]
+    events = _batch(rows, OUTGOING_SCHEMA).slice(start, 120)
+    messages = encode_outgoing(events).to_pylist()
+    decoded = [SentDecoder().decode(message, 0) for message in messages]
+    assert pa.Table.from_batches(decoded).to_pylist() == events.to_pylist()
 
 
 def test_what_is_under_a_null_is_not_sent() -> None:

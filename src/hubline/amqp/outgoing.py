@@ -24,12 +24,15 @@ from hubline.amqp.frames import encode_transfer, frame_header
 from hubline.amqp.message import MESSAGE_ANNOTATIONS
 from hubline.amqp.performatives import UINT_MAX, Transfer
 from hubline.amqp.properties import PREFIX, encode_properties
-from hubline.amqp.rows import Mask, Positions, validity
+from hubline.amqp.rows import Mask, Positions, Repeats, find_repeats, validity
 from hubline.amqp.types import Described, Symbol, ULong
 from hubline.errors import EventTooLarge
 
 # Clients remember the tag of every delivery; a settled one needs none of its own.
 DELIVERY_TAG: Final = b"\x00"
+
+# Fewer events are encoded sooner each by itself.
+REPEATED_COUNT_MIN: Final = 64
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _SIZE_8_MAX: Final = 0xFF
@@ -203,6 +206,37 @@ def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
 
 
 def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
+    repeats = _repeated_properties(properties)
+    if repeats is None:
+        return _each_properties(properties)
+    return [piece.take(repeats.kinds) for piece in _each_properties(properties.take(pa.array(repeats.firsts)))]
+
+
+def _repeated_properties(properties: pa.MapArray) -> Repeats | None:
+    """How events repeat each other's properties, which they often do; None if that is not known at little cost."""
+    if properties.null_count or len(properties) < REPEATED_COUNT_MIN:
+        return None
+    offsets = properties.offsets.to_numpy()
+    pairs_count = int(offsets[1] - offsets[0])
+    if not pairs_count or properties.items.null_count or (np.diff(offsets) != pairs_count).any():
+        return None
+    # The texts of an event's keys follow each other, as do its values; only their lengths tell where each ends.
+    return find_repeats(*(part for column in (properties.keys, properties.items) for part in _whole(column, offsets)))
+
+
+def _whole(column: pa.StringArray, offsets: _Lengths) -> tuple[pa.BinaryArray, pa.FixedSizeBinaryArray]:
+    """The texts from one offset to the next as one, and the lengths of each: equally many."""
+    bounds = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+    lengths = np.diff(bounds[offsets[0] : offsets[-1] + 1])
+    count = len(offsets) - 1
+    texts = pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(np.ascontiguousarray(bounds[offsets])), column.buffers()[2]]
+    )
+    width = lengths.itemsize * len(lengths) // count
+    return texts, pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, pa.py_buffer(lengths)])
+
+
+def _each_properties(properties: pa.MapArray) -> list[pa.BinaryArray]:
     offsets = properties.offsets.to_numpy()
     counts = np.where(_valid(properties), np.diff(offsets), 0)
     if not counts.any():
@@ -235,7 +269,7 @@ def _special_properties(properties: pa.MapArray, is_special: Mask) -> list[pa.Bi
     sections = pa.array(map(encode_properties, properties.filter(chosen).to_pylist()), pa.binary())
     places = pa.array(np.cumsum(is_special) - 1, mask=~is_special)
     others = pc.if_else(chosen, pa.scalar(None, properties.type), properties)
-    return [sections.take(places), *_property_pieces(others)]
+    return [sections.take(places), *_each_properties(others)]
 
 
 def _data_pieces(body: pa.BinaryArray) -> list[_Piece]:

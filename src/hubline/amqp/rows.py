@@ -6,6 +6,7 @@ Positions, starts and lengths are arrays of int64. Nothing here checks them agai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,6 +20,9 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 # Looking for a run costs as much as passing over so many records one by one.
 RUN_COUNT_MIN: Final = 32
 RUN_PATIENCE_MAX: Final = 1024
+
+# Looking for rows that repeat costs about a tenth of what each of them then saves.
+REPEATS_MIN: Final = 4
 
 COMPARED: Final = 0xFF
 IGNORED: Final = 0x00
@@ -179,3 +183,31 @@ def strings(column: pa.BinaryArray) -> pa.StringArray:
     if octets is None or not (np.frombuffer(octets, np.uint8) & 0x80).any():  # ASCII, which needs no closer look
         return pa.StringArray.from_buffers(len(column), offsets, octets, valid, column.null_count)
     return column.cast(pa.string())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeats:
+    """Rows of a few kinds: the first of each kind, and of which kind each row is."""
+
+    firsts: Positions
+    kinds: pa.Int32Array
+
+
+def find_repeats(*columns: pa.Array) -> Repeats | None:
+    """How rows repeat that are alike in all columns; None if they mostly do not."""
+    count = len(columns[0])
+    kinds = column(np.zeros(count, np.int32), pa.int32())
+    kinds_count = 1
+    for values in columns:
+        encoded = values.dictionary_encode()
+        if len(encoded.dictionary) == 1:
+            continue
+        if kinds_count > 1:
+            both = kinds.to_numpy().astype(np.int64) * len(encoded.dictionary) + encoded.indices.to_numpy()
+            encoded = column(both, pa.int64()).dictionary_encode()
+        kinds, kinds_count = encoded.indices, len(encoded.dictionary)
+        if kinds_count * REPEATS_MIN > count:
+            return None
+    firsts = np.empty(kinds_count, np.int64)
+    firsts[kinds.to_numpy()[::-1]] = np.arange(count)[::-1]  # what is written last stays
+    return Repeats(firsts, kinds)
