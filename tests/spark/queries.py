@@ -20,7 +20,10 @@ Place = tuple[str, int]
 
 
 class Query:
-    """Runs batches. ``read`` is what its sink got; ``log`` and ``committed`` are Spark's checkpoint folder."""
+    """Runs batches. ``read`` is what its sink got; ``log`` and ``committed`` are Spark's checkpoint folder.
+
+    ``replayed`` is the part of it that was marked as handled before.
+    """
 
     def __init__(self, hub: Hub, store: CheckpointStore | None = None, **options: Any) -> None:
         given = Options(
@@ -32,6 +35,7 @@ class Query:
         self.options = replace(given, **options)
         self._hub = hub
         self._store = store
+        self.replayed: list[Place] = []
         self.log: list[StreamOffset] = []
         self.committed = 0
         self.read: list[Place] = []
@@ -39,7 +43,7 @@ class Query:
 
     async def start(self) -> Query:
         """Starts as Spark does: a batch that was planned and is not known to be done runs first."""
-        self.planning = Planning(self.options, self._hub, self._store)
+        self.planning = Planning(self.options, self._hub, self._store, now=asyncio.get_running_loop().time)
         await self.planning.start()
         if not self.log:
             self.log.append(await self.planning.initial_offset())
@@ -61,6 +65,11 @@ class Query:
         ranges = await self.planning.ranges(self.log[-2], self.log[-1])
         places = [(found.partition, sequence) for found in ranges for sequence in range(found.start, found.end)]
         self.read += places
+        self.replayed += [
+            (found.partition, sequence)
+            for found in ranges
+            for sequence in range(found.start, min(found.end, found.replayed_to))
+        ]
         self.committed = len(self.log) - 1
         return places
 
@@ -71,6 +80,13 @@ class Query:
         """Runs batches until so many events were read in all."""
         async with asyncio.timeout(300):
             while len(self.read) < count:
+                if not await self.batch():
+                    await asyncio.sleep(POLL_SECONDS)
+
+    async def read_up_to(self, partition: str, last: int) -> None:
+        """Runs batches until this event was read."""
+        async with asyncio.timeout(300):
+            while (partition, last) not in self.read:
                 if not await self.batch():
                     await asyncio.sleep(POLL_SECONDS)
 

@@ -199,7 +199,8 @@ class TestTheRest:
         assert isinstance(options(ownership="fixed:3", **store).strategy, Fixed)
 
     @pytest.mark.parametrize(
-        ("name", "value"), [("ownership", "greedy"), ("owner", "a"), ("lease", "9s"), ("interval", "3s")]
+        ("name", "value"),
+        [("ownership", "greedy"), ("owner", "a"), ("lease", "9s"), ("interval", "3s"), ("lookback", "24h")],
     )
     def test_sharing_needs_a_store(self, name: str, value: str) -> None:
         with pytest.raises(ConfigError, match=f"the option {name} needs a store"):
@@ -231,6 +232,8 @@ class TestTheRest:
             ("timeout", "0s"),
             ("timeout", "PT"),
             ("outage", "forever"),
+            ("lookback", "0s"),
+            ("lookback", "a day"),
             ("group", "../etc"),
             ("owner", "a b"),
             ("lease", "0s"),

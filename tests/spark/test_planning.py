@@ -8,10 +8,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hubline.balance import Greedy
 from hubline.errors import ConfigError, HubNotFound, HubUnavailable, PositionInvalid
 from hubline.model import GroupKey, HubProperties, PartitionProperties, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Entry, Gap, StreamOffset
+from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.spark.queries import Query, places
 from tests.support.scene import virtual
@@ -111,6 +113,30 @@ async def test_the_end_is_written_down_by_the_first_batch_though_it_reads_nothin
 
     assert query.read == places("0", 5)
     await query.stop()
+
+
+class BusyHub(TellingHub):
+    """A hub that gets an event whenever it is looked at."""
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        self.append(partition, [b"just in"])
+        return await super().describe_partition(partition)
+
+
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_events_that_come_between_two_looks_are_no_reason_to_stop(store: MemoryStore | None) -> None:
+    """Where a partition ends was seen a moment ago; where it starts is looked up now, and may be further."""
+
+    @virtual
+    async def start() -> None:
+        query = await Query(BusyHub(1), store, start=StartPositions(Position.latest()), strategy=Greedy()).start()
+
+        await query.read_all(10)
+
+        assert query.read == places("0", *range(query.read[0][1], query.read[-1][1] + 1))
+        await query.stop()
+
+    start()
 
 
 @virtual

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -315,6 +317,58 @@ class TestStreams:
 
         rows += read_now(frame, tmp_path / "checkpoint")
         assert numbers(rows) == list(range(150))
+
+
+class TestLookback:
+    """State that is rebuilt at every start: Spark's folder is a fresh one each time, the store's checkpoint stays."""
+
+    @pytest.fixture
+    def options(self, tmp_path: Path) -> dict[str, str]:
+        owning = {"ownership": "fixed:4", "owner": "one", "lease": "3s", "interval": "500ms"}
+        return {"store": f"sqlite:///{tmp_path}/state.db", "lookback": "24h", "max_events": "40", **owning}
+
+    def test_what_was_handled_is_marked_also_after_a_kill_in_the_middle_of_the_replay(
+        self, spark: SparkSession, local_hub: TestHub, options: dict[str, str], tmp_path: Path
+    ) -> None:
+        send(local_hub, 100)
+        first = read_now(stream(spark, local_hub, **options), tmp_path / "first")
+        send(local_hub, 50, first=100)
+        seen: list[int] = []
+
+        def kill_planner(frame: DataFrame, _id: int) -> None:
+            seen.append(frame.count())
+            if sum(seen) > 0:
+                for planner in planners():
+                    os.kill(planner, signal.SIGKILL)
+
+        writing = stream(spark, local_hub, **options).writeStream.foreachBatch(kill_planner)
+        with pytest.raises(StreamingQueryException):
+            writing.option("checkpointLocation", str(tmp_path / "killed")).start().awaitTermination(PATIENCE_SECONDS)
+        before = checkpoints(tmp_path)
+        again = read_now(stream(spark, local_hub, **options), tmp_path / "again")
+
+        assert {row.replayed for row in first} == {False}
+        assert 0 < sum(seen) <= 80
+        assert sum(before.values()) + len(before) == 100
+        assert numbers([row for row in again if row.replayed]) == list(range(100))
+        assert numbers([row for row in again if not row.replayed]) == list(range(100, 150))
+        assert sum(checkpoints(tmp_path).values()) + len(before) == 150
+
+    def test_it_is_refused_without_a_store_and_for_batches(
+        self, spark: SparkSession, local_hub: TestHub, options: dict[str, str]
+    ) -> None:
+        assert "replayed" not in stream(spark, local_hub).columns
+        assert stream(spark, local_hub, **options).columns[-1] == "replayed"
+        with pytest.raises(AnalysisException, match="lookback needs a store"):
+            stream(spark, local_hub, lookback="1h")
+        with pytest.raises(AnalysisException, match="lookback is for streams"):
+            batch(spark, local_hub, **options).collect()
+
+
+def checkpoints(folder: Path) -> dict[str, int]:
+    """What the store in the folder says, by partition."""
+    with contextlib.closing(sqlite3.connect(folder / "state.db")) as database:
+        return dict(database.execute("SELECT partition_id, sequence_number FROM hubline_checkpoint").fetchall())
 
 
 def planners() -> list[int]:

@@ -21,7 +21,7 @@ from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
 from hubline.model import Position, outgoing
 from hubline.spark import process, worker
-from hubline.spark.columns import SOURCE_SCHEMA, Layout
+from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.offsets import Range
 from hubline.spark.options import Options, parse_options
 from hubline.spark.worker import read_ranges
@@ -85,6 +85,18 @@ def test_a_range_is_read_to_the_letter(hub: Options) -> None:
     ranges = (Range("0", 100, 3_333), Range("1", 0, 1), Range("1", 4_999, 5_000))
 
     assert read(hub, *ranges) == expected(*ranges)
+
+
+def test_the_events_before_a_place_are_marked_as_replayed(tmp_path: Path) -> None:
+    asyncio.run(_fill(tmp_path, [30, 30], b""))
+    options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
+    ranges = Range("0", 5, 30, replayed_to=12), Range("1", 0, 30)
+
+    batches = list(read_ranges(options, ranges, Layout(LOOKBACK_SCHEMA)))
+
+    replayed = [row for batch in batches for row in batch.to_pylist() if row["replayed"]]
+    assert [(row["partition"], row["sequenceNumber"]) for row in replayed] == [("0", number) for number in range(5, 12)]
+    assert sum(len(batch) for batch in batches) == 55
 
 
 def test_consecutive_ranges_are_read_by_one_link(hub: Options, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +194,18 @@ class TestWhatGoesWrong:
 
         assert [sequence for _, sequence, _ in earliest] == list(range(10, 20))
         assert latest == []
+
+    def test_expired_events_that_were_handled_before_are_no_loss(self, tmp_path: Path) -> None:
+        asyncio.run(_expired(tmp_path))
+        options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
+
+        some = read(options, Range("0", 0, 20, replayed_to=15))
+        none = read(options, Range("0", 0, 5, replayed_to=15))
+        with pytest.raises(PositionInvalid):
+            read(options, Range("0", 0, 20, replayed_to=8))
+
+        assert [sequence for _, sequence, _ in some] == list(range(10, 20))
+        assert none == []
 
     def test_a_link_of_a_hub_that_was_created_anew_reads_nothing_of_it(self, tmp_path: Path) -> None:
         asyncio.run(_fill(tmp_path, [100], b""))
@@ -291,7 +315,7 @@ def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         before = dict(reader._links._waiting)
         receiver = await fresh(reader)
         if not before:
-            opened.append(reader._wanted.partition)
+            opened.append(reader.wanted.partition)
         return receiver
 
     monkeypatch.setattr(worker._RangeReader, "_open", counted)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
+    BooleanType,
     LongType,
     MapType,
     StringType,
@@ -34,11 +36,18 @@ SOURCE_SCHEMA: Final = StructType(
 )
 """``publisher`` and ``systemProperties`` are always null: they are there so that existing jobs find their columns."""
 
+REPLAYED: Final = "replayed"
+"""The column that a stream with a lookback has as well: whether the event was handled before the query started."""
 
-def require_schema(schema: StructType) -> None:
+LOOKBACK_SCHEMA: Final = StructType([*SOURCE_SCHEMA, StructField(REPLAYED, BooleanType())])
+
+
+def require_schema(schema: StructType, columns: StructType = SOURCE_SCHEMA) -> None:
     """Refuses a schema of the user's own that is not a choice of the source's columns."""
-    known = {field.name: field.dataType for field in SOURCE_SCHEMA}
+    known = {field.name: field.dataType for field in columns}
     for field in schema:
+        if field.name == REPLAYED and REPLAYED not in known:
+            raise ConfigError(f'the column {REPLAYED} is there in streams with a lookback: .option("lookback", "24h")')
         if field.name not in known:
             raise ConfigError(f"there is no column {field.name!r}: the columns are {', '.join(known)}")
         if field.dataType != known[field.name]:
@@ -52,11 +61,21 @@ class Layout:
     def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
 
-    def arranged(self, batch: EventBatch) -> pa.RecordBatch:
-        """The events with the promised columns, in their order and with their very types."""
+    def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:
+        """The events with the promised columns, in their order and with their very types.
+
+        Those before ``replayed_to`` are told to be replayed, where that is among the columns.
+        """
         events = batch.arrow
         columns = [
             events.column(field.name) if field.name in events.schema.names else pa.nulls(len(events), field.type)
             for field in self.schema
         ]
+        if (place := self.schema.get_field_index(REPLAYED)) >= 0:
+            columns[place] = _replayed(events, replayed_to)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _replayed(events: pa.RecordBatch, replayed_to: int) -> pa.BooleanArray:
+    sequences = events.column("sequenceNumber").to_numpy()
+    return pa.array(np.less(sequences, replayed_to))

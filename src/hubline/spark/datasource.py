@@ -18,7 +18,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from hubline.spark.columns import SOURCE_SCHEMA, require_schema
+from hubline.errors import ConfigError
+from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
 from hubline.spark.options import Options, parse_options
 
 # Spark plans a batch read in a worker of this module if filters may be pushed down, and only then.
@@ -43,11 +44,15 @@ class EventHubs(DataSource):
         return "eventhubs"
 
     def schema(self) -> StructType:
-        return SOURCE_SCHEMA
+        return SOURCE_SCHEMA if self.parsed.lookback_seconds is None else LOOKBACK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from hubline.spark.batch import BatchReader, PushdownReader
 
+        if self.parsed.lookback_seconds is not None:
+            raise ConfigError(
+                'the option lookback is for streams: .option("start", "time:-24h") reads the last 24 hours'
+            )
         require_schema(schema)
         # A reader that takes filters fails where Spark may not push them down, and that is Spark's default.
         return (PushdownReader if _PUSHDOWN_WORKER in sys.modules else BatchReader)(self.parsed, schema)

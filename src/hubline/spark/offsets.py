@@ -7,7 +7,8 @@
 
 An offset tells its batch by itself, without the one before it: what a partition did between two batches (lost,
 regained, moved on by another application) does not change what a replay reads. ``from`` is the first sequence
-number that is read, ``to`` the first that is not. Spark compares offsets as JSON text, so that their order is fixed.
+number that is read, ``to`` the first that is not; what lies before ``replayed_to``, if that is there, was handled
+before the query started, and is read again. Spark compares offsets as JSON text, so that their order is fixed.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ HUB_KEY: Final = "@hub"
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Events of one partition: from sequence number ``start`` up to ``end``, which is not among them."""
+    """Events of one partition: from sequence number ``start`` up to ``end``, which is not among them.
+
+    Those before ``replayed_to`` were handled earlier, and are read again.
+    """
 
     partition: str
     start: int
     end: int
+    replayed_to: int = 0
 
     @property
     def count(self) -> int:
@@ -46,12 +51,21 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a batch reads of one partition, and under which epoch it is owned."""
+    """What a batch reads of one partition, and under which epoch it is owned.
+
+    What lies before ``replayed_to`` was handled earlier, and is read again: it moves no checkpoint.
+    """
 
     start: int
     end: int
     epoch: int = 0
     gap: Gap | None = None
+    replayed_to: int = 0
+
+    @property
+    def new_start(self) -> int:
+        """The first event that was not handled before; ``end`` if there is none."""
+        return min(max(self.start, self.replayed_to), self.end)
 
     @classmethod
     def at(cls, sequence: int, *, epoch: int = 0) -> Entry:
@@ -95,8 +109,8 @@ class StreamOffset:
     def ranges(self, before: StreamOffset) -> list[Range]:
         """What the batch reads that ends here, in order of partitions; ``before`` counts for the JVM connector's."""
         ranges = (
-            Range(partition, self._start(partition, before), self.entries[partition].end)
-            for partition in in_order(self.entries)
+            Range(partition, self._start(partition, before), entry.end, entry.replayed_to)
+            for partition, entry in ((partition, self.entries[partition]) for partition in in_order(self.entries))
         )
         return [found for found in ranges if found.count > 0]
 
@@ -130,6 +144,8 @@ def _entry_json(entry: Entry) -> dict[str, object]:
     value: dict[str, object] = {"from": entry.start, "to": entry.end, "epoch": entry.epoch}
     if entry.gap is not None:
         value["gap"] = {"reason": entry.gap.reason, "next": entry.gap.next_sequence}
+    if entry.replayed_to > entry.start:
+        value["replayed_to"] = entry.replayed_to
     return value
 
 
@@ -137,10 +153,11 @@ def _entry(value: object) -> Entry:
     if not isinstance(value, dict):
         raise _foreign()
     start, end, epoch = (value.get(name) for name in ("from", "to", "epoch"))
-    if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end):
+    replayed_to = value.get("replayed_to", 0)
+    if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end and _is_count(replayed_to)):
         raise _foreign()
     # The gap is told once, by the offset of the batch that jumped it.
-    return Entry(start, end, epoch)
+    return Entry(start, end, epoch, replayed_to=replayed_to)
 
 
 def _from_connector(value: Mapping[str, object]) -> StreamOffset:

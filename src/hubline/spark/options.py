@@ -53,6 +53,7 @@ SOURCE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "outage": ("eventhubs.operationTimeout",),
     "store": (),
     "ownership": (),
+    "lookback": (),
     "owner": (),
     "lease": (),
     "interval": (),
@@ -114,7 +115,8 @@ class Options:
 
     ``start`` is None where nothing was said: a batch then starts at the beginning, and a stream refuses to start,
     or starts at the end if its options are the JVM connector's. ``strategy`` is how partitions are shared by those who
-    use the same store; ``reads_all`` shares nothing.
+    use the same store; ``reads_all`` shares nothing. ``lookback_seconds`` is how much of what was handled before a
+    stream reads again when it starts.
     """
 
     hub: HubAddress
@@ -132,6 +134,7 @@ class Options:
     store: StoreAddress | None = None
     strategy: Strategy | None = None
     reads_all: bool = False
+    lookback_seconds: float | None = None
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
 
@@ -177,6 +180,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         store=store,
         strategy=strategy,
         reads_all=ownership == "all",
+        lookback_seconds=taken.get("lookback", _seconds, None),
         owner_id=taken.get("owner", validate_owner_id, None),
         lease=_lease(taken),
     )
@@ -184,6 +188,11 @@ def parse_options(given: Mapping[str, str]) -> Options:
 
 def _require_no_sharing(taken: _Given, strategy: Strategy | None) -> None:
     """Refuses what would have no effect, for whoever wrote it thinks that it has one."""
+    if taken.has("lookback"):
+        raise ConfigError(
+            "the option lookback needs a store, which knows what was handled before: add for instance "
+            '.option("store", "postgresql://...")'
+        )
     sharing = [name for name in ("owner", "lease", "interval") if taken.has(name)]
     if strategy is not None:
         sharing.insert(0, "ownership")

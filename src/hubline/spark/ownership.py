@@ -19,12 +19,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from hubline.balance import Plan, Snapshot, Strategy
 from hubline.errors import Fenced, HublineError, PositionInvalid
-from hubline.model import Checkpoint, GroupKey, Ownership, Position, StartPositions
+from hubline.model import Checkpoint, GroupKey, Ownership, Position, PositionKind, StartPositions
 from hubline.ports import CheckpointStore
 from hubline.processor.control import bounded
 from hubline.processor.dispatch import Dispatcher
@@ -44,13 +45,15 @@ STOP_SECONDS_MAX: Final = 10.0
 class Owned:
     """A partition that the query holds.
 
-    ``next_sequence`` is where it stood when it was opened: None while that is being found out. ``done_next`` is where
-    it stands now, ``checkpointed_next`` what the store knows of it. ``known_offset`` is the offset of the event before
-    a sequence number: where a batch ends with the newest event, it need not be looked up.
+    ``next_sequence`` is where it stood when it was opened: None while that is being found out. ``lookback_next`` is the
+    first event to replay. ``done_next`` is where it stands now, ``checkpointed_next`` what the store knows of it: while
+    a replay lasts, that is ahead. ``known_offset`` is the offset of the event before a sequence number: where a batch
+    ends with the newest event, it need not be looked up.
     """
 
     ownership: Ownership
     next_sequence: int | None = None
+    lookback_next: int = 0
     done_next: int = 0
     checkpointed_next: int = 0
     known_offset: tuple[int, str] | None = None
@@ -67,19 +70,25 @@ class Owned:
         """Whether the store lags behind."""
         return self.checkpointed_next < self.done_next
 
-    def place(self, entry: Entry | None) -> Entry | None:
+    def place(self, entry: Entry | None, *, seen_next: int = 0) -> Entry | None:
         """Where the next batch starts, given what the last one did; None while that is not known.
 
         A range of the epoch before this one counts as well: nobody has had the partition since, for whoever takes it,
-        or resets its checkpoint, raises the epoch. With any other, the store tells how far it came.
+        or resets its checkpoint, raises the epoch. With any other, the store tells how far it came. The query has read
+        the events before ``seen_next`` already: they are not replayed to it.
         """
         if self.next_sequence is None:
             return None
         if entry is not None and entry.epoch == self.epoch:
-            return Entry.at(entry.end, epoch=self.epoch)
+            return self._at(entry.end, self.next_sequence)
         if entry is not None and entry.epoch + 1 == self.epoch and entry.end > self.next_sequence:
-            return Entry.at(entry.end, epoch=self.epoch)
-        return Entry(self.next_sequence, self.next_sequence, self.epoch, self.gap)
+            return self._at(entry.end, self.next_sequence)
+        start = min(self.next_sequence, max(self.lookback_next, seen_next))
+        return replace(self._at(start, self.next_sequence), gap=self.gap)
+
+    def _at(self, sequence: int, next_sequence: int) -> Entry:
+        is_replayed = sequence < next_sequence
+        return Entry(sequence, sequence, self.epoch, replayed_to=next_sequence if is_replayed else 0)
 
 
 class Settling:
@@ -109,6 +118,7 @@ class Membership:
     strategy: Strategy
     lease: LeaseOptions
     start: StartPositions
+    lookback_seconds: float | None = None
 
 
 Jump = Callable[[PositionInvalid], int]
@@ -126,11 +136,14 @@ class Share:
         *,
         partitions: Callable[[], tuple[str, ...]],
         jump: Jump,
+        now: Callable[[], float],
     ) -> None:
         self._store = store
         self._places = places
         self._membership = membership
         self._jump = jump
+        self._now = now
+        self._seen_next: dict[str, int] = {}
         self._known_at_start = frozenset(partitions())
         self._owned: dict[str, Owned] = {}
         self._in_flight: frozenset[str] = frozenset()
@@ -196,9 +209,10 @@ class Share:
         Returns where the partitions stand that the next batch may read.
         """
         self._in_flight = frozenset()
+        self._seen_next.update({partition: entry.end for partition, entry in start.entries.items()})
         places = {}
         for partition, owned in self._owned.items():
-            place = owned.place(start.entries.get(partition))
+            place = owned.place(start.entries.get(partition), seen_next=self._seen_next.get(partition, 0))
             if place is not None and self._dispatcher.is_current(partition, owned.epoch):
                 places[partition] = place
                 owned.done_next = place.end
@@ -313,8 +327,17 @@ class Share:
             place = await self._first_place(owned)
         else:
             place = await self._place_after(owned, checkpoint)
+        owned.lookback_next = await self._lookback_place(key.partition, place)
         owned.next_sequence = owned.done_next = owned.checkpointed_next = place
-        log.info("opened partition=%s epoch=%d next=%d", key.partition, owned.epoch, place)
+        log.info("opened partition=%s epoch=%d next=%d from=%d", key.partition, owned.epoch, place, owned.lookback_next)
+
+    async def _lookback_place(self, partition: str, place: int) -> int:
+        """The first event of the last so many hours; the place itself if nothing before it is to be replayed."""
+        lookback_seconds = self._membership.lookback_seconds
+        if lookback_seconds is None:
+            return place
+        first = Position.enqueued(_ago(self._now(), lookback_seconds), inclusive=True)
+        return min(place, await self._places.start(partition, first))
 
     async def _place_after(self, owned: Owned, checkpoint: Checkpoint) -> int:
         partition = owned.ownership.key.partition
@@ -335,15 +358,30 @@ class Share:
         except PositionInvalid as error:
             owned.gap = Gap(error.reason, 0)
             return self._jump(error)
-        if start == Position.latest():
-            await self._write_down_the_end(owned, place)
+        if start == Position.latest() or (start.kind is PositionKind.ENQUEUED and self._looks_back):
+            await self._write_down(owned, place)
         return place
 
-    async def _write_down_the_end(self, owned: Owned, place: int) -> None:
-        """After a crash before the first batch, "the end" would be further on."""
+    @property
+    def _looks_back(self) -> bool:
+        return self._membership.lookback_seconds is not None
+
+    async def _write_down(self, owned: Owned, place: int) -> None:
+        """After a crash before the first batch, "the end" would be further on, and so would be "an hour ago".
+
+        A replay makes that a long time, and what lies between would pass for handled.
+        """
         key = owned.ownership.key
         if place == 0:
             await self._update(Checkpoint.before_first(key), owned.epoch)
-        else:
+            return
+        try:
             offset = await self._places.offset_of(key.partition, place - 1)
-            await self._update(Checkpoint(key, offset, place - 1), owned.epoch)
+        except PositionInvalid:  # removed by now, and its offset with it
+            offset = ""
+        await self._update(Checkpoint(key, offset, place - 1), owned.epoch)
+
+
+def _ago(now: float, seconds: float) -> datetime:
+    """So long before now, or as long ago as times go."""
+    return datetime.fromtimestamp(max(now - seconds, 0.0), UTC)

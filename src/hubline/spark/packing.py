@@ -46,4 +46,4 @@ def _split(whole: Range, split_events: int | None) -> list[Range]:
         return [whole]
     parts = -(-whole.count // split_events)
     edges = [whole.start + whole.count * number // parts for number in range(parts + 1)]
-    return [Range(whole.partition, start, end) for start, end in itertools.pairwise(edges)]
+    return [Range(whole.partition, start, end, whole.replayed_to) for start, end in itertools.pairwise(edges)]

@@ -14,7 +14,9 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from hubline.balance import Fixed, Greedy
@@ -100,11 +102,14 @@ async def _planning(options: Options) -> Planning:
 class Planning:
     """The same, on the loop."""
 
-    def __init__(self, options: Options, hub: Hub, store: CheckpointStore | None) -> None:
+    def __init__(
+        self, options: Options, hub: Hub, store: CheckpointStore | None, *, now: Callable[[], float] = time.time
+    ) -> None:
         self._options = options
         self._start_positions = options.stream_start
         self._hub = hub
         self._store = store
+        self._now = now
         self._places = Places(hub, group=options.group, seconds_max=options.timeout_seconds)
         self._watch = Watch(self._places, outage_seconds=options.outage_seconds)
         self._share: Share | None = None
@@ -122,6 +127,7 @@ class Planning:
                 self._membership(),
                 partitions=lambda: self._watch.partition_ids,
                 jump=self._jump,
+                now=self._now,
             )
             await share.start()
             self._share = share
@@ -143,6 +149,7 @@ class Planning:
             strategy=options.strategy or everything,
             lease=options.lease,
             start=self._start_positions,
+            lookback_seconds=options.lookback_seconds,
         )
 
     @property
@@ -173,7 +180,7 @@ class Planning:
             return start
         self._turn += 1
         entries = {
-            partition: Entry(place.end, place.end + allotted.get(partition, 0), place.epoch, place.gap)
+            partition: replace(place, start=place.end, end=place.end + allotted.get(partition, 0))
             for partition, place in places.items()
         }
         self._note_offsets(entries, there)
@@ -221,7 +228,19 @@ class Planning:
             }
             self._require_known(start, places)
         is_foreign = start.created not in ("", self._created)
-        return {p: self._valid(place, there[p], is_foreign and p in start.entries) for p, place in places.items()}
+        return {
+            partition: self._valid(
+                place, await self._there(place, there[partition]), is_foreign and partition in start.entries
+            )
+            for partition, place in places.items()
+        }
+
+    async def _there(self, place: Entry, seen: PartitionProperties) -> PartitionProperties:
+        """What the partition holds. What was seen a moment ago does not tell whether a place is after the end: that
+        was looked up since, and events have come in between."""
+        if place.end <= seen.last_sequence + 1:
+            return seen
+        return await self._patiently(lambda: self._places.described(seen.partition))
 
     def _require_known(self, start: StreamOffset, places: Mapping[str, Entry]) -> None:
         for partition in start.entries.keys() - places.keys():
@@ -229,6 +248,10 @@ class Planning:
 
     def _valid(self, place: Entry, there: PartitionProperties, is_foreign: bool) -> Entry:
         """The place, or the one to go on with instead, and the gap between them."""
+        if place.end < min(there.begin_sequence, place.replayed_to):
+            # What is to be replayed was handled before it went: nothing is lost.
+            kept = min(there.begin_sequence, place.replayed_to)
+            place = replace(place, start=kept, end=kept)
         reason = None
         if is_foreign:
             reason = "foreign"

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from hubline.spark.batch import RangesInput
-from hubline.spark.columns import Layout, require_schema
+from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout, require_schema
 from hubline.spark.offsets import StreamOffset
 from hubline.spark.options import Options
 from hubline.spark.packing import pack
@@ -77,7 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _started(self) -> Planner:
         if self._planner is None:
-            require_schema(self._schema)
+            has_lookback = self._options.lookback_seconds is not None
+            require_schema(self._schema, LOOKBACK_SCHEMA if has_lookback else SOURCE_SCHEMA)
             exit_on_sigterm()
             self._planner = Planner(self._options)
         return self._planner

@@ -160,7 +160,7 @@ async def _read(options: Options, ranges: Sequence[Range], layout: Layout, feed:
                 for ahead in readers[number : number + AHEAD_RANGES_MAX]:
                     ahead.open_ahead()
                 async for batch in reader.batches():
-                    await feed.put(layout.arranged(batch))
+                    await feed.put(layout.arranged(batch, replayed_to=reader.wanted.replayed_to))
                 reader.keep_link()
             feed.end()
         except Exception as error:  # noqa: BLE001 - raised in the task's thread
@@ -184,7 +184,7 @@ class _RangeReader:
         self._links = links
         self._hub = hub
         self._options = options
-        self._wanted = wanted
+        self.wanted = wanted
         self._next_sequence = wanted.start
         self._opening: asyncio.Task[Receiver] | None = None
         self._is_beyond = False  # whether the receiver has given out events after the range
@@ -197,14 +197,14 @@ class _RangeReader:
         """The events, in order. A hub that cannot be reached is tried again while its timeout lasts."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.timeout_seconds
-        while self._next_sequence < self._wanted.end:
+        while self._next_sequence < self.wanted.end:
             try:
                 batch = await self._receive()
             except (HubUnavailable, ReaderStolen) as error:
                 await self.close()
                 if loop.time() >= deadline:
                     raise
-                log.warning("range_retried partition=%s next=%d %s", self._wanted.partition, self._next_sequence, error)
+                log.warning("range_retried partition=%s next=%d %s", self.wanted.partition, self._next_sequence, error)
                 await asyncio.sleep(RETRY_SECONDS)
             except PositionInvalid as error:
                 await self.close()
@@ -231,31 +231,31 @@ class _RangeReader:
         assert self._opening is not None  # noqa: S101 - it was just made
         receiver = await self._opening
         if isinstance(receiver, ReadsTo):
-            receiver.read_to(self._wanted.end)
-        left_count = self._wanted.end - self._next_sequence
+            receiver.read_to(self.wanted.end)
+        left_count = self.wanted.end - self._next_sequence
         batch = await receiver.receive(count_max=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
         if not len(batch):
             raise await self._explained_silence()
-        if batch.last_sequence >= self._wanted.end:
+        if batch.last_sequence >= self.wanted.end:
             # Sequence numbers may have holes, where a hub is compacted: then fewer events fill the range.
             sequences = batch.arrow.column("sequenceNumber").to_numpy()
-            batch = batch.slice(0, int(np.searchsorted(sequences, self._wanted.end)))
+            batch = batch.slice(0, int(np.searchsorted(sequences, self.wanted.end)))
             self._is_beyond = True
-        self._next_sequence = self._wanted.end if self._is_beyond else batch.last_sequence + 1
+        self._next_sequence = self.wanted.end if self._is_beyond else batch.last_sequence + 1
         return batch
 
     async def _open(self) -> Receiver:
         kept = self._links.take(self._key, self._next_sequence)
         if kept is not None:
             return kept
-        partition = self._wanted.partition
+        partition = self.wanted.partition
         position = Position.sequence(self._next_sequence, inclusive=True)
         opening = self._hub.open_receiver(partition, group=self._options.group, position=position)
         return await asked(self._options.timeout_seconds, opening, what=f"open partition {partition}")
 
     @property
     def _key(self) -> LinkKey:
-        return self._options.hub, self._options.group, self._wanted.partition
+        return self._options.hub, self._options.group, self.wanted.partition
 
     @property
     def _silence_seconds(self) -> float:
@@ -263,11 +263,11 @@ class _RangeReader:
 
     async def _explained_silence(self) -> HubError:
         """The events of a range are there. If none come, it is the hub that changed, or the link that is dead."""
-        partition = self._wanted.partition
+        partition = self.wanted.partition
         there = await described(self._hub, partition, seconds_max=self._options.timeout_seconds)
-        if self._wanted.end > there.last_sequence + 1:
+        if self.wanted.end > there.last_sequence + 1:
             places = Places(self._hub, group=self._options.group, seconds_max=self._options.timeout_seconds)
-            return places.invalid("beyond", Position.sequence(self._wanted.end - 1, inclusive=True), there)
+            return places.invalid("beyond", Position.sequence(self.wanted.end - 1, inclusive=True), there)
         return HubUnavailable(
             f"partition {partition} of hub {self._hub.name} has sent nothing from {self._next_sequence} on for "
             f"{self._silence_seconds:g} s, though it holds events up to {there.last_sequence}",
@@ -277,10 +277,13 @@ class _RangeReader:
 
     def _after_gap(self, error: PositionInvalid) -> int:
         """Where to go on, as the user chose. The planner could not know: the events went since it looked."""
+        if error.reason == "expired" and self._next_sequence < self.wanted.replayed_to:
+            # Handled before it went: nothing is lost. Should newer ones be gone as well, the next try finds that out.
+            return min(error.begin_sequence, self.wanted.replayed_to, self.wanted.end)
         choice = self._options.on_invalid_position
         if choice is InvalidPositionChoice.FAIL:
             raise error
         log.error("gap partition=%s next=%d %s choice=%s", error.partition, self._next_sequence, error.reason, choice)
         if choice is InvalidPositionChoice.EARLIEST and self._next_sequence < error.begin_sequence:
-            return min(error.begin_sequence, self._wanted.end)
-        return self._wanted.end
+            return min(error.begin_sequence, self.wanted.end)
+        return self.wanted.end
