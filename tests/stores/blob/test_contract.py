@@ -40,6 +40,8 @@ class BlobFactory(StoreFactory):
 class TestBlobStore(BlobFactory, CheckpointStoreContract):
     """Every ownership blob is written at every renewal."""
 
+    partition_count = 64  # as many as in a hub, as it is by default
+
     def open_store(self) -> BlobStore:
         return blob_store(self.container, refresh_seconds=0)
 
@@ -58,6 +60,7 @@ class TestLeasedBlobStore(BlobFactory, OwnershipContract, MembershipContract, Ch
     """With the service's own leases: a lease that runs is taken by nobody, and nobody is asked to hand over."""
 
     renewal_is_a_write = False
+    partition_count = 64  # nobody fixes more
 
     def open_store(self) -> LeasedBlobStore:
         return leased_store(self.container, lease="60s")

@@ -43,9 +43,10 @@ TICK_SECONDS = 0.02
 class StoreFactory(ABC):
     """Where the stores under test come from.
 
-    ``round_count`` is how often a race is run: fewer for a store whose calls take long. ``renewal_is_a_write`` says
-    whether each renewal changes the version of each record, so that a claim of what was listed before is lost. Where it
-    does not, a renewal proves that the record is still its owner's, and makes it young.
+    ``round_count`` is how often a race is run, and ``partition_count`` how many partitions "many" are: fewer for a
+    store whose calls take long. ``renewal_is_a_write`` says whether each renewal changes the version of each record, so
+    that a claim of what was listed before is lost. Where it does not, a renewal proves that the record is still its
+    owner's, and makes it young.
 
     Most stores leave it to the caller to judge whether a lease has run out, and give a partition to whoever claims it
     under its current version. One that keeps leases itself does so only once the lease has lapsed: its factory makes
@@ -53,6 +54,7 @@ class StoreFactory(ABC):
     """
 
     round_count = 12
+    partition_count = 1024
     renewal_is_a_write = True
 
     @abstractmethod
@@ -256,7 +258,7 @@ class OwnershipContract(StoreFactory):
 
     @scenario
     async def test_many_partitions_are_claimed_renewed_and_listed_at_once(self, store: CheckpointStore) -> None:
-        keys = [GROUP.partition(str(number)) for number in range(1024)]
+        keys = [GROUP.partition(str(number)) for number in range(self.partition_count)]
 
         claimed = await store.claim_ownership([Ownership(key, "a", epoch=1) for key in keys])
         renewed = await store.renew_ownership(GROUP, Member("a"), claimed)
