@@ -6,8 +6,9 @@ STAMP := $(VENV)/.installed
 SEEDS ?= 1000
 KILLS ?= 1000
 RESTARTS ?= 50
+EVENTS ?= 1000000
 
-.PHONY: help setup demo test check unit bench simulate chaos clean
+.PHONY: help setup demo test check unit bench nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +42,9 @@ test: check unit ## everything CI runs
 
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks
+
+nexmark: $(STAMP) ## Nexmark's queries over a hub, checked against a batch run: make nexmark EVENTS=1000000
+	@$(BIN)/python -m benchmarks.nexmark --events $(EVENTS)
 
 simulate: $(STAMP) ## the seeded simulator: make simulate SEEDS=1000 [FIRST=0]
 	@$(BIN)/python -m hubline.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
