@@ -368,3 +368,77 @@ def test_a_damaged_checkpoint_blob_is_found(cli: Cli, hub: str, shared: Group, b
     put(blobs, f"{place}/checkpoint/0", offset="", sequencenumber="")
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
     assert list(found["checkpoint.damaged"]["partitions"]) == ["0"]
+
+
+# Fixed leases ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fixed(hub: str, container: str) -> Group:
+    """The same group with leases of the service's own."""
+    opened, address = open_hub(hub), f"{container}?lease=15s"
+    return Group(address, open_store(address), GroupKey(opened.namespace, opened.name, "billing"))
+
+
+def claimed(group: Group, owner_id: str, partitions: str = "0123") -> None:
+    claims = [Ownership(group.key.partition(name), owner_id, epoch=1) for name in partitions]
+    run(group, group.store.renew_ownership(group.key, Member(owner_id), []), group.store.claim_ownership(claims))
+
+
+def test_status_shows_who_holds_fixed_leases(cli: Cli, hub: str, fixed: Group) -> None:
+    claimed(fixed, "a", "01")
+    (shown,) = cli("status", hub, *fixed.args, "--json").json_lines
+    assert [each["owner"] for each in shown["partitions"]] == ["a", "a", None, None]
+    assert [each["owner"] for each in shown["members"]] == ["a"]
+
+
+def copied(cli: Cli, hub: str, source: Group, target: Group, *flags: str) -> dict[str, str]:
+    places = ("--from", source.store_address, "--to", target.store_address, "--group", "billing")
+    return steps(cli("checkpoints", "copy", hub, *places, "--yes", "--json", *flags))
+
+
+def test_progress_goes_to_fixed_leases_and_back(cli: Cli, hub: str, shared: Group, fixed: Group) -> None:
+    keys = [shared.key.partition(name) for name in "01"]
+    run(shared, *(shared.store.reset_checkpoint(key, Checkpoint(key, "640", 7)) for key in keys))
+    assert copied(cli, hub, shared, fixed) == {"0": "set", "1": "set"}
+    assert copied(cli, hub, shared, fixed) == {"0": "same", "1": "same"}
+    run(fixed, fixed.store.reset_checkpoint(keys[0], Checkpoint(keys[0], "730", 8)))
+    assert copied(cli, hub, fixed, shared) == {"0": "forward", "1": "same"}
+
+
+def test_copying_leaves_a_partition_whose_lease_runs_alone(cli: Cli, hub: str, shared: Group, fixed: Group) -> None:
+    key = shared.key.partition("0")
+    run(shared, shared.store.reset_checkpoint(key, Checkpoint(key, "640", 7)))
+    claimed(fixed, "a", "0")
+    assert copied(cli, hub, shared, fixed) == {"0": "owned"}
+    assert copied(cli, hub, shared, fixed, "--overwrite") == {"0": "set"}
+
+
+def test_fixed_leases_that_are_well(cli: Cli, hub: str, fixed: Group) -> None:
+    claimed(fixed, "a")
+    result = cli("doctor", hub, *fixed.args, "--json")
+    assert result.code == 0, result.out
+    found = by_code(result)
+    assert "a lease of 15 s" in found["interval.ok"]["what"]
+    assert {"blob.settings", "blob.layout", "store.ok", "store.clock", "group.members"} <= set(found)
+    assert "blob.kinds" not in found
+
+
+def test_processors_that_count_on_another_lease_are_found(cli: Cli, hub: str, fixed: Group) -> None:
+    found = by_code(cli("doctor", hub, *fixed.args, "--lease", "30s", "--json"))
+    assert found["interval.fixed-lease"]["severity"] == "error"
+
+
+def test_a_group_that_is_kept_both_ways_is_found(cli: Cli, hub: str, shared: Group, fixed: Group) -> None:
+    key = shared.key.partition("0")
+    run(shared, shared.store.reset_checkpoint(key, Checkpoint(key, "640", 7)))
+    claimed(fixed, "a")
+    assert by_code(cli("doctor", hub, *fixed.args, "--json"))["blob.kinds"]["severity"] == "note"
+    rival = by_code(cli("doctor", hub, *shared.args, "--json"))["blob.kinds"]
+    assert (rival["severity"], rival["where"]) == ("error", "a")
+
+
+def test_old_blobs_are_not_migrated_to_fixed_leases(cli: Cli, fixed: Group) -> None:
+    result = cli("checkpoints", "migrate", fixed.store_address)
+    assert result.code == ExitCode.USAGE
+    assert "leave ?lease= out" in result.err

@@ -17,7 +17,7 @@ from hubline.config import validate_partition_id
 from hubline.errors import ConfigError
 from hubline.model import Checkpoint, GroupKey, PartitionKey
 from hubline.stores.blob import Blob, Container
-from hubline.stores.blob.layout import OWN_PREFIX
+from hubline.stores.blob.layout import FIXED_PREFIX, OWN_PREFIX
 from hubline.stores.blob.records import OWNER, Damage, read_checkpoint
 
 # A lease is about 300 bytes: what is larger is something else, and is not read.
@@ -45,7 +45,7 @@ def sort_out(blobs: Iterable[Blob]) -> OldBlobs:
     """The old ones among the blobs of a container, by their names."""
     old = OldBlobs()
     for blob in blobs:
-        if blob.name.startswith(OWN_PREFIX):
+        if blob.name.startswith((OWN_PREFIX, FIXED_PREFIX)):
             continue
         # From the right: the namespace of a local hub is a path.
         match blob.name.rsplit("/", 4):
@@ -109,13 +109,16 @@ class OldPartition:
     damage: str | None
 
 
-def groups_in(blobs: Iterable[Blob]) -> set[GroupKey]:
-    """The groups that have owners or checkpoints there, in lower case."""
+def groups_in(blobs: Iterable[Blob], *, fixed: bool = False) -> set[GroupKey]:
+    """The groups that have owners or checkpoints there, in lower case: those of fixed leases, or all others."""
+    kinds = ("lease",) if fixed else ("checkpoint", "ownership")
     groups: set[GroupKey] = set()
     for blob in blobs:
-        match blob.name.rsplit("/", 4):
-            case [namespace, hub, group, "checkpoint" | "ownership", partition]:
-                if not blob.name.startswith(OWN_PREFIX) and (key := _key(namespace, hub, group, partition)):
+        if blob.name.startswith(OWN_PREFIX) or blob.name.startswith(FIXED_PREFIX) != fixed:
+            continue
+        match blob.name.removeprefix(FIXED_PREFIX).rsplit("/", 4):
+            case [namespace, hub, group, kind, partition] if kind in kinds:
+                if key := _key(namespace, hub, group, partition):
                     groups.add(key.group_key)
     return groups
 

@@ -36,7 +36,14 @@ def doctor(
     hub: HubArgument,
     store: StoreOption,
     group: GroupOption = DEFAULT_GROUP,
-    lease: Annotated[str, option("--lease", "The lease that the processors are started with.", metavar="TIME")] = "30s",
+    lease: Annotated[
+        str | None,
+        option(
+            "--lease",
+            "The lease that the processors are started with. Default: 30s, or what the store's address says.",
+            metavar="TIME",
+        ),
+    ] = None,
     renew: Annotated[
         str | None, option("--renew", "How often they renew it. Default: a third of the lease.", metavar="TIME")
     ] = None,
@@ -70,7 +77,7 @@ def doctor(
         hub=hub,
         store=store,
         group=validate_group_name(group),
-        lease_seconds=parse_duration(lease).total_seconds(),
+        lease_seconds=parse_duration(lease).total_seconds() if lease else None,
         renew_seconds=parse_duration(renew).total_seconds() if renew else 0.0,
         grace_seconds=parse_duration(grace).total_seconds() if grace else 0.0,
         sdk_lease_seconds=parse_duration(sdk_lease).total_seconds(),

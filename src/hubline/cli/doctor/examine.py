@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
@@ -15,27 +15,36 @@ from hubline.cli.copying import LIVING_SECONDS
 from hubline.cli.doctor.blobs import (
     BlobSettings,
     ContainerFacts,
+    check_kinds,
     check_neighbours,
     check_old_blobs,
     check_settings,
+    owners_of,
     soft_delete_days,
 )
 from hubline.cli.doctor.checkpoints import check_checkpoints, check_damage
 from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
 from hubline.cli.doctor.findings import Finding, error, note, ok, warning
 from hubline.cli.doctor.group import check_group
-from hubline.cli.doctor.intervals import check_clock, check_hub_clock, check_lease, check_sdk_intervals, check_speed
+from hubline.cli.doctor.intervals import (
+    check_clock,
+    check_fixed_lease,
+    check_hub_clock,
+    check_lease,
+    check_sdk_intervals,
+    check_speed,
+)
 from hubline.cli.lag import peek
 from hubline.cli.oldblobs import find_old, groups_in
 from hubline.cli.session import LOOKING_GROUP, together
 from hubline.cli.show import counted
-from hubline.config import MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
+from hubline.config import BlobAddress, MemoryAddress, SqliteAddress, StoreAddress, parse_hub, parse_store
 from hubline.connect import open_hub, open_store
 from hubline.model import Checkpoint, GroupKey, GroupState, PartitionProperties, Position
-from hubline.ports import CheckpointStore, Examinable, Hub, shares_with_sdks
+from hubline.ports import CheckpointStore, Examinable, Hub, LeasedStore, shares_with_sdks
 from hubline.processor.options import LeaseOptions
-from hubline.stores.blob import BlobStore, Container
-from hubline.stores.blob.layout import group_prefix
+from hubline.stores.blob import BlobStore, Container, LeasedBlobStore
+from hubline.stores.blob.layout import fixed_prefix, group_prefix
 
 Result = TypeVar("Result")
 
@@ -48,12 +57,13 @@ UNKNOWN: Final = GroupKey("unknown", "unknown", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to examine. ``seconds_max`` bounds each question."""
+    """What to examine. ``seconds_max`` bounds each question. Without a ``lease_seconds`` it is that of the store's
+    address, or the processors' default."""
 
     hub: str
     store: str
     group: str
-    lease_seconds: float
+    lease_seconds: float | None
     renew_seconds: float
     grace_seconds: float
     sdk_lease_seconds: float
@@ -79,7 +89,10 @@ class _Visit:
     async def examine_all(self) -> None:
         order = self._order
         lease, judged = check_lease(
-            order.lease_seconds, order.renew_seconds, order.grace_seconds, order.sdk_lease_seconds
+            order.lease_seconds or _fixed_lease_seconds(order.store) or LeaseOptions().lease_seconds,
+            order.renew_seconds,
+            order.grace_seconds,
+            order.sdk_lease_seconds,
         )
         self.findings += judged
         async with self._opened_hub() as hub:
@@ -208,8 +221,10 @@ class _Visit:
         await self._ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
         if shares_with_sdks(store):
             facts = replace(facts, sdk_owners=_sdk_owners(facts.state, lease))
-        if isinstance(store, BlobStore):
+        if isinstance(store, BlobStore | LeasedBlobStore):
             await self._examine_blobs(store, group)
+        if isinstance(store, LeasedStore):
+            self.findings += check_fixed_lease(lease, store.lease_seconds)
         if isinstance(store, Examinable):
             facts = await self._look_into(store, facts)
         self.findings += check_speed(lease, facts)
@@ -225,14 +240,18 @@ class _Visit:
         self.findings += check_clock(clock, sdk_members=bool(facts.sdk_owners))
         return replace(facts, damaged_checkpoints=examined.damaged)
 
-    async def _examine_blobs(self, store: BlobStore, group: GroupKey) -> None:
-        settings = await self._wonder("blob.settings", "the account's settings", _blob_settings(store.container, group))
+    async def _examine_blobs(self, store: BlobStore | LeasedBlobStore, group: GroupKey) -> None:
+        is_fixed, container = isinstance(store, LeasedBlobStore), store.container
+        prefix = fixed_prefix(group) if is_fixed else group_prefix(group)
+        settings = await self._wonder("blob.settings", "the account's settings", _blob_settings(container, prefix))
         self.findings += check_settings(settings) if settings else []
         self._tell("looking for old blobs")
-        found = await self._wonder("blob.layout", "what else is in the container", _container_facts(store.container))
+        what = "what else is in the container"
+        found = await self._wonder("blob.layout", what, _container_facts(container, group, is_fixed=is_fixed))
         if found is not None:
             self.findings += check_old_blobs(group, found.olds)
             self.findings += check_neighbours(group, found.groups)
+            self.findings += check_kinds(group, found, is_fixed=is_fixed)
 
     # Asking --------------------------------------------------------------------------------------------------------
 
@@ -351,20 +370,30 @@ def _sdk_owners(state: GroupState, lease: LeaseOptions) -> frozenset[str]:
     return frozenset(each.owner_id for each in owned) - {each.owner_id for each in state.members}
 
 
-async def _blob_settings(container: Container, group: GroupKey) -> BlobSettings:
+async def _blob_settings(container: Container, prefix: str) -> BlobSettings:
     properties = await container.service_properties()
     return BlobSettings(
         soft_delete_days=None if properties is None else soft_delete_days(properties),
-        has_versions=await container.keeps_versions(group_prefix(group)),
+        has_versions=await container.keeps_versions(prefix),
     )
 
 
-async def _container_facts(container: Container) -> ContainerFacts:
+async def _container_facts(container: Container, group: GroupKey, *, is_fixed: bool) -> ContainerFacts:
     blobs, _ = await container.list("")
     return ContainerFacts(
-        groups=frozenset(groups_in(blobs)),
+        groups=frozenset(groups_in(blobs, fixed=is_fixed)),
+        other_groups=frozenset(groups_in(blobs, fixed=not is_fixed)),
+        other_owners=owners_of(group, blobs, is_fixed=not is_fixed),
         olds=tuple(await find_old(container, blobs, living_seconds=LIVING_SECONDS)),
     )
+
+
+def _fixed_lease_seconds(store: str) -> int | None:
+    """What the store's address says; nothing if it does not read, of which the store's own check tells."""
+    with suppress(errors.ConfigError):
+        address = parse_store(store)
+        return address.lease_seconds if isinstance(address, BlobAddress) else None
+    return None
 
 
 def _has_more(checkpoint: Checkpoint, held: PartitionProperties) -> bool:

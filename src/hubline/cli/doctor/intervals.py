@@ -48,6 +48,15 @@ def check_lease(
     return lease, [ok("interval.ok", facts)]
 
 
+def check_fixed_lease(lease: LeaseOptions, store_seconds: float) -> list[Finding]:
+    """Where the store keeps the leases, the processors have to count on the same."""
+    if lease.lease_seconds == store_seconds:
+        return []
+    what = f"the store locks partitions for {store_seconds:g} s, and the processors count on {lease.lease_seconds:g} s"
+    mend = "processors refuse to start so: give both the same, LeaseOptions(lease_seconds=...) and ?lease="
+    return [error("interval.fixed-lease", what, where="--lease", mend=mend)]
+
+
 def check_speed(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]:
     """Whether the store answers fast enough for the renewals."""
     if facts.list_seconds <= lease.renew_seconds * SLOW_SHARE_MAX:
