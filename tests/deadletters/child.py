@@ -127,7 +127,7 @@ def die_at(step: str, lot: int) -> None:
         "handled": [(LetterTransaction, "execute"), (Republisher, "_send")],
         "written": [(LetterTransaction, "insert")],
         "failed": [(LetterTransaction, "dead_letter")],
-        "settled": [(LetterTransaction, "_advance")],
+        "settled": [(LetterTransaction, "_ending")],
         "committed": [(PostgresSinkConnection, "commit"), (SqliteSinkConnection, "commit")],
     }
     for owner in (PostgresSinkConnection, SqliteSinkConnection):

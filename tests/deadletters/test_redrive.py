@@ -185,8 +185,8 @@ def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: p
     """It took effect, and nobody was told: run again, the redrive goes on behind it."""
     is_lost: list[bool] = []
 
-    def losing(connection: Any) -> None:
-        commit(connection)
+    def losing(connection: Any, ending: Any) -> None:
+        commit(connection, ending)
         if not is_lost:
             is_lost.append(True)
             raise StoreUnavailable("the line went dead")

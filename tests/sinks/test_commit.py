@@ -265,6 +265,48 @@ class TestRefusedRows:
         assert len(refused) == 300
         assert (ids(database), database.checkpoint()) == ([], 300)
 
+    def test_what_was_written_before_stays(self, database: SinkDatabase, table: str) -> None:
+        partition = database.sink(table=table).open(KEY, 1)
+
+        with partition.transaction(at(3)) as transaction:
+            transaction.execute("INSERT INTO readings VALUES (100, 'own')")
+            transaction.insert(rows(0, 1))
+            transaction.insert(rows(1, 2, 3))
+            assert [one.unit for one in transaction.refused] == [1]
+
+        assert ids(database) == [0, 1, 2, 3, 100]
+
+    def test_values_and_constraints_are_traced_in_one_batch(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE readings (place bigserial, id bigint UNIQUE, name varchar(8))")
+        partition = postgres.sink(table="readings").open(KEY, 1)
+        given = rows(*range(200)).to_pylist()
+        given[70]["id"], given[71]["name"], given[150]["name"] = 3, "much too long", "\x00"
+
+        refused = partition.commit(at(200), pa.Table.from_pylist(given))
+
+        assert [(one.unit, one.kind) for one in refused] == [
+            (70, "UniqueViolation"),
+            (71, "StringDataRightTruncation"),
+            (150, "CharacterNotInRepertoire"),
+        ]
+        written = [row[0] for row in postgres.execute("SELECT id FROM readings ORDER BY place")]
+        assert written == [number for number in range(200) if number not in (70, 71, 150)]
+
+    def test_a_user_who_may_only_insert_has_them_traced_too(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE readings (id bigint PRIMARY KEY, name text)")
+        postgres.sink().open(KEY, 1)  # makes hubline's own tables
+        postgres.execute("DROP ROLE IF EXISTS inserter")
+        postgres.execute("CREATE ROLE inserter LOGIN PASSWORD 'i'")
+        postgres.execute("GRANT ALL ON hubline_checkpoint, hubline_dead_letter, hubline_schema TO inserter")
+        postgres.execute("GRANT INSERT ON readings TO inserter")
+        scheme, _, rest = postgres.url.partition("://")
+        with closing(SqlSink(f"{scheme}://inserter:i@{rest.partition('@')[2]}", table="readings")) as sink:
+            refused = sink.open(KEY, 1).commit(at(3), rows(1, 2, 1, 3))
+
+        assert ([one.unit for one in refused], ids(postgres)) == ([1], [2, 3])
+        postgres.execute("DROP OWNED BY inserter")
+        postgres.execute("DROP ROLE inserter")
+
     def test_constraints_that_wait_for_the_commit_are_traced_too(self, postgres: SinkDatabase) -> None:
         postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
         postgres.execute("INSERT INTO parents SELECT generate_series(0, 9)")

@@ -106,6 +106,17 @@ class TestRemembering:
         assert write(sink.open(KEY, 2), [one, two, three, f"{ORIGIN}/1/0/0"], first=4) == [7]
 
     @pytest.mark.parametrize("how", ["ordered", "shuffled"])
+    @pytest.mark.parametrize("others", [[], ["a/0/7/0"]], ids=["alone", "among others"])
+    def test_an_id_that_no_database_can_keep_is_none(
+        self, database: SinkDatabase, how: str, others: Sequence[str]
+    ) -> None:
+        partition = database.sink(drop_repeats=how).open(KEY, 1)
+        hostile = "a\x00b/0/1/0"
+
+        assert write(partition, [hostile, hostile, *others], first=0) == list(range(2 + len(others)))
+        assert write(partition, [hostile, *others], first=10) == [10]
+
+    @pytest.mark.parametrize("how", ["ordered", "shuffled"])
     def test_what_is_undone_is_not_remembered(self, database: SinkDatabase, how: str) -> None:
         partition = database.sink(drop_repeats=how).open(KEY, 1)
         transaction = partition.transaction(at(0))

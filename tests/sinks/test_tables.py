@@ -16,7 +16,18 @@ from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkD
 from tests.sinks.test_commit import KEY, at
 
 INSTANT = datetime(2026, 11, 15, 1, 2, 3, 456_789, tzinfo=UTC)
-HOSTILE_NAMES = ['drop"; DROP TABLE readings; --', "select", "Ünï ☃", "per cent %s %", "a'b", "{x}", ":y?"]
+HOSTILE_NAMES = [
+    'drop"; DROP TABLE readings; --',
+    "select",
+    "Ünï ☃",
+    "per cent %s %",
+    "a'b",
+    "a\\",
+    "{x}",
+    ":y?",
+    "$$",
+    "first",
+]
 
 
 def sequenced(**columns: Any) -> pa.Table:
@@ -63,9 +74,14 @@ class TestComparing:
         database.execute("CREATE TABLE readings (id bigint)")
         sink = database.sink(table=name, create=True, key=name)
 
-        sink.open(KEY, 1).commit(at(1), pa.table({name: [1, 2, 1]}))
+        partition = sink.open(KEY, 1)
+        partition.commit(at(1), pa.table({name: [1, 2, 1]}))
+        refused = partition.commit(
+            at(3), pa.table({name: pa.array([1, 1 << 63], pa.uint64()), "sequenceNumber": [0, 1]})
+        )
 
         quoted = '"' + name.replace('"', '""') + '"'
+        assert [one.unit for one in refused] == [1]
         assert database.execute(f"SELECT {quoted} FROM {quoted} ORDER BY 1") == [(1,), (2,)]
         assert database.execute("SELECT count(*) FROM readings") == [(0,)]
 

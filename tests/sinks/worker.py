@@ -27,7 +27,7 @@ from hubline.sinks.postgres import PostgresSinkConnection
 COPY = "copy"
 """Not a step by itself, but the middle of one: some of the rows are sent, and the server waits for more."""
 
-STEPS = ("begin", "lock_checkpoint", "write", "write_letters", "advance", "commit")
+STEPS = ("begin", "write", "write_except", "write_letters", "commit")
 """The steps of a commit, by what the sink's connection is asked for."""
 
 LEASE_SECONDS = 3.0

@@ -111,7 +111,6 @@ class LetterTransaction(Transaction):
             with explained(connection, self._sink.table):
                 if settled := [letter.event.sequence_number for letter in self.settled]:
                     _run(connection, self._queries(connection).settle(self._lot.key, settled, removes=self._removes))
-                self._advance(connection)
             failure = self._commit(connection)
         except BaseException:
             self.rollback()
@@ -127,20 +126,9 @@ class LetterTransaction(Transaction):
         self._failed.clear()
         self._followers.clear()
 
-    def _begun(self) -> SinkConnection:
-        """Steps 1 and 2, unless they are done."""
-        if self._connection is not None:
-            return self._connection
-        connection = super()._begun()
-        try:
-            with explained(connection, None):
-                self._lock(connection)
-        except BaseException:
-            self.rollback()
-            raise
-        return connection
-
     def _lock(self, connection: SinkConnection) -> None:
+        """Steps 1 and 2."""
+        super()._lock(connection)
         lot, queries = self._lot, self._queries(connection)
         ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
         if not is_locked:

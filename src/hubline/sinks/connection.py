@@ -9,7 +9,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -17,7 +18,8 @@ from hubline.errors import SinkError, StoreError
 from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey
 from hubline.sinks.letters import LetterRow
 from hubline.sinks.repeats import Marks
-from hubline.sinks.tables import Column, Plan, TableName
+from hubline.sinks.tables import Column, Plan, Refusal, TableName
+from hubline.sinks.tracing import Refused, Units, place
 from hubline.stores.fencing import NOBODY
 from hubline.stores.sql.database import Connection, Database, Row, Statement
 from hubline.stores.sql.queries import Queries
@@ -49,6 +51,22 @@ def connected(database: DatabaseOf[Opened]) -> Opened:
     raise failure
 
 
+Held: TypeAlias = tuple[int, Checkpoint | None]
+"""Which epoch holds a partition's fence, and where its checkpoint stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What a transaction ends with: what must still hold, and what takes effect with its commit."""
+
+    written: Sequence[Plan]
+    """How rows were written: their tables must still be what they were compared with. Nobody can alter them any more,
+    and another type of the same width would have taken the bytes, and made other values of them."""
+    marks: Sequence[tuple[PartitionKey, Marks]]
+    checkpoints: Sequence[tuple[Checkpoint, int]]
+    """How far each partition comes, and the epoch that holds it."""
+
+
 class SinkConnection(ABC):
     """One connection. What it raises of the driver's, :meth:`explain` turns into what a caller can act on."""
 
@@ -67,23 +85,27 @@ class SinkConnection(ABC):
     def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:  # noqa: B027 - nothing, where it cannot be
         """Ends a transaction that has held the checkpoint row for longer than any may: its owner does not go on."""
 
-    def lock_checkpoint(self, key: PartitionKey) -> tuple[int, Checkpoint | None]:
-        """Who holds the fence, and where the checkpoint stands: nobody else can change either any more."""
-        rows = self._connection.read(Statement(self.queries.lock_checkpoint, of_partition(key)))
-        return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
+    def read_fence(self, key: PartitionKey) -> Held:
+        """As it stands; it may be another one a moment later."""
+        return self._held(key, self.queries.read_checkpoint)
 
-    def advance(self, checkpoint: Checkpoint, *, epoch: int) -> bool:
-        """Moves the checkpoint forward; False if the epoch does not hold it, or it is as far already."""
-        params = {**of_checkpoint(checkpoint.key, checkpoint), "epoch": epoch}
-        return bool(self._connection.read(Statement(self.queries.update_checkpoint, params)))
+    def _held(self, key: PartitionKey, query: str) -> Held:
+        rows = self._connection.read(Statement(query, of_partition(key)))
+        return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
 
     # Transactions
 
     @abstractmethod
-    def begin(self) -> None: ...
+    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        """Begins a transaction and locks checkpoints: nobody else can move them or take their fences until its end."""
 
     @abstractmethod
-    def commit(self) -> None: ...
+    def commit(self, ending: Ending) -> None:
+        """Commits, if all of the ending holds; else raises SinkError, and the transaction is still to be rolled back.
+
+        PostgreSQL is told so in one message: this process may be frozen at any moment, and what it has not said by
+        then it would say with its locks held.
+        """
 
     @abstractmethod
     def rollback(self) -> None: ...
@@ -110,9 +132,12 @@ class SinkConnection(ABC):
         except BaseException:
             self._forget_undone()
             if self.is_in_transaction:  # else the database itself undid everything, or is gone
-                self._statement("ROLLBACK TO SAVEPOINT hubline")
-                self._statement("RELEASE SAVEPOINT hubline")
+                self._undo_savepoint()
             raise
+        self._statement("RELEASE SAVEPOINT hubline")
+
+    def _undo_savepoint(self) -> None:
+        self._statement("ROLLBACK TO SAVEPOINT hubline")
         self._statement("RELEASE SAVEPOINT hubline")
 
     def _forget_undone(self) -> None:  # noqa: B027 - nothing, where nothing is kept
@@ -132,23 +157,27 @@ class SinkConnection(ABC):
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
         """Makes the table of a schema, unless it is there by now. In a transaction, beside others that do so too."""
 
-    def prepare(self, plan: Plan) -> None:  # noqa: B027 - nothing, where nothing is needed
-        """What :meth:`write` needs in its transaction. Called before the savepoints in which it writes."""
-
     @abstractmethod
     def write(self, plan: Plan, rows: pa.Table) -> None:
-        """Writes rows that were fitted, all or none of them. Raises Refusal where a row is to blame."""
+        """Writes rows, all of them. Raises Refusal where one is to blame: then there is some of it to undo."""
 
-    def is_as_planned(self, plan: Plan) -> bool:
-        """Whether the table is still what it was when the rows were compared with it.
+    def write_except(self, plan: Plan, rows: pa.Table, units: Units, refusal: Refusal) -> list[Refused]:
+        """Writes the rows of every unit that the database takes; returns the others.
 
-        Asked after writing to it, when nobody can alter it any more: another type of the same width would take the
-        bytes, and make other values of them.
+        ``refusal`` is what was said to all of them together. What the transaction had before stays.
         """
-        return self.shape_of(plan.table) == plan.shape
+        known = iter([refusal])
 
-    def shape_of(self, table: TableName) -> object:  # noqa: ARG002 - of no use where types cannot be altered
-        """What changes with the columns and types of a table; asked with every commit, and cheap."""
+        def attempt(part: pa.Table) -> None:
+            if (said := next(known, None)) is not None:
+                raise said
+            with self.savepoint():
+                self.write(plan, part)
+
+        return place(rows, units, attempt)
+
+    def shape_of(self, table: TableName) -> str | None:  # noqa: ARG002 - of no use where types cannot be altered
+        """What changes with the columns and types of a table."""
         return None
 
     # Dead letters
@@ -180,10 +209,17 @@ class SinkConnection(ABC):
         rows: Any = self._connection.read(Statement(self.queries.read_origins, of_partition(key)))
         return {origin: (sequence, index) for origin, sequence, index in rows}
 
-    def write_marks(self, key: PartitionKey, marks: Marks) -> None:
-        for origin, (sequence, index) in marks.items():
-            params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
-            self._connection.read(Statement(self.queries.write_origin, params))
+    def _markings(self, ending: Ending) -> Iterator[Statement]:
+        for key, marks in ending.marks:
+            for origin, (sequence, index) in marks.items():
+                params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
+                yield Statement(self.queries.write_origin, params)
+
+    def _advances(self, ending: Ending) -> Iterator[Statement]:
+        """Each gives a row; none where the epoch does not hold the checkpoint, or it is as far already."""
+        for checkpoint, epoch in ending.checkpoints:
+            params = {**of_checkpoint(checkpoint.key, checkpoint), "epoch": epoch}
+            yield Statement(self.queries.update_checkpoint, params)
 
     def known_ids(self, group: GroupKey, ids: Sequence[str]) -> set[str]:
         rows = self._connection.read(Statement(self.queries.known_ids, {**of_group(group), "texts": json.dumps(ids)}))
@@ -221,3 +257,11 @@ class SinkConnection(ABC):
     @abstractmethod
     def _table_trouble(self, error: Exception) -> str | None:
         """Why the sink's table, rather than the database, is to blame for an error."""
+
+
+def altered(table: TableName) -> SinkError:
+    return SinkError(f"table {table} was altered: nothing was written", table=str(table))
+
+
+def checkpoint_gone() -> SinkError:
+    return SinkError("a checkpoint row that this transaction had locked is gone: a statement of its own deleted it")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self
 
+import numpy as np
 import pgpq
 import pgpq.encoders
 import pgpq.schema
@@ -17,18 +19,30 @@ from psycopg.pq import TransactionStatus
 
 from hubline.config import Secret
 from hubline.model import PartitionKey
-from hubline.sinks.connection import Parameters, SinkConnection, connected
+from hubline.sinks import sieve
+from hubline.sinks.connection import (
+    Ending,
+    Held,
+    Parameters,
+    SinkConnection,
+    altered,
+    checkpoint_gone,
+    connected,
+)
 from hubline.sinks.letters import COLUMNS, LetterRow
 from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
-from hubline.stores.sql.database import Row
+from hubline.sinks.tracing import Refused, Units, place
+from hubline.stores.fencing import NOBODY
+from hubline.stores.sql.database import Row, Statement
 from hubline.stores.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
+from hubline.stores.sql.records import read_checkpoint
 from hubline.stores.sql.store import of_partition
 
 COPY_ROWS = 8_192
 """Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a refusal costs one."""
 
 _STAGE = "hubline_stage"
-_STAGE_ROW = "hubline_row"
+_STAGE_COLUMNS = f"CAST(0 AS bigint) AS {sieve.ROW}"
 
 _INSTANT = pa.timestamp("us", "UTC")
 _TEXT: Mapping[str, Target] = {"text": pa.string(), "binary": pa.string()}
@@ -70,10 +84,22 @@ _CREATED_AS = {
     "time": "time",
 }
 
+_BEGIN = Statement("BEGIN", {})
+_COMMIT = Statement("COMMIT", {})
+
 _SHAPE = """
-    SELECT attname, CAST(atttypid AS bigint), atttypmod FROM pg_catalog.pg_attribute
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped
+    SELECT string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname) FROM pg_catalog.pg_attribute
+    WHERE attrelid = to_regclass(%(name)s) AND attnum > 0 AND NOT attisdropped
 """
+
+# Claims that a COMMIT in the same message depends on: what is no number ends the message there, with these words.
+_ALTERED = "hubline: the table was altered"
+_CHECKPOINT_GONE = "hubline: the checkpoint is gone"
+_AS_PLANNED = f"SELECT CAST(CASE WHEN ({_SHAPE}) = %(shape)s THEN '1' ELSE '{_ALTERED}' END AS integer)"
+_ADVANCED = (
+    "WITH moved AS ({}) "  # noqa: S608 - constants
+    f"SELECT CAST(CASE WHEN count(*) = 1 THEN '1' ELSE '{_CHECKPOINT_GONE}' END AS integer) FROM moved"
+)
 _COLUMNS = """
     SELECT attname, typname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
     FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
@@ -125,7 +151,7 @@ class PostgresSinkConnection(SinkConnection):
         super().__init__(database, connection)
         self._driver = connection.driver
         self._are_deferrable: dict[TableName, bool] = {}
-        self._staged_for: Plan | None = None
+        self._stages: dict[str, Plan] = {}
         self._staged_count = 0
 
     @classmethod
@@ -144,18 +170,35 @@ class PostgresSinkConnection(SinkConnection):
     def is_in_transaction(self) -> bool:
         return self._driver.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
-    def begin(self) -> None:
-        self._statement("BEGIN")
+    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        locks = [Statement(self.queries.lock_checkpoint, of_partition(key)) for key in keys]
+        _, *found = self._at_once(_BEGIN, *locks)
+        return [
+            read_checkpoint(key, rows[0]) if rows else (NOBODY, None) for key, rows in zip(keys, found, strict=True)
+        ]
 
-    def commit(self) -> None:
-        self._statement("COMMIT")
+    def commit(self, ending: Ending) -> None:
+        shapes = [Statement(_AS_PLANNED, {"name": plan.table.quoted, "shape": plan.shape}) for plan in ending.written]
+        advances = [Statement(_ADVANCED.format(advance.query), advance.params) for advance in self._advances(ending)]
+        try:
+            self._at_once(*self._markings(ending), *shapes, *advances, _COMMIT)
+        except psycopg.errors.InvalidTextRepresentation as error:
+            message = error.diag.message_primary or ""
+            if _ALTERED in message:
+                raise altered(ending.written[0].table) from None
+            if _CHECKPOINT_GONE in message:
+                raise checkpoint_gone() from None
+            raise
 
     def rollback(self) -> None:
         self._forget_undone()
         self._statement("ROLLBACK")
 
+    def _undo_savepoint(self) -> None:
+        self._statement("ROLLBACK TO SAVEPOINT hubline; RELEASE SAVEPOINT hubline")
+
     def _forget_undone(self) -> None:
-        self._staged_for = None
+        self._stages.clear()
 
     def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:
         self._driver.execute(_END_STALLED, {**of_partition(key), "seconds_max": seconds_max})
@@ -178,8 +221,9 @@ class PostgresSinkConnection(SinkConnection):
             for name, kind, type_name, is_required in rows
         ]
 
-    def shape_of(self, table: TableName) -> object:
-        return sorted(self._driver.execute(_SHAPE, [table.quoted]).fetchall())
+    def shape_of(self, table: TableName) -> str | None:
+        ((shape,),) = self._connection.read(Statement(f"SELECT ({_SHAPE})", {"name": table.quoted}))
+        return None if shape is None else str(shape)
 
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
         columns = [f"{quoted(field.name)} {_CREATED_AS[family(field.type)]}" for field in schema]
@@ -190,16 +234,44 @@ class PostgresSinkConnection(SinkConnection):
         self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
 
     def write(self, plan: Plan, rows: pa.Table) -> None:
-        try:
+        rows = plan.fitted(rows)
+        if plan.key:
+            self._stage(_STAGE, plan, columns=_STAGE_COLUMNS)
+        with _refusing():
             if plan.key:
                 self._upsert(plan, rows)
             else:
                 self._copy(plan.table.quoted, plan, rows)
-            self._check_deferred(plan)
-        except psycopg.Error as error:
-            if (refusal := _refusal(error)) is None:
-                raise
-            raise refusal from None
+            if self._is_deferrable(plan.table):
+                self._statement(sieve.IMMEDIATE)
+
+    def write_except(self, plan: Plan, rows: pa.Table, units: Units, refusal: Refusal) -> list[Refused]:
+        """By way of a temporary table without constraints, from which the server takes what it can.
+
+        What is no value of its type is refused there already, by name; the rest is tried by a loop of the server's.
+        """
+        try:
+            with self.savepoint():
+                self._stage(sieve.SIEVE, plan, columns=sieve.COLUMNS, index=sieve.INDEX)
+        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateColumn):
+            return super().write_except(plan, rows, units, refusal)  # which takes more round trips, and nothing else
+        distinct, numbers = np.unique(units, return_inverse=True)
+        places = pa.table({sieve.ROW: np.arange(len(rows)), sieve.UNIT: numbers.astype(np.int64)})
+        for name in places.column_names:
+            rows = rows.append_column(name, places.column(name))
+
+        def attempt(part: pa.Table) -> None:
+            fitted = plan.fitted(part)
+            for name in places.column_names:
+                fitted = fitted.append_column(name, part.column(name))
+            with self.savepoint(), _refusing():
+                self._copy(sieve.SIEVE, plan, fitted)
+
+        refused = place(rows, units, attempt)
+        for number, state, message, detail in self._sieved(plan, len(distinct)):
+            unit = int(distinct[int(str(number))])
+            refused.append(Refused(unit, _reason(str(message), str(detail)), _kind(str(state))))
+        return sorted(refused, key=lambda one: one.unit)
 
     def write_letters(self, rows: Sequence[LetterRow]) -> None:
         with self._driver.cursor().copy(_COPY_LETTERS.encode()) as copy:
@@ -207,12 +279,8 @@ class PostgresSinkConnection(SinkConnection):
             for row in rows:
                 copy.write_row(row)
 
-    def _copy(self, into: str, plan: Plan, rows: pa.Table, *, first_row: int | None = None) -> None:
-        names = ", ".join(map(quoted, plan.names))
-        if first_row is not None:
-            numbers = pa.array(range(first_row, first_row + len(rows)), pa.int64())
-            rows = rows.append_column(_STAGE_ROW, numbers)
-            names += f", {_STAGE_ROW}"
+    def _copy(self, into: str, plan: Plan, rows: pa.Table) -> None:
+        names = ", ".join(map(quoted, rows.column_names))
         is_binary = "text" not in plan.targets
         form = "binary" if is_binary else "csv"
         with self._driver.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy:
@@ -222,35 +290,44 @@ class PostgresSinkConnection(SinkConnection):
     def _upsert(self, plan: Plan, rows: pa.Table) -> None:
         """By way of a temporary table. Of rows with the same key the last one counts, as if written one by one."""
         first, self._staged_count = self._staged_count, self._staged_count + len(rows)
-        self._copy(_STAGE, plan, rows, first_row=first)
-        key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
-        updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
-        # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
-        self._statement(
-            f"INSERT INTO {plan.table.quoted} ({names}) "  # noqa: S608 - names are quoted
-            f"SELECT DISTINCT ON ({key}) {names} FROM {_STAGE} "
-            f"WHERE {_STAGE_ROW} >= {first} ORDER BY {key}, {_STAGE_ROW} DESC "
-            f"ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
-        )
+        numbers = pa.array(range(first, self._staged_count), pa.int64())
+        self._copy(_STAGE, plan, rows.append_column(sieve.ROW, numbers))
+        self._statement(sieve.insertion(plan, _STAGE, which=f"{sieve.ROW} >= {first}"))
 
-    def prepare(self, plan: Plan) -> None:
-        if not plan.key or self._staged_for == plan:
+    def _stage(self, name: str, plan: Plan, *, columns: str, index: str = "") -> None:
+        """Makes a temporary table with the columns of rows and some more; it stays, empty, for later transactions."""
+        if self._stages.get(name) == plan:
             return
         names = ", ".join(map(quoted, plan.names))
-        self._statement(f"DROP TABLE IF EXISTS pg_temp.{_STAGE}")
         self._statement(
-            f"CREATE TEMPORARY TABLE {_STAGE} ON COMMIT DELETE ROWS AS "  # noqa: S608 - names are quoted
-            f"SELECT {names}, CAST(0 AS bigint) AS {_STAGE_ROW} FROM {plan.table.quoted} WITH NO DATA"
+            f"DROP TABLE IF EXISTS pg_temp.{name}; CREATE TEMPORARY TABLE {name} ON COMMIT DELETE ROWS AS "  # noqa: S608 - names are quoted
+            f"SELECT {names}, {columns} FROM {plan.table.quoted} WITH NO DATA; {index}"
         )
-        self._staged_for = plan
+        self._stages[name] = plan
 
-    def _check_deferred(self, plan: Plan) -> None:
-        """Constraints that wait for the commit would fail there, where no row can be found to blame."""
-        if plan.table not in self._are_deferrable:
-            ((is_deferrable,),) = self._driver.execute(_HAS_DEFERRABLE, [plan.table.quoted]).fetchall()
-            self._are_deferrable[plan.table] = bool(is_deferrable)
-        if self._are_deferrable[plan.table]:
-            self._statement("SET CONSTRAINTS ALL IMMEDIATE")
+    def _sieved(self, plan: Plan, count: int) -> list[Row]:
+        """Writes what is in the sieve; returns the number of each unit that the database refuses, and why."""
+        loop = sieve.loop(plan, count=count, is_deferrable=self._is_deferrable(plan.table))
+        _, refused, _ = self._at_once(
+            Statement("DO %(loop)s", {"loop": loop}), Statement(sieve.REFUSED, {}), Statement(sieve.EMPTY, {})
+        )
+        return refused
+
+    def _is_deferrable(self, table: TableName) -> bool:
+        """Whether constraints may wait for the commit: there they would fail with no row to blame."""
+        if table not in self._are_deferrable:
+            ((is_deferrable,),) = self._driver.execute(_HAS_DEFERRABLE, [table.quoted]).fetchall()
+            self._are_deferrable[table] = bool(is_deferrable)
+        return self._are_deferrable[table]
+
+    def _at_once(self, *statements: Statement) -> list[list[Row]]:
+        """One message, of which the server begins nothing before all of it is there; one round trip."""
+        cursor = psycopg.ClientCursor(self._driver)
+        cursor.execute(";".join(cursor.mogrify(one.query.encode(), one.params) for one in statements).encode())
+        found = [_rows(cursor)]
+        while cursor.nextset():
+            found.append(_rows(cursor))
+        return found
 
     def _statement(self, text: str) -> None:
         self._driver.execute(text.encode())
@@ -261,18 +338,43 @@ class PostgresSinkConnection(SinkConnection):
         return f"{_TABLE_TROUBLES[error.sqlstate]} ({error.diag.message_primary})"
 
 
+def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
+    return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Turns what blames a row into a Refusal."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if (refusal := _refusal(error)) is None:
+            raise
+        raise refusal from None
+
+
 def _refusal(error: psycopg.Error) -> Refusal | None:
     state = error.sqlstate or ""
     if not state.startswith(_REFUSALS) or state in _TABLE_TROUBLES:
         return None
     line = _LINE.search(error.diag.context or "")
-    # The detail quotes the values of the row: they belong to the event that the letter holds anyway.
-    detail = f" ({error.diag.message_detail})" if error.diag.message_detail else ""
     return Refusal(
-        f"{error.diag.message_primary}{detail}",
+        _reason(error.diag.message_primary, error.diag.message_detail),
         kind=type(error).__name__,
         row=int(line[1]) - 1 if line else None,
     )
+
+
+def _reason(message: str | None, detail: str | None) -> str:
+    # The detail quotes the values of the row: they belong to the event that the letter holds anyway.
+    return f"{message} ({detail})" if detail else f"{message}"
+
+
+def _kind(state: str) -> str:
+    try:
+        return psycopg.errors.lookup(state).__name__
+    except KeyError:  # a trigger's own code
+        return psycopg.IntegrityError.__name__
 
 
 def _encoded(rows: pa.Table, plan: Plan) -> Iterator[bytes]:

@@ -27,7 +27,9 @@ Marks: TypeAlias = Mapping[str, tuple[int, int]]
 """By origin partition, ``ORIGIN/PARTITION``: the sequence number and the index of the highest id that was taken."""
 
 
-_ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
+# What PostgreSQL cannot keep, though it may arrive: whatever has it is no id.
+_ZERO = "\x00"
+_ID = re.compile(r"([^\n\x00]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
 
 
 class Repeats(enum.StrEnum):
@@ -62,6 +64,8 @@ def sift_ordered(batch: EventBatch, marks: Marks) -> Sifted:
     fresh = np.ones(len(batch), np.bool_)
     risen: dict[str, tuple[int, int]] = {}
     for code, origin in enumerate(origins.dictionary.to_pylist()):
+        if _ZERO in origin:
+            continue
         mine = np.flatnonzero(origins.indices.to_numpy() == code)
         known = marks.get(origin, (-1, -1))
         is_fresh = _rising(sequences[mine], indexes[mine], known)
@@ -78,7 +82,7 @@ def sift_known(batch: EventBatch, known: set[str]) -> Sifted:
     seen = set(known)
     added: list[str] = []
     for place, one in enumerate(ids_of(batch.arrow.column("properties")).to_pylist()):
-        if one is None:
+        if one is None or _ZERO in one:
             continue
         if one in seen:
             fresh[place] = False
@@ -89,7 +93,8 @@ def sift_known(batch: EventBatch, known: set[str]) -> Sifted:
 
 
 def ids_in(batch: EventBatch) -> list[str]:
-    return [one for one in ids_of(batch.arrow.column("properties")).to_pylist() if one is not None]
+    ids = ids_of(batch.arrow.column("properties")).to_pylist()
+    return [one for one in ids if one is not None and _ZERO not in one]
 
 
 def _only(batch: EventBatch, fresh: Flags) -> EventBatch:

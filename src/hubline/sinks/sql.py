@@ -11,7 +11,7 @@ happens for each batch, and what is left behind if it dies there:
     6. commit      until its answer has come, nobody knows; the fence, taken again, tells
 
 Dying at 1 to 5 leaves nothing: the next owner starts from the old checkpoint. Dying at 6 leaves all of it or nothing,
-and the checkpoint row says which. A former owner that wakes up finds another epoch at 2; one that was past 2 holds the
+and the checkpoint row says which. PostgreSQL hears of 1 and 2 in one message, and of 5 and 6 in another. A former owner that wakes up finds another epoch at 2; one that was past 2 holds the
 row, and the new owner's fence waits for the end of that transaction, and then starts after it.
 
 Everything here is synchronous. A sink may be used from many threads, a partition from one at a time. A sink can be
@@ -24,7 +24,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -35,7 +35,7 @@ import pyarrow as pa
 from hubline.config import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
 from hubline.model import Checkpoint, DeadLetter, EventBatch, PartitionKey
-from hubline.sinks.connection import Parameters, SinkConnection
+from hubline.sinks.connection import Ending, Parameters, SinkConnection
 from hubline.sinks.repeats import Marks, Repeats, Sifted, ids_in, sift_known, sift_ordered
 from hubline.sinks.tables import (
     SEQUENCE_COLUMN,
@@ -48,7 +48,7 @@ from hubline.sinks.tables import (
     plan_for,
     tabled,
 )
-from hubline.sinks.tracing import Refused, Units, place
+from hubline.sinks.tracing import Refused, Units
 from hubline.stores.fencing import fenced
 from hubline.stores.sql.database import Row
 
@@ -408,7 +408,7 @@ class Transaction:
         self._sink = sink
         self._connection: SinkConnection | None = None
         self._written: list[Plan] = []
-        self._marks: list[tuple[SinkPartition, Marks]] = []
+        self._sifted: list[tuple[SinkPartition, Sifted]] = []
         self.refused: list[Refused] = []
 
     def __enter__(self) -> Self:
@@ -445,6 +445,7 @@ class Transaction:
         """
         if not len(rows):
             return
+        is_first = self._connection is None
         connection = self._begun()
         refused: list[Refused] = []
         with explained(connection, self._sink.table):
@@ -457,7 +458,7 @@ class Transaction:
             is_traced = units is not None or SEQUENCE_COLUMN in table.column_names
             if units is None:
                 units = _sequences(table) if is_traced else np.zeros(len(table), np.int64)
-            refused += self._place(connection, *_in_order(table, units))
+            refused += self._place(connection, *_in_order(table, units), is_first=is_first)
         if refused and not is_traced:
             raise RowsRefused(
                 f"{self._sink!r} refuses rows: {refused[0].kind}: {refused[0].reason}. Give them a column "
@@ -482,14 +483,14 @@ class Transaction:
 
         Then everything is to be undone, and the batch sifted anew.
         """
-        connection = self._begun()
+        self._sifted.append((partition, sifted))
+        if not sifted.ids:
+            return True  # marks are written with the commit
+        connection, group = self._begun(), partition.key.group_key
         with explained(connection, None):
-            connection.write_marks(partition.key, sifted.marks)
-            self._marks.append((partition, {**partition.marks, **sifted.marks}))
-            group = partition.key.group_key
-            if sifted.ids and connection.add_ids(group, sifted.ids) < len(sifted.ids):
+            if connection.add_ids(group, sifted.ids) < len(sifted.ids):
                 return False
-            if sifted.ids and time.monotonic() - partition.ids_forgotten_at > IDS_FORGOTTEN_EVERY_SECONDS:
+            if time.monotonic() - partition.ids_forgotten_at > IDS_FORGOTTEN_EVERY_SECONDS:
                 connection.forget_ids(group, age_seconds_max=self._sink.ids_kept_seconds)
                 partition.ids_forgotten_at = time.monotonic()
         return True
@@ -518,10 +519,7 @@ class Transaction:
         Raises StoreUnavailable if the transaction did not take effect, or if that cannot be found out now.
         """
         try:
-            connection = self._begun()
-            with explained(connection, self._sink.table):
-                self._advance(connection)
-            failure = self._commit(connection)
+            failure = self._commit(self._begun())
         except BaseException:
             self.rollback()
             raise
@@ -530,14 +528,14 @@ class Transaction:
                 self._settle(move, failure)
         for move in self._moves:
             move.partition.checkpoint = move.checkpoint
-        for partition, marks in self._marks:
-            partition.marks = marks
+        for partition, sifted in self._sifted:
+            partition.marks = {**partition.marks, **sifted.marks}
 
     def rollback(self) -> None:
         """Undoes everything; never raises. The transaction may be used again, from its beginning."""
         self.refused.clear()
         self._written.clear()
-        self._marks.clear()
+        self._sifted.clear()
         self._sink.forget_plans()  # whatever went wrong, the table may be another one by now
         if (connection := self._connection) is None:
             return
@@ -556,13 +554,15 @@ class Transaction:
         self._connection = connection
         try:
             with explained(connection, None):
-                connection.begin()
-                for move in self._moves:
-                    move.check(*connection.lock_checkpoint(move.partition.key))
+                self._lock(connection)
         except BaseException:
             self.rollback()
             raise
         return connection
+
+    def _lock(self, connection: SinkConnection) -> None:
+        for move, held in zip(self._moves, connection.begin([move.partition.key for move in self._moves]), strict=True):
+            move.check(*held)
 
     def _last_letter(self, connection: SinkConnection, key: PartitionKey) -> int:
         for move in self._moves:
@@ -593,34 +593,38 @@ class Transaction:
         good.sort()
         return tabled([records[place] for place in good], columns), units[good], refused
 
-    def _place(self, connection: SinkConnection, rows: pa.Table, units: Units) -> list[Refused]:
+    def _place(self, connection: SinkConnection, rows: pa.Table, units: Units, *, is_first: bool) -> list[Refused]:
         """Step 3."""
         if not len(rows):
             return []
         plan = self._sink.plan(connection, rows.schema)
-        connection.prepare(plan)
+        try:
+            # With nothing before it, what fails is undone by beginning anew: a savepoint would cost every batch.
+            with nullcontext() if is_first else connection.savepoint():
+                connection.write(plan, rows)
+                refused = []
+        except Refusal as refusal:
+            if is_first:
+                connection.rollback()
+                self._lock(connection)
+                plan = self._sink.plan(connection, rows.schema)  # a table that was made is to be made again
+            refused = connection.write_except(plan, rows, units, refusal)
         self._written.append(plan)
+        return refused
 
-        def attempt(part: pa.Table) -> None:
-            with connection.savepoint():
-                connection.write(plan, plan.fitted(part))
-
-        return place(rows, units, attempt)
-
-    def _advance(self, connection: SinkConnection) -> None:
+    def _ending(self) -> Ending:
         """Step 5."""
-        for plan in self._written:
-            if not connection.is_as_planned(plan):
-                raise SinkError(f"table {plan.table} was altered: nothing was written", table=str(plan.table))
-        for move in self._moves:
-            if not connection.advance(move.checkpoint, epoch=move.partition.epoch):
-                raise SinkError(f"the checkpoint row of {move.partition.key} is gone: a statement deleted it")
+        return Ending(
+            self._written,
+            [(partition.key, sifted.marks) for partition, sifted in self._sifted],
+            [(move.checkpoint, move.partition.epoch) for move in self._moves],
+        )
 
     def _commit(self, connection: SinkConnection) -> StoreError | None:
         """Step 6. Returns what went wrong where that leaves open whether it took effect."""
         failure: StoreError | None
         try:
-            connection.commit()
+            connection.commit(self._ending())
         except Exception as error:  # noqa: BLE001 - judged here, and raised unless it leaves the outcome open
             failure = connection.explain(error, self._sink.table)
             if not connection.is_commit_unknown:

@@ -10,7 +10,8 @@ from typing import Self
 
 import pyarrow as pa
 
-from hubline.sinks.connection import Parameters, SinkConnection, connected
+from hubline.model import PartitionKey
+from hubline.sinks.connection import Ending, Held, Parameters, SinkConnection, checkpoint_gone, connected
 from hubline.sinks.letters import COLUMNS, LetterRow, micros
 from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
 from hubline.stores.sql.database import Row
@@ -68,11 +69,16 @@ class SqliteSinkConnection(SinkConnection):
     def is_in_transaction(self) -> bool:
         return self._driver.in_transaction
 
-    def begin(self) -> None:
+    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
         # IMMEDIATE: one that starts by reading fails at its first write if another one wrote meanwhile.
         self._statement("BEGIN IMMEDIATE")
+        return [self._held(key, self.queries.lock_checkpoint) for key in keys]
 
-    def commit(self) -> None:
+    def commit(self, ending: Ending) -> None:
+        for marking in self._markings(ending):
+            self._connection.read(marking)
+        if not all(self._connection.read(advance) for advance in self._advances(ending)):
+            raise checkpoint_gone()
         self._statement("COMMIT")
 
     def rollback(self) -> None:
@@ -101,7 +107,7 @@ class SqliteSinkConnection(SinkConnection):
         self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
 
     def write(self, plan: Plan, rows: pa.Table) -> None:
-        count = 0
+        rows, count = plan.fitted(rows), 0
 
         def records() -> Iterator[tuple[object, ...]]:
             nonlocal count

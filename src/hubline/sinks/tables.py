@@ -107,7 +107,7 @@ class Plan:
     columns: tuple[Column, ...]
     targets: tuple[Target, ...]
     key: tuple[str, ...]
-    shape: object
+    shape: str | None
 
     @property
     def names(self) -> list[str]:
@@ -128,7 +128,7 @@ class Plan:
 
 
 def plan_for(
-    table: TableName, columns: Sequence[Column], schema: pa.Schema, *, key: tuple[str, ...], shape: object = None
+    table: TableName, columns: Sequence[Column], schema: pa.Schema, *, key: tuple[str, ...], shape: str | None = None
 ) -> Plan:
     """Compares rows with the table. Raises SinkError that shows both where they do not fit together."""
     by_name = {column.name: column for column in columns}

@@ -194,7 +194,7 @@ class _Commits:
     def _opened(self, key: PartitionKey, epoch: int) -> SinkPartition:
         """The partition, under the epoch that holds it now. Raises Fenced where that is raised in between."""
         with self.database.connection() as connection:
-            held_epoch, _ = connection.lock_checkpoint(key)
+            held_epoch, _ = connection.read_fence(key)
         return self.database.open(key, max(held_epoch, epoch))
 
     def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch] | None:

@@ -1,0 +1,86 @@
+"""How PostgreSQL itself finds the rows that it refuses: a temporary table without constraints, and a loop over it.
+
+The rows are brought there once. The server then inserts them in order, many events at a time, each lot in a
+subtransaction; where it refuses a lot it tries smaller ones, down to the event that is to blame, and writes down why.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from hubline.sinks.tables import Plan, quoted
+
+UNITS_MAX: Final = 64
+"""Events that are tried together: with one in a hundred refused, half of such lots are taken."""
+
+SIEVE: Final = "hubline_sieve"
+ROW: Final = "hubline_row"
+UNIT: Final = "hubline_unit"
+
+COLUMNS: Final = f"CAST(0 AS bigint) AS {ROW}, CAST(0 AS bigint) AS {UNIT}, CAST(NULL AS text[]) AS hubline_refusal"
+INDEX: Final = f"CREATE INDEX ON {SIEVE} ({UNIT})"
+IMMEDIATE: Final = "SET CONSTRAINTS ALL IMMEDIATE"
+
+REFUSED: Final = f"""
+    SELECT DISTINCT ON ({UNIT}) {UNIT}, hubline_refusal[1], hubline_refusal[2], hubline_refusal[3]
+    FROM {SIEVE} WHERE hubline_refusal IS NOT NULL ORDER BY {UNIT}
+"""  # noqa: S608 - constants
+EMPTY: Final = f"DELETE FROM {SIEVE}"  # noqa: S608 - constants
+
+# The conditions are those that blame a row. Variables have the block's name before them: columns may have any.
+_LOOP: Final = f"""
+#variable_conflict use_column
+<<hubline>>
+DECLARE
+    first bigint := 0;
+    beyond bigint;
+    size bigint := {UNITS_MAX};
+    state text;
+    message text;
+    detail text;
+BEGIN
+    WHILE hubline.first < {{count}} LOOP
+        hubline.beyond := least(hubline.first + hubline.size, {{count}});
+        BEGIN
+            {{insertion}};
+            {{immediate}}
+            hubline.first := hubline.beyond;
+            hubline.size := least(hubline.size * 2, {UNITS_MAX});
+        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR raise_exception
+                OR with_check_option_violation OR program_limit_exceeded THEN
+            IF hubline.beyond - hubline.first > 1 THEN
+                hubline.size := (hubline.beyond - hubline.first + 3) / 4;
+            ELSE
+                GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
+                UPDATE {SIEVE} SET hubline_refusal = ARRAY[hubline.state, hubline.message, hubline.detail]
+                WHERE {UNIT} = hubline.first;
+                hubline.first := hubline.beyond;
+            END IF;
+        END;
+    END LOOP;
+END
+"""  # noqa: S608 - constants
+
+
+def loop(plan: Plan, *, count: int, is_deferrable: bool) -> str:
+    """The body of a DO statement that inserts the units 0 to ``count`` from the sieve."""
+    which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
+    return _LOOP.format(
+        insertion=insertion(plan, SIEVE, which=which),
+        immediate=f"{IMMEDIATE};" if is_deferrable else "",
+        count=count,
+    )
+
+
+def insertion(plan: Plan, stage: str, *, which: str) -> str:
+    """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly."""
+    key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
+    into, of = f"INSERT INTO {plan.table.quoted} ({names})", f"FROM {stage} WHERE {which}"
+    if not plan.key:
+        return f"{into} SELECT {names} {of} ORDER BY {ROW}"
+    updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
+    # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
+    return (
+        f"{into} SELECT DISTINCT ON ({key}) {names} {of} ORDER BY {key}, {ROW} DESC "
+        f"ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+    )
