@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hubline.balance import Balanced, Fixed, Greedy
     from hubline.connect import open_hub, open_store
     from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, StartPositions, outgoing
+    from hubline.pipeline import Pipeline
     from hubline.processor import (
         AsyncTransaction,
         CheckpointPolicy,
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidPositionChoice",
     "LeaseOptions",
     "PartitionContext",
+    "Pipeline",
     "Position",
     "Processor",
     "ProcessorOptions",
@@ -69,6 +71,7 @@ _ROOMS = {
     "hubline.balance": ("Balanced", "Fixed", "Greedy"),
     "hubline.connect": ("open_hub", "open_store"),
     "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
+    "hubline.pipeline": ("Pipeline",),
     "hubline.sinks": ("SqlSink", "Transaction"),
     "hubline.sinks.hub": ("HubLetters", "letter_of"),
 }

@@ -22,17 +22,23 @@
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
     │   └── SinkError          the sink's table cannot take the rows: missing, altered, other columns, no rights
     │       └── RowsRefused    the database refuses rows, and nothing tells of which events they came
-    └── ProcessorError         processing a partition went wrong
-        ├── HandlerFailed      the handler raised, also after its retries
-        ├── HandlerStalled     the handler has been running for very long
-        ├── PartitionStalled   the hub has events, and none arrive
-        ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
-        └── LeaseLost          another processor took the partition, or the lease ran out
+    ├── ProcessorError         processing a partition went wrong
+    │   ├── HandlerFailed      the handler raised, also after its retries
+    │   ├── HandlerStalled     the handler has been running for very long
+    │   ├── PartitionStalled   the hub has events, and none arrive
+    │   ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
+    │   └── LeaseLost          another processor took the partition, or the lease ran out
+    └── PipelineError          a pipeline cannot run
+        ├── PipelineInvalid    its checks found problems: nothing was started
+        └── StageFailed        a stage failed more often than it may be started again
 
 Errors carry plain fields, so that a caller can act on them without reading the text, and never a secret.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 
 class HublineError(Exception):
@@ -222,3 +228,37 @@ class DeadLetterLimit(ProcessorError):
 
 class LeaseLost(ProcessorError):
     """Another processor took the partition, or the lease could not be renewed in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong with a pipeline: in which file and line, what it is, and how to mend it. Shows no secret."""
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.what}{f': {self.mend}' if self.mend else ''}"
+
+
+class PipelineError(HublineError):
+    """A pipeline cannot run."""
+
+
+class PipelineInvalid(PipelineError):
+    """The checks of a pipeline found problems, all of which are told. Nothing was started, and nothing changed."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class StageFailed(PipelineError):
+    """A stage failed more often than it may be started again; the message says why it failed last."""
+
+    def __init__(self, message: str, *, stage: str) -> None:
+        super().__init__(message)
+        self.stage = stage

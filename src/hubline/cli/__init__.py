@@ -16,7 +16,21 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import checkpoints, copying, demo, dlq, doctor, hub, migrating, send, serve, status, tail, version
+from hubline.cli import (
+    checkpoints,
+    copying,
+    demo,
+    dlq,
+    doctor,
+    hub,
+    migrating,
+    pipelines,
+    send,
+    serve,
+    status,
+    tail,
+    version,
+)
 from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.cli.options import option
 from hubline.config import may_hold_secret
@@ -43,6 +57,8 @@ app = typer.Typer(
     epilog=f"Every flag has an environment twin: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
 )
 app.command()(demo.demo)
+app.command()(pipelines.plan)
+app.command()(pipelines.run)
 app.add_typer(hub.app, name="hub")
 app.command()(serve.serve)
 app.command()(send.send)

@@ -19,6 +19,8 @@ class ExitCode(enum.IntEnum):
     UNAVAILABLE = 4
     NOT_CONFIRMED = 5
     WARNED = 6
+    CHECKS_FAILED = 7
+    STAGE_FAILED = 8
     # As shells report an end by SIGINT or SIGPIPE: 128 + the signal's number.
     INTERRUPTED = 130
     PIPE_CLOSED = 141
@@ -26,8 +28,9 @@ class ExitCode(enum.IntEnum):
 
 EXIT_CODES_HELP = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub, partition or store not found, 4 hub or store "
-    "unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 130 interrupted, "
-    "141 the reader of the output went away."
+    "unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 7 the checks of a "
+    "pipeline found problems, 8 a stage of a pipeline failed too often, 130 interrupted, 141 the reader of the "
+    "output went away."
 )
 
 
@@ -38,6 +41,10 @@ def exit_code_of(error: Exception) -> ExitCode:
             return ExitCode.USAGE
         case errors.HubNotFound() | errors.PartitionNotFound() | errors.StoreNotFound():
             return ExitCode.NOT_FOUND
+        case errors.PipelineInvalid():
+            return ExitCode.CHECKS_FAILED
+        case errors.StageFailed():
+            return ExitCode.STAGE_FAILED
         case errors.HubUnavailable() | errors.StoreUnavailable():
             return ExitCode.UNAVAILABLE
         case _:

@@ -1,0 +1,313 @@
+"""``hubline plan`` and ``hubline run``: pipelines on Spark."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from hubline.cli.exits import ExitCode, say
+from hubline.cli.options import JsonOption, env_twin, option
+from hubline.cli.show import counted, escaped, print_json, seconds_text, stderr_console, stdout_console, table
+from hubline.errors import ConfigError, PipelineInvalid
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from hubline.errors import Problem
+    from hubline.pipeline.checks import Checked, Tell
+    from hubline.pipeline.planned import PlannedStage
+    from hubline.pipeline.progress import StageReport, View
+
+# Where nobody sees a view that lives, a line now and then shows that it does.
+LINE_SECONDS: Final = 10.0
+# What is told above the live table: enough to see what led to the last.
+NOTES_SHOWN_MAX: Final = 12
+
+PipelineArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PIPELINE", envvar=env_twin("pipeline"), help="The Python file that defines it: hubline.Pipeline(...)."
+    ),
+]
+StagesOption = Annotated[
+    list[str] | None, option("--stage", "Only this stage; may be given several times. Default: all.", metavar="NAME")
+]
+PlacesOption = Annotated[
+    Path | None,
+    option("--places", "The TOML file of its places. Default: beside it, with the same name.", metavar="FILE"),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option("--set", "Say something else than the file of places: places.raw.hub=ADDRESS.", metavar="KEY=VALUE"),
+]
+
+
+def plan(
+    pipeline: PipelineArgument,
+    stage: StagesOption = None,
+    places: PlacesOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check a pipeline, and print its stages, what each promises, and what a run would create.
+
+    Starts nothing and changes nothing. Looks whether hubs, stores and tables are there. All problems are told at once,
+    with file and line; then it ends with 7. What Spark has to find out, whether columns and types fit, a run checks
+    before it starts.
+
+    \b
+    Examples:
+      hubline plan telemetry.py
+      hubline plan telemetry.py --places production.toml --json
+      hubline plan telemetry.py --stage store --set places.readings.url=env:DATABASE
+    """
+    with _progress() as tell:
+        checked = _checked(pipeline, stage, places, set_, tell)
+    if json:
+        for each in checked.plan.stages:
+            print_json(_stage_data(each))
+        print_json({"creates": list(checked.creations)})
+    else:
+        stdout_console().print(_plan_view(checked))
+
+
+def run(
+    pipeline: PipelineArgument,
+    stage: StagesOption = None,
+    master: Annotated[
+        str | None, option("--master", "Where Spark runs: local[4], spark://HOST:7077. Default: here.", metavar="URL")
+    ] = None,
+    once: Annotated[bool, option("--once", "Do all that is there, stage after stage, and end.")] = False,
+    places: PlacesOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a pipeline on Spark, until Ctrl-C or SIGTERM; with --once, until all that is there is done.
+
+    Everything is checked first. A stage that fails is started again, after a pause that grows, while the others go on;
+    when it has failed too often, all end in good order, with 8. At a signal, batches in progress commit and partitions
+    are released; a second signal does not wait for batches. With --json, one object a second for each stage.
+
+    \b
+    Examples:
+      hubline run telemetry.py
+      hubline run telemetry.py --once
+      hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.ownership=fixed:2
+      hubline run telemetry.py --places production.toml --master spark://head:7077
+    """
+    from hubline.pipeline.runner import Request
+    from hubline.pipeline.runner import run as run_pipeline
+
+    with _progress() as tell:
+        checked = _checked(pipeline, stage, places, set_, tell)
+    # On a terminal, stack traces would tear the live table apart: it has their last lines.
+    quiet = {"spark.log.level": "FATAL"} if sys.stdout.isatty() and not json else {}
+    request = Request(stages=tuple(stage or ()), master=master, once=once, spark=quiet)
+    with _view(json=json) as view:
+        try:
+            is_done = run_pipeline(checked, request, view=view)
+        except PipelineInvalid as error:
+            problems = error.problems
+        else:
+            problems = ()
+    if problems:
+        _tell_problems(problems)
+    if once and not is_done:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _checked(
+    file: Path, stages: list[str] | None, places: Path | None, settings: list[str] | None, tell: Tell
+) -> Checked:
+    from hubline.pipeline.checks import checked_file
+
+    try:
+        return checked_file(file, places=places, settings=_settings(settings or []), stages=stages or [], tell=tell)
+    except PipelineInvalid as error:
+        problems = error.problems
+    return _tell_problems(problems)
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for each in given:
+        key, separator, value = each.partition("=")
+        if not separator or not key:
+            raise ConfigError("--set takes KEY=VALUE, for instance --set places.raw.hub=local:./data/raw")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def _tell_problems(problems: Sequence[Problem]) -> Checked:
+    for problem in problems:
+        say(escaped(str(problem)))
+    say(f"hubline: {counted(len(problems), 'problem')}: nothing was started")
+    raise typer.Exit(ExitCode.CHECKS_FAILED)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Shows on a terminal what is being looked at, and takes it away at the end; elsewhere nothing."""
+    with stderr_console().status("looking ...") as status:
+        yield lambda what: status.update(f"{escaped(what)} ...")
+
+
+# The plan ----------------------------------------------------------------------------------------------------------
+
+
+def _plan_view(checked: Checked) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from hubline.pipeline.promises import promises
+
+    lines = [f"pipeline {checked.plan.name}: {counted(len(checked.plan.stages), 'stage')}"]
+    for stage in checked.plan.stages:
+        sources = ", ".join(map(str, stage.sources))
+        lines += ["", f"{stage.name}: {sources} -> {stage.target}", f"  group {stage.group}, {_batches(stage)}"]
+        lines += [f"  {promise}" for promise in promises(stage)]
+        lines += [f"  joins {name}: {place}" for name, place in stage.tables.items()]
+    lines += ["", "creates:" if checked.creations else "creates nothing"]
+    lines += [f"  {each}" for each in checked.creations]
+    return Group(*(Text(escaped(line)) for line in lines))
+
+
+def _batches(stage: PlannedStage) -> str:
+    size = f"at most {stage.events_max:,} events" if stage.events_max else "as many events as there are"
+    return f"a batch every {seconds_text(stage.batch_wait_ms / 1000)}, of {size}, from {stage.start}"
+
+
+def _stage_data(stage: PlannedStage) -> dict[str, object]:
+    from hubline.pipeline.promises import promises
+
+    return {
+        "stage": stage.name,
+        "sources": [str(source) for source in stage.sources],
+        "to": str(stage.target),
+        "group": stage.group,
+        "ownership": stage.ownership,
+        "start": stage.start,
+        "checkpoint": stage.checkpoint.value,
+        "lookback": stage.lookback,
+        "batchCountMax": stage.events_max,
+        "batchWaitSeconds": stage.batch_wait_ms / 1000,
+        "deadLetters": str(stage.letters) if stage.letters else None,
+        "tables": {name: str(place) for name, place in stage.tables.items()},
+        "promises": promises(stage),
+    }
+
+
+# The run -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _view(*, json: bool) -> Iterator[View]:
+    """A table that lives on a terminal; elsewhere a line now and then; for programs JSON."""
+    if json:
+        yield _JsonView()
+    elif not sys.stdout.isatty():
+        yield _LineView()
+    else:
+        from rich.live import Live
+
+        with Live(console=stdout_console(), auto_refresh=False) as live:
+            view = _LiveView()
+            view.refresh = lambda: live.update(view.renderable(), refresh=True)
+            yield view
+
+
+class _JsonView:
+    """One object for each stage, about once a second."""
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        for report in reports:
+            print_json(_report_data(report))
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        say(escaped(text))
+
+
+class _LineView:
+    """What happens, and now and then how it goes."""
+
+    def __init__(self) -> None:
+        self._told_at = time.monotonic()
+        self._reports: Sequence[StageReport] = ()
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        is_end = all(report.state in ("done", "stopped", "failed") for report in reports)
+        if is_end or time.monotonic() - self._told_at >= LINE_SECONDS:
+            self._told_at = time.monotonic()
+            for report in reports:
+                say(_report_line(report))
+
+    def note(self, text: str) -> None:
+        say(escaped(text))
+
+
+class _LiveView:
+    """A table of the stages, with what happened below it."""
+
+    def __init__(self) -> None:
+        self._reports: Sequence[StageReport] = ()
+        self._notes: list[str] = []
+        self.refresh: Callable[[], None] = lambda: None
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        self._reports = reports
+        self.refresh()
+
+    def note(self, text: str) -> None:
+        self._notes = [*self._notes, f"{time.strftime('%H:%M:%S')}  {escaped(text)}"][-NOTES_SHOWN_MAX:]
+        self.refresh()
+
+    def renderable(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">restarts")
+        rows = [
+            (
+                each.name,
+                each.state,
+                each.events,
+                round(each.events_per_second),
+                each.lag_events,
+                seconds_text(each.batch_seconds),
+                each.dead_letters,
+                each.restarts,
+            )
+            for each in self._reports
+        ]
+        return Group(table(columns, rows), Text(""), Text("\n".join(self._notes)))
+
+
+def _report_line(report: StageReport) -> str:
+    lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
+    return (
+        f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
+        f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
+        f"{counted(report.restarts, 'restart')}"
+    )
+
+
+def _report_data(report: StageReport) -> Mapping[str, object]:
+    return {
+        "stage": report.name,
+        "state": report.state,
+        "events": report.events,
+        "eventsPerSecond": round(report.events_per_second, 1),
+        "lagEvents": report.lag_events,
+        "batchSeconds": report.batch_seconds,
+        "batches": report.batches,
+        "deadLetters": report.dead_letters,
+        "restarts": report.restarts,
+        "error": report.error or None,
+    }

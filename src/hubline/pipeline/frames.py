@@ -1,0 +1,303 @@
+"""What a stage's query is made of: the events, what the stage's function makes of them, and whether its place takes it.
+
+All of it is analysis: nothing is read yet but static tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from hubline.config import may_hold_secret, parse_store
+from hubline.connect import open_hub, open_store
+from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
+from hubline.model import GroupKey
+from hubline.pipeline.definition import Checkpoints, Stage, StageKind
+from hubline.pipeline.handlers import BatchHandler, EventHandler
+from hubline.pipeline.loading import MODULE_PREFIX
+from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
+from hubline.pipeline.planned import PlannedStage
+from hubline.pipeline.source import GATE_OPTION, Gate, StageSource
+from hubline.pipeline.surroundings import table_columns
+from hubline.sinks.sql import SqlSink as Database
+from hubline.sinks.tables import TableName, plan_for
+from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.functions import event_id
+from hubline.spark.parsing import ERROR_COLUMN
+from hubline.spark.rows import RowLayout
+
+EVENT_ID: Final = "eventId"
+REPLAYED: Final = "replayed"
+
+NOT_PUBLISHED: Final = ("partition", *(set(SOURCE_SCHEMA.names) - {"body", "partition", "partitionKey", "properties"}))
+"""Where an event stood in the hub that it was read from says nothing in the next one."""
+
+STATIC_ROWS_MAX: Final = 1_000_000
+"""A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
+
+_UNUSED: Final = ("publisher", "systemProperties")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a stage is read in this run."""
+
+    gate: Gate
+    owner_id: str | None
+    is_once: bool
+
+
+def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
+    """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
+    events = [_events(spark, stage, source, reading) for source in stage.sources]
+    frame = _transformed(spark, stage, events)
+    problems = list(_problems(stage, frame))
+    if problems:
+        raise PipelineInvalid(problems)
+    return _as_taken(stage, frame)
+
+
+# Reading -----------------------------------------------------------------------------------------------------------
+
+
+def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
+    options = {"hub": source.option, "group": stage.group, "start": stage.start, GATE_OPTION: str(reading.gate.folder)}
+    if stage.events_max is not None:
+        options["max_events"] = str(stage.events_max)
+    if stage.lookback is not None:
+        options["lookback"] = stage.lookback
+    match stage.checkpoint:
+        case Checkpoints.EACH_BATCH:
+            options |= _sharing(stage, reading)
+        case Checkpoints.BY_HAND:
+            options["starts"] = json.dumps(_set_by_hand(stage, source))
+        case Checkpoints.NONE:
+            pass
+    events = spark.readStream.format(StageSource.name()).options(**options).load()
+    return events.withColumn(EVENT_ID, event_id(source.option))
+
+
+def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
+    ownership = stage.ownership
+    if reading.is_once and ownership == "balanced":
+        ownership = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
+    owner = {"owner": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
+    return {"store": stage.store or "", "ownership": ownership, **owner}
+
+
+def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
+    """Where each partition goes on, by the store; those without a checkpoint at the start."""
+    store, hub = open_store(parse_store(stage.store or "")), open_hub(source.address)
+
+    async def checkpoints() -> dict[str, str]:
+        try:
+            found = await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.group))
+        finally:
+            await store.close()
+            await hub.close()
+        return {
+            each.key.partition: "earliest" if each.last_sequence is None else f"sequence:{each.last_sequence}"
+            for each in found
+        }
+
+    return {**asyncio.run(checkpoints()), "*": stage.start}
+
+
+# The function ------------------------------------------------------------------------------------------------------
+
+
+def _transformed(spark: SparkSession, stage: PlannedStage, events: list[DataFrame]) -> DataFrame:
+    problem = None
+    try:
+        if stage.stage.kind is StageKind.FRAME:
+            tables = {name: _static(spark, place) for name, place in stage.tables.items()}
+            frame = stage.stage.function(*events, **tables)
+        else:
+            frame = _handled(stage.stage, events[0])
+    except (HublineError, PySparkException) as error:
+        problem = _raised(stage.stage, error, _first_line(error))
+    except Exception as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
+        problem = _raised(stage.stage, error, f"{type(error).__name__} ({_first_line(error)})")
+    else:
+        if isinstance(frame, DataFrame) and frame.isStreaming:
+            return frame
+        given = "a DataFrame that is no stream" if isinstance(frame, DataFrame) else type(frame).__name__
+        what = f"stage {stage.name}: its function gives {given}"
+        problem = Problem(stage.where.file, stage.where.line, what, "return what is made of the events")
+    raise PipelineInvalid([problem])
+
+
+def _raised(stage: Stage, error: Exception, text: str) -> Problem:
+    """Points at the line of the function, or of what it calls in the same file."""
+    file = getattr(getattr(stage.function, "__code__", None), "co_filename", stage.where.file)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = (frames[-1].lineno if frames else None) or stage.where.line
+    return Problem(file if frames else stage.where.file, line, f"stage {stage.name}: {text}", "correct the function")
+
+
+def _first_line(error: Exception) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
+    return "its text is not shown, it may hold a secret" if _is_suspect(text) else text.rstrip(".")
+
+
+def _is_suspect(text: str) -> bool:
+    # Spark's own errors are full of [CLASS] and SQLSTATE=..., which are harmless.
+    return "://" in text or (may_hold_secret(text) and "key" in text.lower() and "=" in text)
+
+
+def _handled(stage: Stage, events: DataFrame) -> DataFrame:
+    own = StructType.fromDDL(stage.schema or "")
+    if not isinstance(own, StructType):
+        raise ConfigError(f"schema={stage.schema!r} is one type, and not columns: write 'id long, celsius double'")
+    _require_binary_body(own)
+    output = _output(own, events.schema)
+    own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
+    kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
+    _pickle_by_value(stage.function)
+    return events.mapInArrow(kind(stage.name, stage.function, own_arrow, output_arrow), output)
+
+
+def _require_binary_body(own: StructType) -> None:
+    if any(field.name == "body" and not isinstance(field.dataType, BinaryType) for field in own):
+        raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
+
+
+def _output(own: StructType, events: StructType) -> StructType:
+    """The function's columns, those of the events that it does not give itself, and why an event failed."""
+    names = set(own.names)
+    kept = [field for field in events if field.name not in names and field.name not in _UNUSED]
+    error = [] if ERROR_COLUMN in names else [StructField(ERROR_COLUMN, StringType())]
+    return StructType([*own, *kept, *error])
+
+
+def _pickle_by_value(function: Callable[..., Any]) -> None:
+    """Tasks cannot import the pipeline's file: what they need of it goes with them."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if module is not None and module.__name__.startswith(MODULE_PREFIX):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _static(spark: SparkSession, place: Place) -> DataFrame:
+    """A place as a table that does not change while the stage runs."""
+    match place:
+        case HubPlace():
+            return spark.read.format("eventhubs").option("hub", place.option).load()
+        case TablePlace():
+            return _static_table(spark, place)
+        case FormatPlace():
+            return spark.read.format(place.format).options(**place.options).load(place.path)
+
+
+def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
+    import pyarrow as pa
+
+    database = Database(place.text, table=place.table)
+    with database.connection() as connection:
+        names = [column.name for column in database.columns(connection)]
+        query = f"SELECT * FROM {TableName.parse(place.table).quoted} LIMIT {STATIC_ROWS_MAX + 1}"  # noqa: S608
+        rows: list[Any] = connection.execute(query, ())
+    database.close()
+    if len(rows) > STATIC_ROWS_MAX:
+        raise ConfigError(
+            f"{place} has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and "
+            f"write [places.{place.name}] with a format of Spark's"
+        )
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    return spark.createDataFrame(pa.table(dict(zip(names, map(list, columns), strict=True))))
+
+
+# What the place takes ----------------------------------------------------------------------------------------------
+
+
+def _problems(stage: PlannedStage, frame: DataFrame) -> list[Problem]:
+    wrong = []
+    if stage.lookback is not None and REPLAYED not in frame.columns:
+        wrong.append((
+            f"it drops the column {REPLAYED}, which tells what was published before",
+            f"keep it; of rows that are aggregated, it is F.bool_and('{REPLAYED}').alias('{REPLAYED}')",
+        ))  # fmt: skip
+    if ERROR_COLUMN in frame.columns and stage.letters is None and not isinstance(stage.target, TablePlace):
+        wrong.append((
+            f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
+            "name a hub for them, dead_letters='PLACE', or drop the column",
+        ))  # fmt: skip
+    match stage.target:
+        case HubPlace():
+            wrong += _hub_problems(stage, frame)
+        case TablePlace() as place:
+            wrong += _table_problems(place, frame)
+        case FormatPlace():
+            pass
+    where = stage.where
+    return [Problem(where.file, where.line, f"stage {stage.name}: {what}", mend) for what, mend in wrong]
+
+
+def _hub_problems(stage: PlannedStage, frame: DataFrame) -> list[tuple[str, str]]:
+    wrong = []
+    if stage.stage.identity and EVENT_ID not in frame.columns:
+        wrong.append((
+            f"it drops the column {EVENT_ID}, by which repetitions are known",
+            "keep it; rows that are made of many events have none: say identity=False, and they go without",
+        ))  # fmt: skip
+    try:
+        RowLayout(published(stage, frame).schema)
+    except ConfigError as error:
+        wrong.append((str(error), ""))
+    return wrong
+
+
+def _table_problems(place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
+    there = table_columns(place)
+    rows = _stored(frame, there or [])
+    if not rows.columns:
+        return [("it gives no column for the table", "the columns of events themselves are not written")]
+    if there is None:
+        return []  # it is made of these columns
+    database = Database(place.text, table=place.table, key=place.key)
+    try:
+        with database.connection() as connection:
+            columns = database.columns(connection)
+        names = [name for name in rows.columns if name != ERROR_COLUMN]
+        unwritten = set(SOURCE_SCHEMA.names) - set(there)
+        schema = rows.select(*(name for name in names if name not in unwritten)).schema
+        plan_for(TableName.parse(place.table), columns, to_arrow_schema(schema, timezone="UTC"), key=place.key)
+    except SinkError as error:
+        return [(" ".join(str(error).split()), "")]
+    finally:
+        database.close()
+    return []
+
+
+def _as_taken(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+    """The rows without those that were published before, and without columns that the place does not take."""
+    if stage.lookback is not None:
+        frame = frame.where(~F.coalesce(F.col(REPLAYED), F.lit(False)))
+    match stage.target:
+        case HubPlace() if stage.letters is None:
+            return published(stage, frame)
+        case TablePlace() as place:
+            return _stored(frame, table_columns(place) or [])
+        case _:
+            return frame.drop(REPLAYED) if stage.lookback is not None else frame
+
+
+def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+    unwanted = [*NOT_PUBLISHED, REPLAYED]
+    return frame.drop(*unwanted, ERROR_COLUMN) if stage.letters is not None else frame.drop(*unwanted)
+
+
+def _stored(frame: DataFrame, columns: list[str]) -> DataFrame:
+    return frame.drop(*(name for name in (EVENT_ID, REPLAYED) if name not in columns))

@@ -1,0 +1,158 @@
+"""Functions of a person's own in tasks: over Arrow tables of one partition, or event by event.
+
+Rows keep what is known of their events (partition, sequence number, id, body, ...), unless the function gives such a
+column itself: so a table knows what it was made of, a hub gets the same ids again, and a dead letter has its body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hubline.errors import ConfigError
+from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
+from hubline.spark.parsing import ERROR_COLUMN
+
+TRACED: Final = ("partition", "sequenceNumber", "eventId")
+"""By these a row is known to come from its event."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchHandler:
+    """What a task does for ``@pipeline.batches``. ``own`` are the columns that the function gives."""
+
+    stage: str
+    function: Callable[[pa.Table], pa.Table | pa.RecordBatch]
+    own: pa.Schema
+    output: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for events in by_partition(batch):
+                yield from self._rows(events).to_batches()
+
+    def _rows(self, events: pa.Table) -> pa.Table:
+        given = self.function(events)
+        if isinstance(given, pa.RecordBatch):
+            given = pa.Table.from_batches([given])
+        if not isinstance(given, pa.Table):
+            raise ConfigError(f"stage {self.stage}: its function gave {type(given).__name__}, and no pyarrow.Table")
+        if missing := [name for name in self.own.names if name not in given.column_names and name != ERROR_COLUMN]:
+            raise ConfigError(f"stage {self.stage}: its function gave no column {missing[0]}, which schema names")
+        if len(given) != len(events):
+            self._require_traced(len(events), len(given))
+            events = None
+        arrays = [self._column(field, given, events) for field in self.output]
+        return pa.Table.from_arrays(arrays, schema=self.output)
+
+    def _column(self, field: pa.Field, given: pa.Table, events: pa.Table | None) -> pa.ChunkedArray:
+        if field.name in self.own.names and field.name in given.column_names:
+            return given.column(field.name).cast(field.type)
+        if events is not None and field.name in events.column_names:
+            return events.column(field.name).cast(field.type)
+        return pa.chunked_array([pa.nulls(len(given), field.type)])
+
+    def _require_traced(self, events_count: int, rows_count: int) -> None:
+        if lost := [name for name in TRACED if name not in self.own.names]:
+            raise ConfigError(
+                f"stage {self.stage}: of {events_count} events its function made {rows_count} rows, and nobody knows "
+                f"which of which: give {', '.join(lost)} as columns as well, and name them in schema"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class EventHandler:
+    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``."""
+
+    stage: str
+    function: Callable[[Event], Row | None]
+    own: pa.Schema
+    output: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            places, rows, errors = self._handled(batch)
+            yield self._columns(batch.take(pa.array(places, pa.int64())), rows, errors)
+
+    def _handled(self, batch: pa.RecordBatch) -> tuple[list[int], list[Row], list[str | None]]:
+        """Of each event that is not left out its place, its row, and why it failed."""
+        places: list[int] = []
+        rows: list[Row] = []
+        errors: list[str | None] = []
+        for place, record in enumerate(batch.to_pylist()):
+            row, error = self._try(record)
+            if row is not None or error is not None:
+                places.append(place)
+                rows.append(row or {})
+                errors.append(error)
+        return places, rows, errors
+
+    def _try(self, record: Mapping[str, Any]) -> tuple[Row | None, str | None]:
+        try:
+            row = self.function(_event(record))
+            return row, None if row is None else self._wrong(row)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises makes its event a dead letter
+            return {}, f"{type(error).__name__}: {error}"[:ERROR_TEXT_LENGTH_MAX]
+
+    def _wrong(self, row: object) -> str | None:
+        if not isinstance(row, Mapping):
+            return f"the function gave {type(row).__name__}, and no dictionary"
+        if unknown := [name for name in row if name not in self.own.names]:
+            return f"the function gave {unknown[0]!a}, which schema does not name"
+        return None
+
+    def _columns(self, events: pa.RecordBatch, rows: list[Row], errors: list[str | None]) -> pa.RecordBatch:
+        own = {field.name: self._own_column(field, rows, errors) for field in self.own if field.name != ERROR_COLUMN}
+        failed = pa.array([error is not None for error in errors], pa.bool_())
+        arrays = []
+        for field in self.output:
+            if field.name == ERROR_COLUMN:
+                arrays.append(pa.array(errors, pa.string()))
+            elif field.name == "body" and field.name in own:
+                # A dead letter has the body of its event, and not what was to be made of it.
+                arrays.append(pc.if_else(failed, events.column("body"), own["body"]))
+            elif field.name in own:
+                arrays.append(pc.if_else(failed, pa.scalar(None, field.type), own[field.name]))
+            else:
+                arrays.append(events.column(field.name).cast(field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.output)
+
+    def _own_column(self, field: pa.Field, rows: list[Row], errors: list[str | None]) -> pa.Array:
+        """The values of a column. Those that do not fit are noted among the errors, and are null."""
+        values = [None if error is not None else row.get(field.name) for row, error in zip(rows, errors, strict=True)]
+        try:
+            return pa.array(values, field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            pass  # the values are tried one by one, to find those to blame
+        for place, value in enumerate(values):
+            try:
+                pa.array([value], field.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                values[place] = None
+                errors[place] = f"{field.name} does not fit {field.type}: {error}"[:ERROR_TEXT_LENGTH_MAX]
+        return pa.array(values, field.type)
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[pa.Table]:
+    """The events of each partition, in their order. Tasks read one after the other: mostly there is one."""
+    partitions = batch.column("partition")
+    for partition in pc.unique(partitions).to_pylist():
+        yield pa.Table.from_batches([batch.filter(pc.equal(partitions, partition))])
+
+
+def _event(record: Mapping[str, Any]) -> Event:
+    return Event(
+        record["body"],
+        record["partition"],
+        record["offset"],
+        record["sequenceNumber"],
+        record["enqueuedTime"],
+        record["partitionKey"],
+        dict(record["properties"] or ()),
+    )

@@ -1,0 +1,101 @@
+"""A pipeline from its Python file. What is wrong with the file is told with the line, and a secret in it is not run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from hubline.config import may_hold_secret
+from hubline.errors import PipelineInvalid, Problem
+from hubline.pipeline.definition import Pipeline, loading
+from hubline.pipeline.places import nearest
+from hubline.pipeline.secrets import secrets_in
+
+MODULE_PREFIX: Final = "hubline_pipeline_"
+"""Of the name under which a file is imported: it cannot hide a package of the same name."""
+
+_UNEXPECTED: Final = re.compile(r"Pipeline\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+
+
+def load(path: Path) -> Pipeline:
+    """The pipeline that a file defines. Raises PipelineInvalid with all that is wrong with it."""
+    text = _text(path)
+    problems = [*secrets_in(text, str(path)), *_syntax(text, path)]
+    if problems:
+        raise PipelineInvalid(problems)
+    return _only_pipeline(path, _imported(path))
+
+
+def _text(path: Path) -> str:
+    problem = None
+    try:
+        return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        problem = Problem(str(path), 0, "there is no such file", "check the path")
+    except UnicodeDecodeError:
+        problem = Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")
+    except OSError as error:
+        problem = Problem(str(path), 0, f"the file cannot be read ({error.strerror})", "check the path and its rights")
+    raise PipelineInvalid([problem])
+
+
+def _syntax(text: str, path: Path) -> list[Problem]:
+    try:
+        ast.parse(text, str(path))
+    except SyntaxError as error:
+        return [Problem(str(path), error.lineno or 1, f"the line is not Python ({error.msg})", "correct it")]
+    except ValueError as error:  # null bytes
+        return [Problem(str(path), 1, f"the file is not Python ({error})", "is it another?")]
+    return []
+
+
+def _imported(path: Path) -> ModuleType:
+    """Runs the file as Python does a script: what lies beside it can be imported."""
+    name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None  # noqa: S101 - there is a loader for every file ending in .py, and for others:
+    if spec.loader is None:
+        raise PipelineInvalid([Problem(str(path), 0, "the file is not Python", "name it NAME.py")])
+    module = importlib.util.module_from_spec(spec)
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[name] = module
+    try:
+        with loading():
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's file raises is told with its line
+        del sys.modules[name]
+        problem = _raised(path, error)
+    else:
+        return module
+    raise PipelineInvalid([problem])
+
+
+def _raised(path: Path, error: BaseException) -> Problem:
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = (frames[-1].lineno if frames else None) or 1
+    text = " ".join(str(error).split())
+    if may_hold_secret(text):
+        text = "its text is not shown, it may hold a secret"
+    if match := _UNEXPECTED.search(text):
+        known = [name for name in inspect.signature(getattr(Pipeline, match[1])).parameters if name != "self"]
+        return Problem(str(path), line, f"{match[1]} has no option {match[2]}", nearest(match[2], known))
+    return Problem(str(path), line, f"importing the file raises {type(error).__name__} ({text})", "correct it")
+
+
+def _only_pipeline(path: Path, module: ModuleType) -> Pipeline:
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
+    if len(found) == 1:
+        return next(iter(found.values()))
+    what = "defines no pipeline" if not found else f"defines {len(found)} pipelines"
+    mend = 'write pipeline = hubline.Pipeline("NAME") in it' if not found else "keep one of them in a file"
+    line = 1 if not found else max(each.where.line for each in found.values())
+    raise PipelineInvalid([Problem(str(path), line, f"the file {what}", mend)])

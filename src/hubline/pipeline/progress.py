@@ -1,0 +1,114 @@
+"""How a stage is doing: what its query's progress tells, added up."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from hubline.pipeline.writing import LETTERS_METRIC, METRICS
+from hubline.spark.offsets import HUB_KEY
+
+RATE_SECONDS: Final = 10.0
+"""Rates are over this long: shorter ones jump with every batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done."""
+
+    name: str
+    state: str
+    events: int = 0
+    events_per_second: float = 0.0
+    lag_events: int | None = None
+    batch_seconds: float | None = None
+    batches: int = 0
+    dead_letters: int = 0
+    restarts: int = 0
+    error: str = ""
+
+
+class View(Protocol):
+    """Who watches a run. Called from the run's own thread."""
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        """About once a second, and at the end."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Something happened: one line. Shows no secret."""
+        ...
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the batches of a stage came to, over all its restarts."""
+
+    events: int = 0
+    batches: int = 0
+    dead_letters: int = 0
+    lag_events: int | None = None
+    batch_seconds: float | None = None
+    _last: tuple[str, int] = ("", -1)
+    _history: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, progress: Iterable[Mapping[str, Any]], now: float) -> bool:
+        """Takes the latest progress of a query; whether there was a batch among it that is new."""
+        before = self.batches
+        for each in progress:
+            run_id, batch_id = str(each["runId"]), int(each["batchId"])
+            is_new = run_id != self._last[0] or batch_id > self._last[1]
+            # Without this entry nothing was run: Spark tells from time to time that it is idle.
+            if is_new and "addBatch" in each["durationMs"]:
+                self._last = (run_id, batch_id)
+                self._add(each)
+            self.lag_events = _lag(each["sources"])
+        self._remember(now)
+        return self.batches > before
+
+    def rate(self, now: float) -> float:
+        if not self._history:
+            return 0.0
+        since, events = self._history[0]
+        return (self.events - events) / max(now - since, 1.0)
+
+    def _add(self, batch: Mapping[str, Any]) -> None:
+        self.batches += 1
+        self.events += sum(_read(_parsed(source["endOffset"])) for source in _hubs(batch["sources"]))
+        self.dead_letters += int(batch.get("observedMetrics", {}).get(METRICS, {}).get(LETTERS_METRIC, 0))
+        self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
+
+    def _remember(self, now: float) -> None:
+        self._history.append((now, self.events))
+        while len(self._history) > 1 and self._history[1][0] <= now - RATE_SECONDS:
+            self._history.popleft()
+
+
+def _hubs(sources: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [source for source in sources if HUB_KEY in _parsed(source.get("endOffset"))]
+
+
+def _entries(offset: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
+    return {partition: entry for partition, entry in offset.items() if not partition.startswith("@")}
+
+
+def _read(offset: Mapping[str, Any]) -> int:
+    return sum(entry["to"] - entry["from"] for entry in _entries(offset).values())
+
+
+def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:
+    """Events of the stage's own partitions that are still to be read."""
+    lags = []
+    for source in _hubs(sources):
+        ends, latest = _entries(_parsed(source.get("endOffset"))), _entries(_parsed(source.get("latestOffset")))
+        lags.append(sum(max(latest[key]["to"] - entry["to"], 0) for key, entry in ends.items() if key in latest))
+    return sum(lags) if lags else None
+
+
+def _parsed(offset: object) -> Mapping[str, Any]:
+    """Spark writes offsets as JSON, or as text that holds JSON."""
+    value = json.loads(offset) if isinstance(offset, str) else offset
+    return value if isinstance(value, dict) else {}

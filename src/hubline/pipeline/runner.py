@@ -1,0 +1,429 @@
+"""Runs a checked pipeline: one Spark session, a query for each stage, restarts, and an end in good order.
+
+    1. prepare   the state folder is this run's alone; hubs that shall be made are made
+    2. session   Spark starts, or the one that was given is used
+    3. build     every stage's query is analysed; what is wrong is told, and nothing has started yet
+    4. run       stages side by side; one that fails is started again after a pause, the others go on
+    5. end       gates close, batches in progress commit, partitions are released, queries stop
+
+A first SIGINT or SIGTERM leads to 5; a second one does not wait for batches: what is cut short comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import hashlib
+import json
+import logging
+import random
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import AnalysisException, PySparkException
+
+from hubline.config import LocalHubAddress
+from hubline.errors import ConfigError, PipelineInvalid, Problem, StageFailed
+from hubline.hubs.local import create_hub
+from hubline.pipeline.checks import Checked
+from hubline.pipeline.frames import Reading, built
+from hubline.pipeline.places import FormatPlace, HubPlace
+from hubline.pipeline.planned import Plan, PlannedStage, is_remote
+from hubline.pipeline.progress import StageReport, Tally, View
+from hubline.pipeline.source import Gate, StageSource
+from hubline.pipeline.writing import writer
+from hubline.processor.options import RetryPolicy
+from hubline.spark.redaction import HIDING
+from hubline.spark.sessions import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+log = logging.getLogger("hubline.pipeline")
+
+POLL_SECONDS: Final = 0.2
+"""How often queries are looked after: a stop is noticed at once, and looking costs a call to Java."""
+SHOW_SECONDS: Final = 1.0
+DRAIN_SECONDS_MAX: Final = 60.0
+"""How long a batch in progress is waited for at the end. Supervisors kill after 30 to 90 seconds."""
+BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # Stages take turns at the cores: none waits for the whole batch of another.
+    "spark.scheduler.mode": "FAIR",
+    # The run has a view of its own.
+    "spark.ui.showConsoleProgress": "false",
+    # What Spark warns of concerns whoever set it up, and that is this program.
+    "spark.log.level": "ERROR",
+}
+"""What a run's session gets beside what every one of hubline's has; the table [run.spark] wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a run was asked for."""
+
+    stages: tuple[str, ...] = ()
+    master: str | None = None
+    once: bool = False
+    spark: Mapping[str, str] = field(default_factory=dict)
+    """Settings of Spark; those of the places win."""
+
+
+class State(enum.StrEnum):
+    """What a stage does."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    DONE = "done"
+
+
+class LogView:
+    """For runs that nobody watches: what happens is logged."""
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        log.warning(text) if "fail" in text else log.info(text)
+
+
+def run(checked: Checked, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
+    """Runs until it is told to stop, or with ``once`` until all is done; whether it came to that end by itself.
+
+    Raises PipelineInvalid before anything runs, StageFailed where a stage failed too often.
+    """
+    view = view or LogView()
+    plan = checked.plan
+    with ExitStack() as stack:
+        stack.enter_context(locked(plan))
+        _prepare(plan, view)
+        if spark is None:
+            view.note("starting Spark ...")
+            spark = session(
+                plan.name, master=request.master or plan.run.master, **{**SETTINGS, **request.spark, **plan.run.spark}
+            )
+            stack.callback(spark.stop)
+        running = _Run(plan, request, spark, view)
+        stack.callback(running.close)
+        running.build()
+        stack.enter_context(running.stopped_by_signals())
+        return running.run()
+
+
+# Before ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(plan: Plan) -> Iterator[None]:
+    """The state folder, for this run alone: two runs in one folder would write over each other's batches."""
+    if is_remote(plan.run.state):
+        yield
+        return
+    import fcntl
+
+    folder = Path(plan.run.state).expanduser().resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"another run uses the state folder {folder}: stop it, or give this one a folder of its own "
+                "(--set run.state=PATH); runs share their work through the store"
+            ) from None
+        yield
+
+
+def _prepare(plan: Plan, view: View) -> None:
+    places = [place for stage in plan.stages for place in (*stage.sources, stage.target, stage.letters)]
+    for place in {place.name: place for place in places if isinstance(place, HubPlace) and place.create}.values():
+        address = place.address
+        if isinstance(address, LocalHubAddress) and not (address.root / address.name).exists():
+            asyncio.run(create_hub(address.root, address.name, partitions=place.partitions, exist_ok=True))
+            view.note(f"created hub {place} with {place.partitions} partitions")
+
+
+def _owner_id(plan: Plan) -> str | None:
+    """The same after a crash, so that partitions are taken back at once. By the lock, nobody else has it."""
+    if is_remote(plan.run.state):
+        return None
+    folder = str(Path(plan.run.state).expanduser().resolve())
+    mark = hashlib.sha256(folder.encode()).hexdigest()[:8]
+    return f"{plan.name}@{socket.gethostname()[:40]}-{mark}"
+
+
+# The run -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _StageRun:
+    """One stage of a run, and its query."""
+
+    stage: PlannedStage
+    gate: Gate
+    frame: DataFrame | None = None
+    query: StreamingQuery | None = None
+    state: State = State.WAITING
+    tally: Tally = field(default_factory=Tally)
+    failures: int = 0
+    """In a row: a batch that is done starts the count anew."""
+    restarts: int = 0
+    restart_at: float = 0.0
+    error: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in (State.DONE, State.FAILED, State.STOPPED)
+
+    def report(self, now: float) -> StageReport:
+        tally = self.tally
+        return StageReport(
+            self.stage.name,
+            self.state.value,
+            events=tally.events,
+            events_per_second=tally.rate(now) if self.state is State.RUNNING else 0.0,
+            lag_events=tally.lag_events,
+            batch_seconds=tally.batch_seconds,
+            batches=tally.batches,
+            dead_letters=tally.dead_letters,
+            restarts=self.restarts,
+            error=self.error,
+        )
+
+
+class _Run:
+    """The stages of a run. Everything happens in the caller's thread; signals only set events."""
+
+    def __init__(self, plan: Plan, request: Request, spark: SparkSession, view: View) -> None:
+        self._plan = plan
+        self._request = request
+        self._spark = spark
+        self._view = view
+        self._stages = {stage.name: _StageRun(stage, Gate.new()) for stage in plan.stages}
+        self._stopping = threading.Event()
+        self._is_forced = False
+        self._shown_at = 0.0
+        self._rng = random.Random()  # noqa: S311 - spreads restarts, guards nothing
+
+    def build(self) -> None:
+        """Analyses all stages. Raises PipelineInvalid with the problems of all of them."""
+        self._prepare_spark()
+        problems: list[Problem] = []
+        owner_id = _owner_id(self._plan)
+        for each in self._stages.values():
+            self._view.note(f"{each.stage.name}: checking its columns")
+            try:
+                each.frame = built(self._spark, each.stage, Reading(each.gate, owner_id, self._request.once))
+            except PipelineInvalid as error:
+                problems += error.problems
+        if problems:
+            raise PipelineInvalid(problems)
+
+    def run(self) -> bool:
+        groups = self._plan.levels if self._request.once else [tuple(self._stages)]
+        try:
+            for names in groups:
+                self._run_together([self._stages[name] for name in names])
+                if self._stopping.is_set():
+                    break
+        finally:
+            self._end()
+            self._show(is_last=True)
+        failed = [each for each in self._stages.values() if each.state is State.FAILED]
+        if failed:
+            raise StageFailed(
+                "\n".join(f"stage {each.stage.name} failed {each.failures} times: {each.error}" for each in failed),
+                stage=failed[0].stage.name,
+            )
+        return not self._stopping.is_set()
+
+    def close(self) -> None:
+        for each in self._stages.values():
+            each.gate.remove()
+
+    @contextmanager
+    def stopped_by_signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run in good order; a second one does not wait for batches."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # whoever runs it in a thread has signals of their own
+            return
+        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, *_: object) -> None:
+        self._is_forced = self._stopping.is_set()
+        self._stopping.set()
+
+    # Starting
+
+    def _prepare_spark(self) -> None:
+        manager = self._spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
+        if not manager.dataSourceExists(StageSource.name()):
+            self._spark.dataSource.register(StageSource)
+        # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
+        self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
+
+    def _start(self, each: _StageRun, *, is_first: bool) -> None:
+        stage = each.stage
+        if stage.lookback is not None or (is_first and stage.is_new_each_start):
+            self._remove_folder(stage.folder)
+        assert each.frame is not None  # noqa: S101 - all were built before the first is started
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
+        writing = (
+            writer(stage, each.frame).option("checkpointLocation", stage.folder).queryName(self._query_name(stage))
+        )
+        if self._request.once:
+            writing = writing.trigger(availableNow=True)
+        else:
+            writing = writing.trigger(processingTime=f"{stage.batch_wait_ms} milliseconds")
+        each.query = writing.start()
+        each.state = State.RUNNING
+        self._view.note(f"{stage.name}: started")
+
+    def _query_name(self, stage: PlannedStage) -> str:
+        if isinstance(stage.target, FormatPlace) and stage.target.format == "memory":
+            return stage.target.name  # Spark makes a table of this name
+        return f"{self._plan.name}.{stage.name}"
+
+    def _remove_folder(self, folder: str) -> None:
+        """By Spark's own means: the folder may be one of a cluster's file system."""
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
+        path = jvm.org.apache.hadoop.fs.Path(folder)
+        path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)  # noqa: SLF001
+
+    # Looking after
+
+    def _run_together(self, group: Sequence[_StageRun]) -> None:
+        for each in group:
+            self._try_to_start(each, is_first=True)
+        while not self._stopping.is_set() and not all(each.is_over for each in group):
+            if not self._request.once and any(each.state is State.FAILED for each in group):
+                return  # nobody runs half a pipeline without knowing it: the others end in good order
+            for each in group:
+                self._look_after(each)
+            self._show()
+            self._stopping.wait(POLL_SECONDS)
+
+    def _look_after(self, each: _StageRun) -> None:
+        now = time.monotonic()
+        if each.state is State.RESTARTING and now >= each.restart_at:
+            each.restarts += 1
+            self._try_to_start(each, is_first=False)
+        if each.state is not State.RUNNING or each.query is None or each.query.isActive:
+            return
+        self._take_progress(each)
+        if (error := each.query.exception()) is None:
+            each.state = State.DONE if self._request.once else State.STOPPED
+            self._view.note(f"{each.stage.name}: {each.state}")
+        else:
+            self._failed(each, error)
+
+    def _try_to_start(self, each: _StageRun, *, is_first: bool) -> None:
+        problem = None
+        try:
+            self._start(each, is_first=is_first)
+        except AnalysisException as error:
+            # It would fail the same way again: what Spark finds wrong with the query itself.
+            where = each.stage.where
+            problem = Problem(where.file, where.line, f"stage {each.stage.name}: {explained(error)}")
+        except PySparkException as error:
+            self._failed(each, error)
+        if problem is not None:
+            raise PipelineInvalid([problem])
+
+    def _failed(self, each: _StageRun, error: Exception) -> None:
+        each.failures += 1
+        each.error = explained(error)
+        if each.failures > self._plan.run.restarts:
+            each.state = State.FAILED
+            self._view.note(f"{each.stage.name}: failed for good, after {each.restarts} restarts: {each.error}")
+            return
+        delay = BACKOFF.delay(each.failures, self._rng)
+        each.state, each.restart_at = State.RESTARTING, time.monotonic() + delay
+        self._view.note(f"{each.stage.name}: failed, starts again in {delay:.1f} s: {each.error}")
+
+    def _take_progress(self, each: _StageRun) -> None:
+        if each.query is None:
+            return
+        told = [json.loads(progress.json()) for progress in each.query._jsq.recentProgress()]  # noqa: SLF001
+        if each.tally.add(told, time.monotonic()):
+            each.failures, each.error = 0, ""
+
+    def _show(self, *, is_last: bool = False) -> None:
+        now = time.monotonic()
+        if now - self._shown_at < SHOW_SECONDS and not is_last:
+            return
+        self._shown_at = now
+        for each in self._stages.values():
+            if each.state is State.RUNNING:
+                self._take_progress(each)
+        self._view.show([each.report(now) for each in self._stages.values()])
+
+    # The end
+
+    def _end(self) -> None:
+        """Lets batches in progress end, and stops. Whatever is still running after a while is cut short."""
+        active = [each for each in self._stages.values() if each.query is not None and each.query.isActive]
+        if active:
+            names = ", ".join(each.stage.name for each in active)
+            self._view.note(f"stopping {names}: batches in progress commit first; a second signal does not wait")
+        for each in active:
+            each.gate.close()
+        deadline = time.monotonic() + DRAIN_SECONDS_MAX
+        while active:
+            is_late = self._is_forced or time.monotonic() >= deadline
+            for each in [each for each in active if is_late or _is_at_rest(each)]:
+                active.remove(each)
+                self._stop(each, is_cut=not _is_at_rest(each))
+            time.sleep(POLL_SECONDS if active else 0)
+
+    def _stop(self, each: _StageRun, *, is_cut: bool) -> None:
+        assert each.query is not None  # noqa: S101 - only those that have one are stopped
+        self._take_progress(each)
+        try:
+            each.query.stop()
+        except PySparkException as error:
+            log.warning("stop_failed stage=%s %s", each.stage.name, explained(error))
+        if each.state is State.RUNNING:
+            each.state = State.STOPPED
+        cut = ": its batch was cut short, and comes again" if is_cut else ""
+        self._view.note(f"{each.stage.name}: stopped{cut}")
+
+
+def _is_at_rest(each: _StageRun) -> bool:
+    """Whether no batch is in progress: the source said so, the query ended, or it waits for a trigger far away."""
+    if each.query is None or not each.query.isActive or each.gate.is_idle:
+        return True
+    return not each.query.status["isTriggerActive"] and each.stage.batch_wait_ms > 1000 * POLL_SECONDS
+
+
+_SECRETS: Final = re.compile(HIDING["spark.redaction.string.regex"])
+_RAISED: Final = re.compile(
+    r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Invalid|NotFound|Unavailable|Refused|Denied|Fenced|\w*Limit)): (.+)$"
+)
+_ERROR_LENGTH_MAX: Final = 600
+
+
+def explained(error: Exception) -> str:
+    """One line of what Spark says in a hundred: the last error of Python's, or else the first line. No secret."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    raised = [line for line in lines if _RAISED.match(line)]
+    text = raised[-1] if raised else (lines[0] if lines else type(error).__name__)
+    return _SECRETS.sub("***", text)[:_ERROR_LENGTH_MAX]

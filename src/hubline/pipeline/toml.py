@@ -1,0 +1,129 @@
+"""The places file as it was written, with the line of each of its keys: errors point there."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from hubline.errors import Problem
+from hubline.pipeline.definition import Where
+from hubline.pipeline.secrets import secrets_in
+
+# A file of places is a page; one of this size is something else.
+FILE_BYTES_MAX: Final = 1024 * 1024
+
+_HEADER: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY: Final = re.compile(
+    r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
+)
+_PART: Final = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
+
+Path_ = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TomlFile:
+    """A parsed file. ``lines`` has the line of each table and key; ``overridden`` the keys that --set gave instead."""
+
+    file: str
+    data: Mapping[str, Any]
+    lines: Mapping[Path_, int]
+    overridden: frozenset[Path_] = frozenset()
+
+    def where(self, *path: str) -> Where:
+        """The line of the key, or of the nearest table around it."""
+        if any(path[: len(given)] == given for given in self.overridden):
+            return Where(f"--set {'.'.join(path)}", 0)
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.lines:
+                return Where(self.file, self.lines[path[:length]])
+        return Where(self.file, 1)
+
+
+def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[Problem]]:
+    """The file with the settings of --set in it, and what is wrong with either."""
+    text, problems = _text(path)
+    problems += secrets_in(text, str(path))
+    data: dict[str, Any] = {}
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(_syntax(str(path), str(error)))
+    overridden = set()
+    for key, value in settings.items():
+        if found := _set(data, key, value):
+            problems.append(found)
+        else:
+            overridden.add(tuple(key.split(".")))
+    return TomlFile(str(path), data, dict(_lines(text)), frozenset(overridden)), problems
+
+
+def _text(path: Path) -> tuple[str, list[Problem]]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+        if len(content) > FILE_BYTES_MAX:
+            return "", [Problem(str(path), 1, f"the file is larger than {FILE_BYTES_MAX:,} bytes", "is it another?")]
+        return content.decode("utf-8"), []
+    except FileNotFoundError:
+        mend = "create it, with a table [places.NAME] for each place, or name another with --places"
+        return "", [Problem(str(path), 0, "there is no such file of places", mend)]
+    except UnicodeDecodeError:
+        return "", [Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")]
+    except OSError as error:
+        return "", [
+            Problem(str(path), 0, f"the file cannot be read ({error.strerror})", "check the path and its rights")
+        ]
+
+
+def _syntax(file: str, message: str) -> Problem:
+    match = re.search(r"\(at line (\d+), column \d+\)", message)
+    line = int(match[1]) if match else 1
+    return Problem(file, line, f"the line is not TOML ({message.split(' (at ')[0]})", 'write KEY = "VALUE"')
+
+
+def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
+    """Puts a setting of the command line into what the file says."""
+    shown = f"--set {key}"
+    if found := secrets_in(value, shown):
+        return Problem(shown, 0, found[0].what, "every user can list command lines; say env:NAME or file:PATH")
+    *tables, last = key.split(".")
+    if not tables or not all([*tables, last]):
+        return Problem(shown, 0, "is no setting", "write for instance --set places.raw.hub=local:./data/raw")
+    # A setting of Spark has dots in its name: run.spark.KEY.
+    if tables[:2] == ["run", "spark"]:
+        tables, last = ["run", "spark"], ".".join([*tables[2:], last])
+    for name in tables:
+        inner = data.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return Problem(shown, 0, f"{name} is no table in the file", "check the key")
+        data = inner
+    data[last] = _value(value)
+    return None
+
+
+def _value(text: str) -> Any:
+    """As TOML has it where it is a number, a truth value or a list; else as text."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | list) else text
+
+
+def _lines(text: str) -> Iterator[tuple[Path_, int]]:
+    table: Path_ = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _HEADER.match(line):
+            table = _parts(header[1])
+            yield table, number
+        elif key := _KEY.match(line):
+            yield (*table, *_parts(key[1])), number
+
+
+def _parts(dotted: str) -> Path_:
+    return tuple(a or b or c for a, b, c in _PART.findall(dotted))

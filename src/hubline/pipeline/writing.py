@@ -1,0 +1,152 @@
+"""Where a stage's rows go: the writer of its query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from hubline.config import HubAddress
+from hubline.connect import open_hub
+from hubline.model import DeadLetter, Event, GroupKey, Stage
+from hubline.pipeline.frames import published
+from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
+from hubline.pipeline.planned import PlannedStage
+from hubline.sinks.hub import HubLetters
+from hubline.spark.microbatch import MicroBatch
+from hubline.spark.parsing import ERROR_COLUMN
+from hubline.spark.process import lent, run
+from hubline.spark.sqlsink import By, SqlSink
+
+METRICS: Final = "hubline"
+LETTERS_METRIC: Final = "deadLetters"
+"""Under these names a query's progress tells how many rows of a batch are dead letters."""
+
+_COUNT_DDL: Final = "letters long"
+_COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
+_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
+    """Writes the frame to the stage's place; not yet started, and without a trigger."""
+    if ERROR_COLUMN in frame.columns:
+        frame = frame.observe(METRICS, F.count(ERROR_COLUMN).alias(LETTERS_METRIC))
+    writing = frame.writeStream.outputMode(stage.stage.mode)
+    match stage.target:
+        case TablePlace() as place:
+            return writing.foreachBatch(_TableWriter(stage, place))
+        case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
+            return writing.foreachBatch(_SplitWriter(stage, stage.letters))
+        case HubPlace() as place:
+            return writing.format("eventhubs").option("hub", place.option)
+        case FormatPlace() as place:
+            path = {} if place.path is None else {"path": place.path}
+            return writing.format(place.format).options(**place.options, **path)
+
+
+class _TableWriter:
+    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
+
+    def __init__(self, stage: PlannedStage, place: TablePlace) -> None:
+        self._sinks = {
+            by: SqlSink(
+                place.text,
+                table=place.table,
+                key=place.key,
+                create=place.create,
+                hub=stage.sources[0].option,
+                group=stage.group,
+                by=by,
+            )
+            for by in By
+        }
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
+        by = By.PARTITION if is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
+        self._sinks[by](frame, batch_id)
+
+
+class _SplitWriter:
+    """Rows to the place, and those with an ``_error`` to the hub of dead letters.
+
+    The letters go first. Dying in between, or after both, the batch comes again: its letters are there twice, with the
+    same origin, and its rows with the same ids.
+    """
+
+    def __init__(self, stage: PlannedStage, letters: HubPlace) -> None:
+        source = open_hub(stage.sources[0].address)
+        self._stage = stage
+        self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        frame.persist()
+        try:
+            failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
+            failed.mapInArrow(self._letters, _COUNT_DDL).collect()
+            self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
+        finally:
+            frame.unpersist()
+
+    def _write(self, rows: DataFrame) -> None:
+        match self._stage.target:
+            case HubPlace() as place:
+                writing = published(self._stage, rows).write.format("eventhubs").option("hub", place.option)
+                writing.mode("append").save()
+            case FormatPlace() as place:
+                rows.drop(ERROR_COLUMN).write.format(place.format).options(**place.options).mode("append").save(
+                    place.path
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """What a task does with rows that failed: each becomes a letter in the hub."""
+
+    hub: HubAddress
+    group: GroupKey
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            letters = [_letter(self.group, row) for row in batch.to_pylist()]
+            if letters:
+                run(self._add(letters))
+            yield pa.RecordBatch.from_arrays([pa.array([len(letters)], pa.int64())], schema=_COUNT)
+
+    async def _add(self, letters: list[DeadLetter]) -> None:
+        async with lent(self.hub) as opened:
+            kept = HubLetters(opened.hub)
+            try:
+                await kept.add(letters)
+            finally:
+                await kept.close()
+
+
+def _letter(group: GroupKey, row: dict[str, Any]) -> DeadLetter:
+    """Of what the query kept of the event."""
+    body = row.get("body")
+    event = Event(
+        body if isinstance(body, bytes) else b"",
+        row["partition"],
+        row.get("offset") or "",
+        row["sequenceNumber"],
+        row.get("enqueuedTime") or _NO_TIME,
+        row.get("partitionKey"),
+        dict(row.get("properties") or ()),
+    )
+    return DeadLetter(
+        group.partition(event.partition),
+        event,
+        error_type="rejected",
+        error_text=str(row[ERROR_COLUMN]),
+        traceback="",
+        attempts=1,
+        stage=Stage.QUERY,
+        is_body_kept=isinstance(body, bytes),
+    )
