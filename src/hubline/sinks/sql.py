@@ -10,9 +10,10 @@ happens for each batch, and what is left behind if it dies there:
     5. checkpoint  moves forward to the last event of the batch
     6. commit      until its answer has come, nobody knows; the fence, taken again, tells
 
-Dying at 1 to 5 leaves nothing: the next owner starts from the old checkpoint. Dying at 6 leaves all of it or nothing,
-and the checkpoint row says which. PostgreSQL hears of 1 and 2 in one message, and of 5 and 6 in another. A former owner that wakes up finds another epoch at 2; one that was past 2 holds the
-row, and the new owner's fence waits for the end of that transaction, and then starts after it.
+PostgreSQL hears of 1 and 2 in one message, and of 5 and 6 in another. Dying at 1 to 5 leaves nothing: the next owner
+starts from the old checkpoint. Dying at 6 leaves all of it or nothing, and the checkpoint row says which. A former
+owner that wakes up finds another epoch at 2; one that was past 2 holds the row, and the new owner's fence waits for
+the end of that transaction, and then starts after it.
 
 Everything here is synchronous. A sink may be used from many threads, a partition from one at a time. A sink can be
 pickled: its connections stay behind.
