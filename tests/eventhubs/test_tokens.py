@@ -8,20 +8,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from hubline.config import EventHubsAddress, Secret, parse_hub
+from hubline.entra import RENEW_BEFORE_SECONDS
 from hubline.errors import AccessDenied, ConfigError, HubError, HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs.sdk import SdkHub
 from hubline.hubs.eventhubs.tokens import (
     ENTRA_SCOPE,
     JWT_TYPE,
-    RENEW_BEFORE_SECONDS,
     SAS_SECONDS,
     SAS_TYPE,
     Entra,
@@ -35,6 +34,7 @@ from tests.amqp.connections import until
 from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, new_hub, serving
 from tests.eventhubs.support import KEY as ENDPOINT_KEY
 from tests.eventhubs.support import address as at
+from tests.support.entra import FakeCredential
 
 NOW = 1_700_000_000.0
 KEY = "c2VjcmV0LWtleS1mb3ItdGVzdHM="
@@ -108,25 +108,6 @@ def test_a_signature_without_an_expiry_is_refused(signature: str) -> None:
     with pytest.raises(ConfigError, match="when it expires") as refused:
         token_source(wrong)
     assert "pLaNtEd" not in str(refused.value)
-
-
-class FakeCredential:
-    """What azure-core calls an AsyncTokenCredential. Gives what it is told to, and is closed once."""
-
-    def __init__(self, *given: AccessToken | Exception) -> None:
-        self._given = list(given)
-        self.asked: list[tuple[str, ...]] = []
-        self.closed_count = 0
-
-    async def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
-        self.asked.append(scopes)
-        given = self._given.pop(0) if len(self._given) > 1 else self._given[0]
-        if isinstance(given, Exception):
-            raise given
-        return given
-
-    async def close(self) -> None:
-        self.closed_count += 1
 
 
 def use_as_default(monkeypatch: pytest.MonkeyPatch, credential: FakeCredential) -> None:

@@ -8,20 +8,24 @@ import logging
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
 from hubline.config import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress, Secret
 from hubline.errors import ConfigError, StoreError, StoreUnavailable
-from hubline.model import Checkpoint, Ownership
+from hubline.model import Checkpoint, Member, Ownership
 from hubline.stores.blob import BlobStore, Container
 from hubline.stores.blob import transport as transport_module
 from hubline.stores.blob.auth import Entra, string_to_sign
 from hubline.stores.blob.listing import parse_listing
 from hubline.stores.blob.transport import Answer, Transport
 from hubline.testing.contracts.store import GROUP, KEY
-from tests.stores.blob.support import blob_address, blob_store, play, transport_of
+from tests.stores.blob.support import blob_address, blob_store, leased_store, play, transport_of
+from tests.support.entra import FakeCredential
 
 azurite_only = pytest.mark.xdist_group("azurite")
 
@@ -39,7 +43,8 @@ class TestLostAnswers:
         async def lossy(
             self: Transport, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]
         ) -> Answer:
-            request = (method, path, headers.get("x-ms-meta-hublinewrite", ""))
+            what = headers.get("x-ms-meta-hublinewrite") or headers.get("x-ms-lease-action", "")
+            request = (method, path, what)
             answer = await attempt(self, method, path, query, headers)
             if method == "PUT" and request not in lost:
                 lost.add(request)
@@ -59,6 +64,25 @@ class TestLostAnswers:
 
         play(container, scenario)
 
+    def test_fixed_leases_are_acquired_changed_renewed_and_released_all_the_same(self, container: str) -> None:
+        async def scenario(_: BlobStore) -> None:
+            store = leased_store(container)
+            (first,) = await store.claim_ownership([Ownership(KEY, "a", epoch=1)])
+            (own,) = await store.claim_ownership([Ownership(KEY, "a", 2, first.version)])
+            assert len(await store.renew_ownership(GROUP, Member("a"), [own])) == 1
+            for number in range(3):
+                await store.update_checkpoint(Checkpoint(KEY, str(number), number), epoch=2)
+            (given_up,) = await store.claim_ownership([Ownership(KEY, "", 2, own.version)])
+
+            (next_one,) = await store.claim_ownership([Ownership(KEY, "b", 3, given_up.version)])
+
+            assert await store.fence(KEY, 3) == Checkpoint(KEY, "2", 2)
+            await store.reset_checkpoint(KEY, Checkpoint(KEY, "1", 1))
+            assert await store.renew_ownership(GROUP, Member("b"), [next_one]) == []
+            await store.close()
+
+        play(container, scenario)
+
     def test_a_checkpoint_finds_its_own_write(self, container: str) -> None:
         async def scenario(store: BlobStore) -> None:
             assert await store.fence(KEY, 1) is None
@@ -75,7 +99,7 @@ class ScriptedTransport(Transport):
 
     def __init__(self, *answers: Answer | Exception) -> None:
         address = BlobAddress("http://127.0.0.1:1/devstoreaccount1", EMULATOR_ACCOUNT, "test", key=EMULATOR_KEY)
-        super().__init__(address, Entra(_no_token, clock=time.time))
+        super().__init__(address, Entra(_NoToken()))
         self._answers = list(answers)
         self.sent: list[tuple[str, dict[str, str], dict[str, str]]] = []
 
@@ -87,8 +111,11 @@ class ScriptedTransport(Transport):
         return answer
 
 
-async def _no_token(scope: str) -> tuple[Secret, float]:
-    raise AssertionError(scope)
+class _NoToken:
+    async def get_token(self, *scopes: str) -> Any:
+        raise AssertionError(scopes)
+
+    async def close(self) -> None: ...
 
 
 def answer(status: int, code: str = "", body: bytes = b"") -> Answer:
@@ -243,25 +270,23 @@ class TestCredentials:
 
         play(address, scenario)
 
-    def test_an_entra_token_is_used_until_shortly_before_it_expires(self) -> None:
-        now = 1000.0
-        asked: list[str] = []
+    def test_requests_carry_an_entra_token_for_storage(self) -> None:
+        credential = FakeCredential(AccessToken("eyJ", 10_000))
+        headers: dict[str, str] = {}
 
-        async def provide(scope: str) -> tuple[Secret, float]:
-            asked.append(scope)
-            return Secret(f"token {len(asked)}"), now + 3600
+        assert asyncio.run(Entra(credential, clock=lambda: 0.0).authorize("GET", "/c", {}, headers)) == {}
 
-        credential = Entra(provide, clock=lambda: now)
+        assert headers == {"Authorization": "Bearer eyJ"}
+        assert credential.asked == [("https://storage.azure.com/.default",)]
 
-        async def authorization() -> str:
-            headers: dict[str, str] = {}
-            assert await credential.authorize("GET", "/c", {}, headers) == {}
-            return headers["Authorization"]
-
-        assert asyncio.run(authorization()) == asyncio.run(authorization()) == "Bearer token 1"
-        now += 3400
-        assert asyncio.run(authorization()) == "Bearer token 2"
-        assert asked == ["https://storage.azure.com/.default"] * 2
+    @pytest.mark.parametrize(
+        ("failure", "kind"),
+        [(ClientAuthenticationError("nobody"), StoreError), (ServiceRequestError("no route"), StoreUnavailable)],
+    )
+    def test_what_a_credential_raises_is_typed(self, failure: Exception, kind: type[StoreError]) -> None:
+        with pytest.raises(kind, match="for Blob Storage: no") as raised:
+            asyncio.run(Entra(FakeCredential(failure)).authorize("GET", "/c", {}, {}))
+        assert type(raised.value) is kind
 
     def test_a_host_whose_clock_is_far_off_dates_its_requests_by_the_services(self) -> None:
         """The service refuses what is dated more than a quarter of an hour off, and tells its own time with that."""
@@ -274,7 +299,7 @@ class _MisdatedTransport(Transport):
     """Refuses what is dated more than 15 minutes off its own time, which is an hour ahead."""
 
     def __init__(self, address: BlobAddress) -> None:
-        super().__init__(address, Entra(_no_token, clock=time.time))
+        super().__init__(address, Entra(_NoToken()))
         self.dates: list[float] = []
 
     async def _attempt(self, method: str, path: str, query: Mapping[str, str], headers: dict[str, str]) -> Answer:

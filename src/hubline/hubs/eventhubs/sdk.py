@@ -29,6 +29,7 @@ from hubline.amqp.properties import FIELDS, PREFIX, encode_properties, named_fie
 from hubline.amqp.text import to_text
 from hubline.amqp.types import Timestamp
 from hubline.config import EventHubsAddress, validate_group_name
+from hubline.entra import Credential, default_credential
 from hubline.errors import (
     AccessDenied,
     ConfigError,
@@ -42,7 +43,6 @@ from hubline.hubs.arguments import require_count, require_one_target, require_ou
 from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_lost
 from hubline.hubs.eventhubs.positions import Progress, Start
 from hubline.hubs.eventhubs.sender import Share, shared_out
-from hubline.hubs.eventhubs.tokens import Credential, default_credential
 from hubline.model import EVENT_SCHEMA, EventBatch, HubProperties, PartitionProperties, Position, PositionKind
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs, quote_plus
 
 from hubline.config import EventHubsAddress, Secret
+from hubline.entra import RENEW_BEFORE_SECONDS, Credential, EntraRefused, EntraTokens, EntraUnreachable
 from hubline.errors import AccessDenied, ConfigError, HubUnavailable
 
 SAS_TYPE: Final = "servicebus.windows.net:sastoken"
@@ -28,9 +29,7 @@ ENTRA_SCOPE: Final = "https://eventhubs.azure.net//.default"
 # As the SDKs have it: long enough to be made rarely, short enough that a stolen one is soon worthless.
 SAS_SECONDS: Final = 3600
 
-# A renewal has this long to be tried again before the old token expires.
-RENEW_BEFORE_SECONDS: Final = 600
-# A token that lives shorter than that is renewed after this part of its life.
+# A token that lives shorter than RENEW_BEFORE_SECONDS is renewed after this part of its life.
 RENEW_AFTER_PART: Final = 0.5
 
 
@@ -55,24 +54,6 @@ class TokenSource(Protocol):
         ...
 
 
-class AccessToken(Protocol):
-    """A token of Entra, as azure-core has it; ``expires_on`` is in seconds since 1970."""
-
-    @property
-    def token(self) -> str: ...
-
-    @property
-    def expires_on(self) -> int: ...
-
-
-class Credential(Protocol):
-    """What azure-identity's asynchronous credentials are, and all that azure-core calls ``AsyncTokenCredential``."""
-
-    async def get_token(self, *scopes: str) -> AccessToken: ...
-
-    async def close(self) -> None: ...
-
-
 def renewal_at(token: Token, *, now: float) -> float:
     """When to show the next token, in seconds since 1970."""
     left_seconds = max(token.expires_at - now, 0.0)
@@ -87,7 +68,7 @@ def token_source(
         return SharedKey(address.key_name, address.key, clock=clock)
     if address.signature is not None:
         return SharedSignature(address.signature, clock=clock)
-    return Entra(credential or default_credential())
+    return Entra(credential, clock=clock)
 
 
 class SharedKey:
@@ -128,25 +109,23 @@ class SharedSignature:
 
 
 class Entra:
-    """Tokens of Microsoft Entra ID. The credential keeps and refreshes them."""
+    """Tokens of Microsoft Entra ID."""
 
-    def __init__(self, credential: Credential) -> None:
-        self._credential = credential
+    def __init__(self, credential: Credential | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        # Good for all of Event Hubs, whatever the audience.
+        self._tokens = EntraTokens(ENTRA_SCOPE, credential=credential, clock=clock)
 
     async def token(self, audience: str) -> Token:
-        from azure.core.exceptions import AzureError, ClientAuthenticationError
-
         try:
-            # One that is good for all of Event Hubs, whatever the audience.
-            given = await self._credential.get_token(ENTRA_SCOPE)
-        except ClientAuthenticationError as error:
-            raise AccessDenied(f"Entra gives no token for {audience}: {error.message}") from error
-        except (AzureError, OSError, TimeoutError) as error:
+            given = await self._tokens.token()
+        except EntraRefused as error:
+            raise AccessDenied(f"Entra gives no token for {audience}: {error}") from error
+        except EntraUnreachable as error:
             raise HubUnavailable(f"Entra cannot be asked now for a token for {audience}: {error}") from error
-        return Token(Secret(given.token), JWT_TYPE, float(given.expires_on))
+        return Token(given.text, JWT_TYPE, given.expires_at)
 
     async def close(self) -> None:
-        await self._credential.close()
+        await self._tokens.close()
 
 
 def sas_token(key_name: str, key: Secret, audience: str, *, expires_at: int) -> Secret:
@@ -167,16 +146,3 @@ def _signature_expiry(signature: Secret) -> float:
             "from 'SharedAccessSignature sr=' to its end"
         )
     return float(expiry)
-
-
-def default_credential() -> Credential:
-    """azure-identity's DefaultAzureCredential: environment, managed identity, the developer's own login."""
-    try:
-        from azure.identity.aio import DefaultAzureCredential
-    except ImportError:
-        raise ConfigError(
-            "eventhubs:// addresses use Entra credentials, which need azure-identity: pip install 'hubline[entra]', "
-            "or give a connection string with SharedAccessKeyName and SharedAccessKey"
-        ) from None
-    credential: Credential = DefaultAzureCredential()
-    return credential

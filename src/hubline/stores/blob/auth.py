@@ -6,18 +6,15 @@ import base64
 import hashlib
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from hubline.config import BlobAddress, Secret
-from hubline.errors import ConfigError, StoreError
+from hubline.entra import Credential as EntraCredential
+from hubline.entra import EntraRefused, EntraTokens, EntraUnreachable
+from hubline.errors import StoreError, StoreUnavailable
 
 ENTRA_SCOPE: Final = "https://storage.azure.com/.default"
-# A token that has less than this left is replaced: a request that waits its turn must not find it expired.
-RENEW_BEFORE_SECONDS: Final = 300.0
-
-# What an Entra credential is asked for: the scope goes in, the token and when it expires come out.
-EntraProvider = Callable[[str], Awaitable[tuple[Secret, float]]]
 
 # What is signed beside the x-ms- headers, in the order that the service puts it together.
 _SIGNED_HEADERS: Final = (
@@ -49,14 +46,14 @@ class Credential(Protocol):
 
 
 def credential_of(
-    address: BlobAddress, *, entra: EntraProvider | None = None, clock: Callable[[], float] = time.time
+    address: BlobAddress, *, entra: EntraCredential | None = None, clock: Callable[[], float] = time.time
 ) -> Credential:
     """How this address proves who asks. ``entra`` replaces azure-identity's default credential."""
     if address.key:
         return AccountKey(address.account, address.key)
     if address.signature:
         return Signature(address.signature)
-    return Entra(entra or default_entra_provider(), clock=clock)
+    return Entra(entra, clock=clock)
 
 
 class AccountKey:
@@ -94,13 +91,10 @@ class Signature:
 
 
 class Entra:
-    """Tokens of Microsoft Entra ID, each used until shortly before it expires."""
+    """Tokens of Microsoft Entra ID."""
 
-    def __init__(self, provider: EntraProvider, *, clock: Callable[[], float]) -> None:
-        self._provider = provider
-        self._clock = clock
-        self._token = Secret("")
-        self._expires_at = 0.0
+    def __init__(self, credential: EntraCredential | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self._tokens = EntraTokens(ENTRA_SCOPE, credential=credential, clock=clock)
 
     async def authorize(
         self,
@@ -109,9 +103,13 @@ class Entra:
         query: Mapping[str, str],  # noqa: ARG002
         headers: dict[str, str],
     ) -> Mapping[str, str]:
-        if self._clock() >= self._expires_at - RENEW_BEFORE_SECONDS:
-            self._token, self._expires_at = await self._provider(ENTRA_SCOPE)
-        headers["Authorization"] = f"Bearer {self._token.reveal()}"
+        try:
+            token = await self._tokens.token()
+        except EntraRefused as error:
+            raise StoreError(f"Entra gives no token for Blob Storage: {error}") from error
+        except EntraUnreachable as error:
+            raise StoreUnavailable(f"Entra cannot be asked now for a token for Blob Storage: {error}") from error
+        headers["Authorization"] = f"Bearer {token.text.reveal()}"
         return {}
 
 
@@ -130,27 +128,3 @@ def string_to_sign(account: str, method: str, path: str, query: Mapping[str, str
             *(f"{name.lower()}:{value}" for name, value in sorted(query.items())),
         ]
     )
-
-
-def default_entra_provider() -> EntraProvider:
-    """azure-identity's DefaultAzureCredential: environment, managed identity, the developer's own login."""
-    try:
-        from azure.identity.aio import DefaultAzureCredential
-    except ImportError:
-        raise ConfigError(
-            "a blob store without a key or signature uses Entra credentials, which need azure-identity: "
-            "pip install 'hubline[entra]', or give a key with ?key=env:NAME"
-        ) from None
-
-    async def provide(scope: str) -> tuple[Secret, float]:
-        from azure.core.exceptions import ClientAuthenticationError
-
-        # Tokens last an hour: a credential for each keeps no connection of an event loop that has ended.
-        async with DefaultAzureCredential() as credential:
-            try:
-                token = await credential.get_token(scope)
-            except ClientAuthenticationError as error:
-                raise StoreError(f"no Entra credential was found for {scope}: {error.message}") from error
-        return Secret(token.token), float(token.expires_on)
-
-    return provide

@@ -27,10 +27,11 @@ from datetime import UTC, datetime
 from typing import Final, Self
 
 from hubline.config import BlobAddress
+from hubline.entra import Credential
 from hubline.errors import ConfigError, Fenced, RecordDamaged, StoreError, StoreUnavailable
 from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey, StoreExamination
 from hubline.stores.blob import layout
-from hubline.stores.blob.auth import EntraProvider, credential_of
+from hubline.stores.blob.auth import credential_of
 from hubline.stores.blob.container import Container, Written
 from hubline.stores.blob.listing import RESOLUTION_SECONDS, Blob, age_seconds
 from hubline.stores.blob.records import (
@@ -122,7 +123,7 @@ class LeasedBlobStore:
         self,
         address: BlobAddress,
         *,
-        entra: EntraProvider | None = None,
+        entra: Credential | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         if address.lease_seconds is None:

@@ -24,10 +24,11 @@ from itertools import groupby
 from typing import Final
 
 from hubline.config import BlobAddress
+from hubline.entra import Credential
 from hubline.errors import Fenced, RecordDamaged, StoreError, StoreUnavailable
 from hubline.model import Checkpoint, GroupKey, GroupState, Member, Ownership, PartitionKey, StoreExamination
 from hubline.stores.blob import layout
-from hubline.stores.blob.auth import EntraProvider, credential_of
+from hubline.stores.blob.auth import credential_of
 from hubline.stores.blob.container import Container, Written
 from hubline.stores.blob.listing import Blob
 from hubline.stores.blob.records import (
@@ -115,7 +116,7 @@ class BlobStore:
         self,
         address: BlobAddress,
         *,
-        entra: EntraProvider | None = None,
+        entra: Credential | None = None,
         clock: Callable[[], float] = time.time,
         refresh_seconds: float = REFRESH_SECONDS,
     ) -> None:
