@@ -16,7 +16,7 @@ from hubline.stores.blob.listing import age_seconds
 from hubline.stores.blob.records import COVER_SECONDS, OwnRecords, read_ownership
 from hubline.testing.contracts.store import GROUP, KEY, listed_ownership
 from hubline.testing.hub import MemoryHub
-from tests.stores.blob.support import blob_store, play
+from tests.stores.blob.support import blob_store, play, write
 
 SKEW_SECONDS = 600.0
 NOW = 1_800_000_000.0
@@ -147,6 +147,20 @@ class TestPace:
             assert len(held) == len(keys)
             assert all(count in (2, 3) for count in changed)  # a quarter, and time does not stand still
             assert all(one.version != first[one.key] for one in held)
+
+        play(container, scenario)
+
+    def test_beside_an_sdk_every_renewal_writes_all(self, container: str) -> None:
+        async def scenario(store: BlobStore) -> None:
+            held = await store.claim_ownership([Ownership(GROUP.partition(p), "a", epoch=1) for p in "012"])
+            alone = await store.renew_ownership(GROUP, Member("a"), held)
+            await write(store.container, "namespace.example/orders/$default/ownership/3", {"ownerid": "an-sdk"})
+
+            beside = await store.renew_ownership(GROUP, Member("a"), alone)
+
+            assert {one.version for one in alone} == {one.version for one in held}
+            assert len(beside) == 3
+            assert {one.version for one in beside}.isdisjoint(one.version for one in held)
 
         play(container, scenario)
 

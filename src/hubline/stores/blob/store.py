@@ -56,9 +56,12 @@ from hubline.stores.blob.transport import Transport
 from hubline.stores.fencing import NOBODY, fenced
 
 REFRESH_SECONDS: Final = 40.0
-"""Every ownership blob is written this often. The shortest expiry among the SDKs is 60 s: an SDK that joins never takes
-a living member's partition for abandoned, also if a renewal fails and is tried again. Members see each other by their
-heartbeats, at every renewal."""
+"""Every ownership blob is written this often while no SDK owns anything. The shortest expiry among the SDKs is 60 s:
+one that joins never takes a living member's partition for abandoned, also if a renewal fails and is tried again.
+Members see each other by their heartbeats, at every renewal."""
+
+SDK_SECONDS_MAX: Final = 180.0
+"""How long an SDK that does not renew any more may still be there: the longest expiry among them (Python)."""
 
 FORGET_SECONDS: Final = 86_400.0
 """A heartbeat or request older than a day is deleted when a member renews: no lease is that long."""
@@ -82,10 +85,10 @@ class _Listing:
     blobs: Mapping[str, Blob]
     own: OwnRecords
 
-    @property
-    def has_sdk_owners(self) -> bool:
-        """Whether somebody owns a partition who has not announced itself."""
-        return any(one.owner_id and one.owner_id not in self.own.members for one in self.state.ownerships)
+    def has_sdk_owners(self, *, beside: Member) -> bool:
+        """Whether somebody owns a partition who has not announced itself, as the member that asks is about to."""
+        known = {"", beside.owner_id, *self.own.members}
+        return any(one.owner_id not in known and one.age_seconds < SDK_SECONDS_MAX for one in self.state.ownerships)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +164,14 @@ class BlobStore:
         _, listing = await both(announcing, self._list(group))
         listed = {one.key.partition: one for one in listing.state.ownerships}
         kept = [found for one in owned if (found := listed.get(one.key.partition)) and found.version == one.version]
-        due = self._due(kept, listing.blobs, part)
+        # Beside SDKs at the pace of those that renew most often (Go and JavaScript, every 10 s): they judge by their
+        # own clocks, and one that is ahead must find as much room here as it finds among its own kind.
+        has_sdk_owners = listing.has_sdk_owners(beside=member)
+        due = self._due(kept, listing.blobs, 1.0 if has_sdk_owners else part)
         vanished = [one for one in owned if one.key.partition not in listing.blobs]
         rewritten = await each([*due.values(), *vanished], self._rewrite)
         await self._tidy(listing.own)
-        if listing.has_sdk_owners:
+        if has_sdk_owners:
             await self._mend_checkpoints(group)
         return [
             # The heartbeat has made it young, whatever the list said at the same moment.
