@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -13,6 +14,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 from azure.eventhub import EventData, EventHubProducerClient
+from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from hubline.connect import open_hub
@@ -218,6 +220,17 @@ class TestWhatGoesWrong:
             read(options, Range("0", 100, 200))
 
         assert caught.value.reason == "foreign"
+
+
+def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TaskContext, "get", object)
+    before = gc.get_freeze_count()
+    try:
+        process.loop()
+
+        assert gc.get_freeze_count() > before
+    finally:
+        gc.unfreeze()
 
 
 def test_links_that_wait_too_long_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
