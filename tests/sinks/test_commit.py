@@ -126,6 +126,20 @@ class TestFence:
         with pytest.raises(Fenced):
             database.sink().open(KEY, 4)
 
+    def test_who_joins_does_so_under_the_epoch_that_holds_or_a_higher_one(
+        self, database: SinkDatabase, table: str
+    ) -> None:
+        sink = database.sink(table=table)
+        assert sink.join(KEY, 3).epoch == 3
+        behind = sink.join(KEY, 1)
+        behind.commit(at(0), rows(0))
+        ahead = sink.join(KEY, 5)
+
+        assert (behind.epoch, ahead.epoch, ahead.checkpoint) == (3, 5, at(0))
+        with pytest.raises(Fenced):
+            behind.commit(at(1), rows(1))
+        assert ids(database) == [0]
+
     def test_a_writer_of_the_same_epoch_that_was_overtaken_writes_nothing(
         self, database: SinkDatabase, table: str
     ) -> None:

@@ -15,7 +15,7 @@ from hubline.errors import ConfigError
 from hubline.identity import ID_PROPERTY
 from hubline.model import EVENT_SCHEMA, Checkpoint, EventBatch, PartitionKey
 from hubline.sinks import SinkPartition, SqlSink
-from hubline.sinks.repeats import sift_known, sift_ordered
+from hubline.sinks.repeats import Sifting, ids_in, sift_known, sift_ordered
 from tests.sinks.conftest import SinkDatabase
 from tests.sinks.test_commit import KEY, at
 
@@ -39,7 +39,15 @@ def batch_of(ids: Sequence[str | None], *, first: int = 0) -> EventBatch:
     return EventBatch("0", pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA))
 
 
-def kept(batch: EventBatch) -> list[int]:
+def properties_of(ids: Sequence[str | None]) -> pa.MapArray:
+    return batch_of(ids).arrow.column("properties")
+
+
+def kept(sifting: Sifting) -> list[int]:
+    return [place for place, is_fresh in enumerate(sifting.is_fresh) if is_fresh]
+
+
+def sequences_of(batch: EventBatch) -> list[int]:
     found: list[int] = batch.arrow.column("sequenceNumber").to_pylist()
     return found
 
@@ -66,22 +74,22 @@ class TestSifting:
             fresh.append(place)
         ids = [None if event is None else f"{event[0]}/{event[1]}/{event[2]}" for event in events]
 
-        sifted = sift_ordered(batch_of(ids), marks)
+        sifting = sift_ordered(properties_of(ids), marks)
 
-        assert kept(sifted.batch) == fresh
-        assert {**marks, **sifted.marks} == highest
+        assert kept(sifting) == fresh
+        assert {**marks, **sifting.marks} == highest
 
     def test_what_is_no_id_passes(self) -> None:
         ids = ["", "a/0/1", "a/0/x/0", f"{ORIGIN}/0/1/0", f"{ORIGIN}/0/1/0", "a/0/99999999999999999999/0", None]
 
-        assert kept(sift_ordered(batch_of(ids), {}).batch) == [0, 1, 2, 3, 5, 6]
+        assert kept(sift_ordered(properties_of(ids), {})) == [0, 1, 2, 3, 5, 6]
 
     def test_shuffled_ids_are_known_one_by_one(self) -> None:
         ids = ["a/0/5/0", "a/0/3/0", None, "a/0/5/0", "a/0/4/0"]
 
-        sifted = sift_known(batch_of(ids), {"a/0/4/0"})
+        sifting = sift_known(ids_in(properties_of(ids)), {"a/0/4/0"})
 
-        assert (kept(sifted.batch), sifted.ids) == ([0, 1, 2], ("a/0/3/0", "a/0/5/0"))
+        assert (kept(sifting), sifting.ids) == ([0, 1, 2], ("a/0/3/0", "a/0/5/0"))
 
 
 def write(partition: SinkPartition, ids: Sequence[str], *, first: int) -> list[int]:
@@ -91,7 +99,7 @@ def write(partition: SinkPartition, ids: Sequence[str], *, first: int) -> list[i
     sifted = partition.sift(batch)
     with partition.transaction(checkpoint) as transaction:
         assert transaction.remember(partition, sifted)
-    return kept(sifted.batch)
+    return sequences_of(sifted.batch)
 
 
 class TestRemembering:
@@ -142,7 +150,7 @@ class TestRemembering:
 
         assert not transaction.remember(partition, sifted)
         transaction.rollback()
-        assert kept(partition.sift(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
+        assert sequences_of(partition.sift(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
 
     def test_old_ids_are_forgotten(self, database: SinkDatabase) -> None:
         sink = database.sink(drop_repeats="shuffled", ids_kept_seconds=0.01)

@@ -69,6 +69,35 @@ class TestComparing:
 
         assert database.execute('SELECT id, "sequenceNumber" FROM readings') == [(7, 0)]
 
+    def test_a_check_beforehand_says_what_the_first_rows_would_be_told(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE readings (id bigint PRIMARY KEY, name varchar(40) NOT NULL)")
+        fitting = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+        assert database.sink(table="readings").check(fitting) is None
+        assert database.sink(table="readings", key="id").check(fitting) is None
+        with pytest.raises(SinkError, match="'celsius'"):
+            database.sink(table="readings").check(pa.schema([*fitting, ("celsius", pa.float64())]))
+        with pytest.raises(SinkError, match="no unique index"):
+            database.sink(table="readings", key="name").check(fitting)
+        with pytest.raises(SinkError, match="create=True"):
+            database.sink(table="missing").check(fitting)
+        assert database.execute("SELECT count(*) FROM readings") == [(0,)]
+
+    def test_a_check_beforehand_tells_the_table_that_will_be_made(self, database: SinkDatabase) -> None:
+        schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("sequenceNumber", pa.int64())])
+        sink = database.sink(table="made", create=True, key="id")
+
+        statement = sink.check(schema)
+
+        assert statement is not None
+        assert statement.startswith('CREATE TABLE IF NOT EXISTS "made" ("id" ')
+        assert statement.endswith(', PRIMARY KEY ("id"))')
+        assert sink.check(schema) == statement  # it is not there yet
+        database.execute(statement)
+        assert sink.check(schema) is None
+        with pytest.raises(SinkError, match="key 'x'"):
+            database.sink(table="other", create=True, key="x").check(schema)
+
     @pytest.mark.parametrize("name", HOSTILE_NAMES)
     def test_any_name_is_a_name_and_nothing_else(self, database: SinkDatabase, name: str) -> None:
         database.execute("CREATE TABLE readings (id bigint)")

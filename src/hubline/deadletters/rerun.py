@@ -61,18 +61,18 @@ class Rerun:
     @classmethod
     def of(cls, processor: Processor) -> Rerun:
         """Raises ConfigError where the processor could not be started, or has no sink."""
-        wiring = _wiring(processor)
+        wiring = processor.wiring()
         if wiring.sink is None:
             raise ConfigError(
                 "the processor has no sink, whose transaction a redrive needs: without one, send the letters to a hub"
             )
         hub = wiring.hub
-        return cls(wiring, wiring.sink, GroupKey(hub.namespace, hub.name, _group(processor)))
+        return cls(wiring, wiring.sink, GroupKey(hub.namespace, hub.name, processor.group))
 
     @property
     def address(self) -> PostgresAddress | SqliteAddress:
         """The database of the rows and the letters."""
-        return self.sink.__getstate__().address
+        return self.sink.address
 
     def redrive(self, choice: LetterChoice, *, body_group: str, removes: bool = False) -> Redrive:
         """The redrive of the processor's own letters; bodies that are not kept are read from its hub."""
@@ -92,23 +92,6 @@ class Rerun:
             await delivery.deliver(batch_of(letters), asyncio.get_running_loop().time())
         finally:
             pump.end()
-
-
-def _wiring(processor: Processor) -> Wiring:
-    processor._check_startable()  # noqa: SLF001 - what holds for a start holds here
-    return Wiring(
-        processor._hub,  # noqa: SLF001
-        processor._store,  # noqa: SLF001
-        processor._handlers,  # noqa: SLF001
-        processor._options,  # noqa: SLF001
-        processor._start_positions,  # noqa: SLF001
-        processor._rng,  # noqa: SLF001
-        processor._sink,  # noqa: SLF001
-    )
-
-
-def _group(processor: Processor) -> str:
-    return processor._group_name  # noqa: SLF001
 
 
 class _LetterPartition(SinkPartition):

@@ -196,6 +196,25 @@ class Processor:
         self._running().resume(partition)
 
     @property
+    def group(self) -> str:
+        """The name of the consumer group."""
+        return self._group_name
+
+    def wiring(self) -> Wiring:
+        """What its partitions are run with. Raises ConfigError where it could not be started."""
+        self._check_startable()
+        return Wiring(
+            self._hub,
+            self._store,
+            self._handlers,
+            self._options,
+            self._start_positions,
+            self._rng,
+            self._sink,
+            self._dead_letters,
+        )
+
+    @property
     def partitions(self) -> list[PartitionContext]:
         """The partitions that this processor runs now, with their progress."""
         return self._runtime.contexts() if self._runtime else []
@@ -204,16 +223,7 @@ class Processor:
         hub = await asked(self._options.stall_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._runtime = Runtime(
-            Wiring(
-                self._hub,
-                self._store,
-                self._handlers,
-                self._options,
-                self._start_positions,
-                self._rng,
-                self._sink,
-                self._dead_letters,
-            ),
+            self.wiring(),
             group=group,
             owner_id=self.owner_id,
             strategy=self._strategy,

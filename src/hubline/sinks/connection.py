@@ -18,7 +18,7 @@ from hubline.errors import SinkError, StoreError
 from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey
 from hubline.sinks.letters import LetterRow
 from hubline.sinks.repeats import Marks
-from hubline.sinks.tables import Column, Plan, Refusal, TableName
+from hubline.sinks.tables import Column, Plan, Refusal, TableName, family, insertion, quoted
 from hubline.sinks.tracing import Refused, Units, place
 from hubline.stores.fencing import NOBODY
 from hubline.stores.sql.database import Connection, Database, Row, Statement
@@ -153,9 +153,25 @@ class SinkConnection(ABC):
     def columns_of(self, table: TableName) -> list[Column]:
         """The columns that can be written; none if there is no such table."""
 
-    @abstractmethod
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
         """Makes the table of a schema, unless it is there by now. In a transaction, beside others that do so too."""
+        self._statement(self.creation(table, schema, key=key))
+
+    def creation(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> str:
+        """The statement that makes the table of a schema, unless it is there."""
+        columns = [f"{quoted(field.name)} {self._created_as(family(field.type))}" for field in schema]
+        if key:
+            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
+        return f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})"
+
+    @abstractmethod
+    def _created_as(self, kind: str) -> str:
+        """The type of a column for a family of Arrow types."""
+
+    def rehearse(self, plan: Plan) -> None:
+        """Has the database look at an insertion without doing it. What it would say to rows, it says now."""
+        nothing = ", ".join("NULL" for _ in plan.names)
+        self._statement(f"EXPLAIN {insertion(plan, f'VALUES ({nothing})')}")
 
     @abstractmethod
     def write(self, plan: Plan, rows: pa.Table) -> None:

@@ -226,12 +226,12 @@ class PostgresSinkConnection(SinkConnection):
         return None if shape is None else str(shape)
 
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
-        columns = [f"{quoted(field.name)} {_CREATED_AS[family(field.type)]}" for field in schema]
-        if key:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
         # Two that create a table at once disturb each other, also with IF NOT EXISTS: one after the other.
         self._driver.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATION_LOCK])
-        self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
+        super().create_table(table, schema, key=key)
+
+    def _created_as(self, kind: str) -> str:
+        return _CREATED_AS[kind]
 
     def write(self, plan: Plan, rows: pa.Table) -> None:
         rows = plan.fitted(rows)
@@ -292,7 +292,7 @@ class PostgresSinkConnection(SinkConnection):
         first, self._staged_count = self._staged_count, self._staged_count + len(rows)
         numbers = pa.array(range(first, self._staged_count), pa.int64())
         self._copy(_STAGE, plan, rows.append_column(sieve.ROW, numbers))
-        self._statement(sieve.insertion(plan, _STAGE, which=f"{sieve.ROW} >= {first}"))
+        self._statement(sieve.inserted(plan, _STAGE, which=f"{sieve.ROW} >= {first}"))
 
     def _stage(self, name: str, plan: Plan, *, columns: str, index: str = "") -> None:
         """Makes a temporary table with the columns of rows and some more; it stays, empty, for later transactions."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,15 @@ class Repeats(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Sifting:
+    """Which of some events are new, and what to remember once they are committed."""
+
+    is_fresh: Flags
+    marks: Marks
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sifted:
     """A batch without the events that were there already, and what to remember once it is committed."""
 
@@ -49,19 +58,25 @@ class Sifted:
     marks: Marks
     ids: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, batch: EventBatch, sifting: Sifting) -> Self:
+        if not sifting.is_fresh.all():
+            batch = EventBatch(batch.partition, batch.arrow.filter(pa.array(sifting.is_fresh)))
+        return cls(batch, sifting.marks, sifting.ids)
 
-def sift_ordered(batch: EventBatch, marks: Marks) -> Sifted:
+
+def sift_ordered(properties: pa.MapArray, marks: Marks) -> Sifting:
     """Leaves out events whose ids are not above the mark of their origin partition, or repeat within the batch."""
-    ids = _ids(batch.arrow.column("properties"))
+    ids = _ids(properties)
+    fresh = np.ones(len(ids), np.bool_)
     if ids.null_count == len(ids):
-        return Sifted(batch, {})
+        return Sifting(fresh, {})
     if (plain := _plain(ids)) is not None:
         origin, numbers, index = plain
         is_fresh = _rising(numbers, np.full(len(numbers), index), marks.get(origin, (-1, -1)))
         if is_fresh.all():
-            return Sifted(batch, {origin: (int(numbers[-1]), index)})
+            return Sifting(is_fresh, {origin: (int(numbers[-1]), index)})
     origins, sequences, indexes, places = _parts(ids)
-    fresh = np.ones(len(batch), np.bool_)
     risen: dict[str, tuple[int, int]] = {}
     for code, origin in enumerate(origins.dictionary.to_pylist()):
         if _ZERO in origin:
@@ -73,32 +88,28 @@ def sift_ordered(batch: EventBatch, marks: Marks) -> Sifted:
         if is_fresh.any():
             last = mine[np.flatnonzero(is_fresh)[-1]]
             risen[origin] = (int(sequences[last]), int(indexes[last]))
-    return Sifted(_only(batch, fresh), risen)
+    return Sifting(fresh, risen)
 
 
-def sift_known(batch: EventBatch, known: set[str]) -> Sifted:
+def sift_known(ids: Sequence[str | None], known: set[str]) -> Sifting:
     """Leaves out events whose ids are known, or repeat within the batch."""
-    fresh = np.ones(len(batch), np.bool_)
+    fresh = np.ones(len(ids), np.bool_)
     seen = set(known)
     added: list[str] = []
-    for place, one in enumerate(ids_of(batch.arrow.column("properties")).to_pylist()):
-        if one is None or _ZERO in one:
+    for place, one in enumerate(ids):
+        if one is None:
             continue
         if one in seen:
             fresh[place] = False
         else:
             seen.add(one)
             added.append(one)
-    return Sifted(_only(batch, fresh), {}, tuple(sorted(added)))
+    return Sifting(fresh, {}, tuple(sorted(added)))
 
 
-def ids_in(batch: EventBatch) -> list[str]:
-    ids = ids_of(batch.arrow.column("properties")).to_pylist()
-    return [one for one in ids if one is not None and _ZERO not in one]
-
-
-def _only(batch: EventBatch, fresh: Flags) -> EventBatch:
-    return batch if fresh.all() else EventBatch(batch.partition, batch.arrow.filter(pa.array(fresh)))
+def ids_in(properties: pa.MapArray) -> list[str | None]:
+    """The id of each event, where it has one."""
+    return [one if one is None or _ZERO not in one else None for one in ids_of(properties).to_pylist()]
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]

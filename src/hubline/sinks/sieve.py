@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from hubline.sinks.tables import Plan, quoted
+from hubline.sinks.tables import Plan, insertion, quoted
 
 UNITS_MAX: Final = 64
 """Events that are tried together: with one in a hundred refused, half of such lots are taken."""
@@ -66,21 +66,17 @@ def loop(plan: Plan, *, count: int, is_deferrable: bool) -> str:
     """The body of a DO statement that inserts the units 0 to ``count`` from the sieve."""
     which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
     return _LOOP.format(
-        insertion=insertion(plan, SIEVE, which=which),
+        insertion=inserted(plan, SIEVE, which=which),
         immediate=f"{IMMEDIATE};" if is_deferrable else "",
         count=count,
     )
 
 
-def insertion(plan: Plan, stage: str, *, which: str) -> str:
+def inserted(plan: Plan, stage: str, *, which: str) -> str:
     """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly."""
     key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
-    into, of = f"INSERT INTO {plan.table.quoted} ({names})", f"FROM {stage} WHERE {which}"
     if not plan.key:
-        return f"{into} SELECT {names} {of} ORDER BY {ROW}"
-    updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
+        return insertion(plan, f"SELECT {names} FROM {stage} WHERE {which} ORDER BY {ROW}")  # noqa: S608 - quoted
     # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
-    return (
-        f"{into} SELECT DISTINCT ON ({key}) {names} {of} ORDER BY {key}, {ROW} DESC "
-        f"ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
-    )
+    chosen = f"SELECT DISTINCT ON ({key}) {names} FROM {stage} WHERE {which} ORDER BY {key}, {ROW} DESC"  # noqa: S608
+    return insertion(plan, chosen)

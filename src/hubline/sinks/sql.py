@@ -24,7 +24,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
@@ -37,7 +37,7 @@ from hubline.config import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
 from hubline.model import Checkpoint, DeadLetter, EventBatch, PartitionKey
 from hubline.sinks.connection import Ending, Parameters, SinkConnection
-from hubline.sinks.repeats import Marks, Repeats, Sifted, ids_in, sift_known, sift_ordered
+from hubline.sinks.repeats import Marks, Repeats, Sifted, Sifting, ids_in, sift_known, sift_ordered
 from hubline.sinks.tables import (
     SEQUENCE_COLUMN,
     Column,
@@ -157,6 +157,16 @@ class SqlSink:
         return f"SqlSink({self._settings.address}{into})"
 
     @property
+    def address(self) -> PostgresAddress | SqliteAddress:
+        """The database, of the rows and of all that is kept beside them."""
+        return self._settings.address
+
+    @property
+    def settings(self) -> Hashable:
+        """Equal for sinks that do the same."""
+        return self._settings
+
+    @property
     def table(self) -> TableName | None:
         return self._settings.table
 
@@ -184,10 +194,42 @@ class SqlSink:
         """
         with self.connection() as connection:
             connection.end_stalled(key, seconds_max=self._settings.transaction_seconds_max)
-            partition = SinkPartition(self, key, epoch, connection.take_fence(key, epoch))
-            if self._settings.drop_repeats is Repeats.ORDERED:
-                partition.marks = connection.read_marks(key)
-            return partition
+            return self._opened(connection, key, epoch, connection.take_fence(key, epoch))
+
+    def join(self, key: PartitionKey, epoch: int) -> SinkPartition:
+        """Opens the partition under the epoch that holds it now, or under this one if that is lower.
+
+        For writers of whom several may be at work, and who tell by the checkpoint alone what is left to do. Raises
+        Fenced where a higher epoch takes it in between.
+        """
+        with self.connection() as connection:
+            connection.end_stalled(key, seconds_max=self._settings.transaction_seconds_max)
+            held_epoch, checkpoint = connection.read_fence(key)
+            if held_epoch >= epoch:
+                # Read after the checkpoint: whoever moves both in between is noticed when the row is locked.
+                return self._opened(connection, key, held_epoch, checkpoint)
+        return self.open(key, epoch)
+
+    def _opened(
+        self, connection: SinkConnection, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None
+    ) -> SinkPartition:
+        partition = SinkPartition(self, key, epoch, checkpoint)
+        if self._settings.drop_repeats is Repeats.ORDERED:
+            partition.marks = connection.read_marks(key)
+        return partition
+
+    def check(self, schema: pa.Schema) -> str | None:
+        """Compares rows of a schema with the table: None if they fit, or the statement that will make the table.
+
+        Raises SinkError that shows both where they do not fit, where the table is missing and not to be made, where no
+        unique index matches the key, or where the user may not write to it. Nothing is changed.
+        """
+        with self.connection() as connection:
+            plan = self._planned(connection, schema)
+            if plan is None:
+                return connection.creation(self._required_table(), self._creatable(schema), key=self._settings.key)
+            connection.rehearse(plan)
+        return None
 
     def waiting_keys(self, key: PartitionKey) -> set[str]:
         """The partition keys of the partition that have a dead letter waiting."""
@@ -260,27 +302,35 @@ class SqlSink:
 
         A table that is missing is made, if that was asked for, in the transaction that the connection is in.
         """
-        plan = self._plans.get(schema)
-        if plan is not None:
-            return plan
-        table, key = self._required_table(), self._settings.key
+        if (known := self._plans.get(schema)) is not None:
+            return known
+        if (plan := self._planned(connection, schema)) is None:
+            table = self._required_table()
+            connection.create_table(table, self._creatable(schema), key=self._settings.key)
+            plan = self._planned(connection, schema)
+            assert plan is not None  # noqa: S101 (it was just made, in this transaction)
+            return plan  # not kept: it may yet be undone
+        others = self._plans if len(self._plans) < PLANS_MAX else {}
+        self._plans = {**others, schema: plan}
+        return plan
+
+    def _planned(self, connection: SinkConnection, schema: pa.Schema) -> Plan | None:
+        """How the rows go into the table; None if it is still to be made."""
+        table = self._required_table()
         shape = connection.shape_of(table)  # before the columns: altered in between, it is found out at the commit
         columns = connection.columns_of(table)
-        is_new = not columns and self._settings.create
-        if is_new:
-            connection.create_table(table, creatable(table, schema), key=key)
-            shape, columns = connection.shape_of(table), connection.columns_of(table)
-        if not columns:
-            raise SinkError(
-                f"there is no table {table}: create it, or open the sink with create=True. The rows have "
-                f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
-                table=str(table),
-            )
-        plan = plan_for(table, columns, schema, key=key, shape=shape)
-        if not is_new:  # else it may yet be undone
-            others = self._plans if len(self._plans) < PLANS_MAX else {}
-            self._plans = {**others, schema: plan}
-        return plan
+        if columns:
+            return plan_for(table, columns, schema, key=self._settings.key, shape=shape)
+        if self._settings.create:
+            return None
+        raise SinkError(
+            f"there is no table {table}: create it, or open the sink with create=True. The rows have "
+            f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
+            table=str(table),
+        )
+
+    def _creatable(self, schema: pa.Schema) -> pa.Schema:
+        return creatable(self._required_table(), schema, key=self._settings.key)
 
     def columns(self, connection: SinkConnection) -> list[Column]:
         """The columns of the table; none while it is still to be made."""
@@ -335,16 +385,18 @@ class SinkPartition:
 
     def sift(self, batch: EventBatch) -> Sifted:
         """The batch without the events that the sink has already; give what it returns to ``remember``."""
+        return Sifted.of(batch, self.sift_events(batch.arrow.column("properties")))
+
+    def sift_events(self, properties: pa.MapArray) -> Sifting:
+        """Which events the sink does not have, by their properties, in order; for ``remember``, too."""
         how = self.sink.drop_repeats
-        if how is None or not len(batch):
-            return Sifted(batch, {})
-        if how is Repeats.ORDERED:
-            return sift_ordered(batch, self.marks)
-        ids = ids_in(batch)
-        if not ids:
-            return Sifted(batch, {})
+        if how is Repeats.ORDERED and len(properties):
+            return sift_ordered(properties, self.marks)
+        ids = ids_in(properties) if how is Repeats.SHUFFLED else [None] * len(properties)
+        if not (given := [one for one in ids if one is not None]):
+            return Sifting(np.ones(len(ids), np.bool_), {})
         with self.sink.connection() as connection:
-            return sift_known(batch, connection.known_ids(self.key.group_key, ids))
+            return sift_known(ids, connection.known_ids(self.key.group_key, given))
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
         """One that moves the partition to ``checkpoint``. Nothing is begun before it is used or committed."""
@@ -409,7 +461,7 @@ class Transaction:
         self._sink = sink
         self._connection: SinkConnection | None = None
         self._written: list[Plan] = []
-        self._sifted: list[tuple[SinkPartition, Sifted]] = []
+        self._sifted: list[tuple[SinkPartition, Sifted | Sifting]] = []
         self.refused: list[Refused] = []
 
     def __enter__(self) -> Self:
@@ -479,7 +531,7 @@ class Transaction:
                     connection.remove_letter(letter.key, letter.event.sequence_number)
             connection.add_letters(letters, keep_body=self._sink.keep_body)
 
-    def remember(self, partition: SinkPartition, sifted: Sifted) -> bool:
+    def remember(self, partition: SinkPartition, sifted: Sifted | Sifting) -> bool:
         """Keeps the ids of a batch that was sifted; False if one of them was taken by another partition meanwhile.
 
         Then everything is to be undone, and the batch sifted anew.

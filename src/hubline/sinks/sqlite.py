@@ -13,7 +13,7 @@ import pyarrow as pa
 from hubline.model import PartitionKey
 from hubline.sinks.connection import Ending, Held, Parameters, SinkConnection, checkpoint_gone, connected
 from hubline.sinks.letters import COLUMNS, LetterRow, micros
-from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, quoted
+from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, insertion
 from hubline.stores.sql.database import Row
 from hubline.stores.sql.sqlite import NOW, QUERIES, SqliteConnection, SqliteDatabase
 
@@ -100,11 +100,8 @@ class SqliteSinkConnection(SinkConnection):
             for name, kind, is_required, is_key in rows
         ]
 
-    def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
-        columns = [f"{quoted(field.name)} {_CREATED_AS.get(family(field.type), 'TEXT')}" for field in schema]
-        if key:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-        self._statement(f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})")
+    def _created_as(self, kind: str) -> str:
+        return _CREATED_AS.get(kind, "TEXT")
 
     def write(self, plan: Plan, rows: pa.Table) -> None:
         rows, count = plan.fitted(rows), 0
@@ -115,8 +112,9 @@ class SqliteSinkConnection(SinkConnection):
                 count += 1
                 yield record
 
+        places = ", ".join("?" * len(plan.names))
         try:
-            self._driver.executemany(_insert(plan), records())
+            self._driver.executemany(insertion(plan, f"VALUES ({places})"), records())
         except _REFUSALS as error:
             raise Refusal(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
 
@@ -146,16 +144,6 @@ _TABLE_TROUBLES = {
     "cannot modify": "it is a view",
     "may not be modified": "it is a table of SQLite's own",
 }
-
-
-def _insert(plan: Plan) -> str:
-    names = ", ".join(map(quoted, plan.names))
-    insert = f"INSERT INTO {plan.table.quoted} ({names}) VALUES ({', '.join('?' * len(plan.names))})"  # noqa: S608
-    if not plan.key:
-        return insert
-    updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
-    key = ", ".join(map(quoted, plan.key))
-    return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
 
 
 def _affinity(kind: str) -> str:

@@ -165,8 +165,23 @@ def plan_for(
     )
 
 
-def creatable(table: TableName, schema: pa.Schema) -> pa.Schema:
+def insertion(plan: Plan, source: str) -> str:
+    """The statement that inserts what ``source`` gives, VALUES or a SELECT; with a key, it updates what is there."""
+    insert = f"INSERT INTO {plan.table.quoted} ({', '.join(map(quoted, plan.names))}) {source}"
+    if not plan.key:
+        return insert
+    updates = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in plan.values)
+    key = ", ".join(map(quoted, plan.key))
+    return f"{insert} ON CONFLICT ({key}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+
+
+def creatable(table: TableName, schema: pa.Schema, *, key: tuple[str, ...] = ()) -> pa.Schema:
     """What a table is made of: the columns of rows, without the one that tells their events. Raises SinkError."""
+    if missing := [name for name in key if name not in schema.names]:
+        raise SinkError(
+            f"no table {table} can be made with the key {missing[0]!r}: the rows have {', '.join(schema.names)}",
+            table=str(table),
+        )
     schema = pa.schema([field for field in schema if field.name != SEQUENCE_COLUMN])
     known = {name for name, _ in _FAMILIES}
     if unknown := [f"{field.name} {field.type}" for field in schema if family(field.type) not in known]:
