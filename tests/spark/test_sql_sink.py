@@ -79,7 +79,7 @@ def checkpoints(database: sqlite3.Connection) -> dict[str, int]:
 
 @pytest.fixture
 def sink(hub: TestHub, database: sqlite3.Connection, tmp_path: Path) -> SqlSink:
-    return SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address)
+    return SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
 
 
 def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_again(
@@ -140,7 +140,7 @@ def test_a_batch_that_would_leave_a_gap_is_refused(
     spark: SparkSession, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     hub = TestHub.local(tmp_path / "hubs", "single", partitions=1)
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address)
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
     send(hub, bodies(4))
     run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "one")
     send(hub, bodies(4))
@@ -169,7 +169,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE counts (device TEXT PRIMARY KEY, count INTEGER)")
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", hub=hub.address, by="batch")
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", by="batch")
 
     def run() -> None:
         counts = parse_json(read(spark, hub), FIELDS).groupBy("device").count()
@@ -190,7 +190,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
 def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", hub=hub.address, by="batch")
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", by="batch")
     hot = b'{"device": "hot", "celsius": 120}'
     send(hub, [*bodies(2), hot], partition="0")
     send(hub, [*bodies(2), b"cold"], partition="1")

@@ -40,7 +40,7 @@ def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
     writing = frame.writeStream.outputMode(stage.stage.mode)
     match stage.target:
         case TablePlace() as place:
-            return writing.foreachBatch(_TableWriter(stage, place))
+            return writing.foreachBatch(_TableWriter(place))
         case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
             return writing.foreachBatch(_SplitWriter(stage, stage.letters))
         case HubPlace() as place:
@@ -53,15 +53,13 @@ def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
 class _TableWriter:
     """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
 
-    def __init__(self, stage: PlannedStage, place: TablePlace) -> None:
+    def __init__(self, place: TablePlace) -> None:
         self._sinks = {
             by: SqlSink(
                 place.text,
                 table=place.table,
                 key=place.key,
                 create=place.create,
-                hub=stage.sources[0].option,
-                group=stage.group,
                 by=by,
             )
             for by in By

@@ -475,6 +475,10 @@ class Transaction:
         else:
             self.rollback()
 
+    @property
+    def sink(self) -> SqlSink:
+        return self._sink
+
     def execute(self, query: str, params: Parameters = ()) -> list[Row]:
         """One statement of one's own; its rows, if it has any. Placeholders are the driver's: ``%s``, or ``?``.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 
 from hubline.errors import ConfigError
+from hubline.model import GroupKey
 from hubline.spark.offsets import HUB_KEY, StreamOffset
 
 _SCAN: Final = "MicroBatchScanExec"
@@ -35,7 +36,17 @@ class MicroBatch:
     def moved(self) -> set[str]:
         """The partitions that are further after this batch."""
         entries = self.offset.entries
-        return {partition for partition, entry in entries.items() if entry.end > entry.start} | self.jumped
+        return {partition for partition, entry in entries.items() if entry.end > entry.new_start} | self.jumped
+
+    @property
+    def group(self) -> GroupKey:
+        """Whose progress this is: the hub and the consumer group that the stream reads."""
+        if self.offset.group is None:
+            raise ConfigError(
+                "the query's checkpoint folder is of an earlier hubline, which did not note hub and group in it: let "
+                "the query finish its last batch with that one, or start with a new folder"
+            )
+        return self.offset.group
 
     @classmethod
     def of(cls, frame: DataFrame) -> MicroBatch:

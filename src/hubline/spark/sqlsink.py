@@ -20,23 +20,26 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
-from hubline.config import DEFAULT_GROUP, parse_hub, validate_group_name
-from hubline.connect import open_hub
 from hubline.errors import ConfigError, Fenced, SinkError
 from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey, Stage
-from hubline.sinks.sql import Move, SinkPartition, Transaction
-from hubline.sinks.sql import SqlSink as Database
-from hubline.sinks.tracing import Refused, Units
+from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
+from hubline.sinks import SqlSink as Database
+from hubline.sinks.repeats import Sifting
+from hubline.sinks.sql import IDS_KEPT_SECONDS
+from hubline.sinks.tracing import Units
 from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.databases import lent
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry
 from hubline.spark.parsing import ERROR_COLUMN
@@ -47,9 +50,11 @@ FENCE_ATTEMPTS_MAX: Final = 5
 _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
-_DONE: Final = pa.schema([pa.field(_PARTITION, pa.string())])
-_DONE_DDL: Final = f"{_PARTITION} string"
+_PROPERTIES: Final = "properties"
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
+R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 
 class By(enum.StrEnum):
@@ -61,69 +66,117 @@ class By(enum.StrEnum):
     """All rows of a micro-batch, committed by the driver: for every query whose results fit into its memory."""
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written of a micro-batch; less than the batch has, where an earlier run of it had written some."""
+
+    rows: int = 0
+    dead_letters: int = 0
+    repeats: int = 0
+    """Events that were left out, because an earlier stage had published them before."""
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.rows + other.rows, self.dead_letters + other.dead_letters, self.repeats + other.repeats)
+
+
+_DONE: Final = pa.schema(
+    [pa.field(_PARTITION, pa.string()), *(pa.field(name, pa.int64()) for name in ("rows", "dead_letters", "repeats"))]
+)
+_DONE_DDL: Final = f"{_PARTITION} string, rows long, dead_letters long, repeats long"
+
+
 class SqlSink:
     """Writes the rows of a query, its dead letters, and how far it has come, in one transaction.
 
-        sink = SqlSink("postgresql://...", table="readings", hub="env:TELEMETRY", group="store")
+        sink = SqlSink("postgresql://...", table="readings")
         parse_json(events, "device string, celsius double").writeStream.foreachBatch(sink).start()
 
     ``by`` says whose rows one transaction holds: ``"partition"`` (each task commits its own) or ``"batch"`` (the driver
     commits all). The query must keep the columns ``partition`` and ``sequenceNumber`` of its events; by batch it need
     not, unless it has dead letters. Rows with an ``_error`` are dead letters, with as much of the event as the query
-    kept. The columns of an event are not written, unless the table has them. ``key``, ``create`` and ``keep_body`` are
-    those of :class:`hubline.SqlSink`.
+    kept. The columns of an event are not written, unless the table has them.
+
+    ``key``, ``create``, ``keep_body``, ``drop_repeats`` and ``ids_kept_seconds`` are those of :class:`hubline.SqlSink`;
+    to drop repeats, the query must keep ``properties`` as well. ``on_commit`` is called in the driver after each
+    micro-batch, with its number and what was written.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        hub: str,
-        group: str = DEFAULT_GROUP,
         table: str,
         key: str | Sequence[str] = (),
         create: bool = False,
         keep_body: bool = True,
+        drop_repeats: Repeats | str | None = None,
+        ids_kept_seconds: float = IDS_KEPT_SECONDS,
         by: str = By.PARTITION,
+        on_commit: Callable[[int, Written], None] | None = None,
     ) -> None:
         if by not in list(By):
             raise ConfigError(f"by is 'partition' or 'batch', and not {by!r}")
-        validate_group_name(group)
-        opened = open_hub(parse_hub(hub))
-        self._group = GroupKey(opened.namespace, opened.name, group)
         self._by = By(by)
-        self._database = Database(url, table=table, key=key, create=create, keep_body=keep_body)
+        self._on_commit = on_commit
+        self._database = Database(
+            url,
+            table=table,
+            key=key,
+            create=create,
+            keep_body=keep_body,
+            drop_repeats=drop_repeats,
+            ids_kept_seconds=ids_kept_seconds,
+        )
 
     def __repr__(self) -> str:
-        return f"SqlSink({self._database!r}, {self._group})"
+        return f"{self._database!r} by {self._by}"
 
-    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+    def check(self, schema: StructType) -> str | None:
+        """Compares a query's columns with the table, before it starts; None if they fit.
+
+        Where the table is missing and to be created, returns the statement that will do so. Raises ConfigError or
+        SinkError where the query could not be written. Nothing is changed.
+        """
+        self._require_columns(schema.names)
+        with lent(self._database) as database:
+            names = _columns(database, schema.names)
+            return database.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """What ``foreachBatch`` calls."""
         batch = MicroBatch.of(frame)
-        commits = _Commits(self._database, self._group, batch.offset.entries, batch.jumped)
+        self._require_columns(frame.columns)
+        commits = _Commits(self._database, batch.group, batch.offset.entries, batch.jumped)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
-            commits.commit_all(sorted(batch.moved), frame.toArrow())
-            return
-        _require_columns(frame)
+            written = commits.commit_all(sorted(batch.moved), frame.toArrow())
+        else:
+            written = self._commit_in_tasks(frame, batch, commits)
+        if self._on_commit is not None:
+            self._on_commit(batch_id, written)
+
+    def _commit_in_tasks(self, frame: DataFrame, batch: MicroBatch, commits: _Commits) -> Written:
         if not batch.is_narrow:
             raise ConfigError(
                 "the query moves rows between tasks (a join, an aggregate, a repartition), or splits ranges (option "
                 "split_events): then no task has all rows of a partition, and none can commit them. Let the driver do "
                 "so: SqlSink(..., by='batch')"
             )
-        done = frame.mapInArrow(commits, _DONE_DDL).collect()
+        done = {partition: Written(*counts) for partition, *counts in frame.mapInArrow(commits, _DONE_DDL).collect()}
         # Those of which the query kept no row: nobody has moved their checkpoints.
-        for partition in sorted(batch.moved - {row[_PARTITION] for row in done}):
+        for partition in sorted(batch.moved - set(done)):
             commits.commit(partition, [])
+        return sum(done.values(), Written())
 
-
-def _require_columns(frame: DataFrame) -> None:
-    if missing := [name for name in (_PARTITION, _SEQUENCE) if name not in frame.columns]:
-        raise ConfigError(
-            f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it. "
-            f"It has {', '.join(frame.columns)}"
-        )
+    def _require_columns(self, names: Sequence[str]) -> None:
+        required = [_PARTITION, _SEQUENCE] if self._by is By.PARTITION else []
+        if self._database.drop_repeats is not None:
+            required = [_PARTITION, _SEQUENCE, _PROPERTIES]
+        if missing := [name for name in required if name not in names]:
+            raise ConfigError(
+                f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it. "
+                f"It has {', '.join(names)}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +193,11 @@ class _Commits:
         for batch in batches:
             for partition, part in _by_partition(batch):
                 rows.setdefault(partition, []).append(part)
-        try:
-            for partition, parts in rows.items():
-                self.commit(partition, parts)
-        finally:
-            self.database.close()
-        yield pa.RecordBatch.from_arrays([list(rows)], schema=_DONE)
+        for partition, parts in rows.items():
+            written = self.commit(partition, parts)
+            yield pa.RecordBatch.from_arrays([[value] for value in (partition, *astuple(written))], schema=_DONE)
 
-    def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> None:
+    def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> Written:
         """Writes what is not there yet, and moves the partition."""
         entry = self.entries.get(partition)
         if entry is None:
@@ -156,56 +206,79 @@ class _Commits:
             )
         key = self.group.partition(partition)
 
-        def attempt() -> None:
-            opened = self._opened(key, entry.epoch)
-            rows = self._missing(opened, batches)
-            if rows is not None:
-                checkpoint = Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1)
-                with opened.transaction(checkpoint) as transaction:
-                    if rows:
-                        _write(transaction, self.database, self.group, pa.Table.from_batches(rows))
+        def attempt(database: Database) -> Written:
+            opened = database.join(key, entry.epoch)
+            if self._is_done(opened):
+                return Written()
+            self._require_next(opened)
+            checkpoint = Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1)
+            with opened.transaction(checkpoint) as transaction:
+                if not batches:
+                    return Written()
+                return self._write(transaction, {partition: opened}, self._missing(opened, batches))
 
-        _persist(attempt, what=key)
+        return self._persist(attempt, what=key)
 
-    def commit_all(self, partitions: Sequence[str], rows: pa.Table) -> None:
+    def commit_all(self, partitions: Sequence[str], rows: pa.Table) -> Written:
         """Writes the rows and moves all partitions, or nothing if that is done."""
         keys = {partition: self.group.partition(partition) for partition in partitions}
 
-        def attempt() -> None:
-            opened = {
-                partition: self._opened(keys[partition], self.entries[partition].epoch) for partition in partitions
-            }
+        def attempt(database: Database) -> Written:
+            opened = {each: database.join(keys[each], self.entries[each].epoch) for each in partitions}
             pending = [partition for partition in partitions if not self._is_done(opened[partition])]
             if not pending:
-                return
+                return Written()
             if len(pending) < len(partitions) or any(self._is_begun(each) for each in opened.values()):
                 raise SinkError(
-                    f"{self.database!r} has a part of this batch already, which another application wrote: rows of a "
+                    f"{database!r} has a part of this batch already, which another application wrote: rows of a "
                     "query that moves them cannot be told apart. Give each application a consumer group of its own"
                 )
             for each in opened.values():
                 self._require_next(each)
             moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in partitions]
-            with self.database.transaction(moves) as transaction:
-                _write(transaction, self.database, self.group, rows)
+            with database.transaction(moves) as transaction:
+                return self._write(transaction, opened, rows)
 
-        _persist(attempt, what=self.group)
+        return self._persist(attempt, what=self.group)
 
-    def _opened(self, key: PartitionKey, epoch: int) -> SinkPartition:
-        """The partition, under the epoch that holds it now. Raises Fenced where that is raised in between."""
-        with self.database.connection() as connection:
-            held_epoch, _ = connection.read_fence(key)
-        return self.database.open(key, max(held_epoch, epoch))
+    def _persist(self, attempt: Callable[[Database], T], *, what: GroupKey | PartitionKey) -> T:
+        """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
+        with lent(self.database) as database:
+            for _ in range(FENCE_ATTEMPTS_MAX):
+                try:
+                    return attempt(database)
+                except (Fenced, _Overtaken):
+                    continue
+        raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
-    def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch] | None:
-        """The rows that the database does not have; None if it has the whole range."""
-        if self._is_done(opened):
-            return None
-        self._require_next(opened)
-        if not self._is_begun(opened):
-            return list(batches)
-        done = _last_sequence(opened)
-        return [batch.filter(pc.greater(batch.column(_SEQUENCE), done)) for batch in batches]
+    def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+        """The rows that the database does not have: neither by its checkpoint, nor as the source knows."""
+        rows, done = pa.Table.from_batches(batches), _last_sequence(opened)
+        first = max(self.entries[opened.key.partition].new_start, -1 if done is None else done + 1)
+        if first <= self.entries[opened.key.partition].start:
+            return rows
+        return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
+
+    def _write(self, transaction: Transaction, opened: Mapping[str, SinkPartition], rows: pa.Table) -> Written:
+        """The rows of these partitions without repeats, and letters for those that are none."""
+        fresh = _Fresh.of(opened, rows) if self.database.drop_repeats is not None else _Fresh(rows)
+        failed = _failed(fresh.rows)
+        good = fresh.rows.filter(pc.invert(failed))
+        units = _units(good)
+        transaction.insert(good.select(_columns(transaction.sink, good.column_names)), units=units)
+        letters = [
+            _letter(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+            for row in _events(fresh.rows.filter(failed))
+        ]
+        rows_count = len(good)
+        if units is not None:
+            letters += _refused_letters(self.group, good, units, transaction.refused)
+            rows_count -= int(np.isin(units, [each.unit for each in transaction.refused]).sum())
+        transaction.dead_letter(letters)
+        for partition, sifting in fresh.siftings:
+            if not transaction.remember(partition, sifting):
+                raise _Overtaken
+        return Written(rows_count, len(letters), fresh.repeats_count)
 
     def _is_done(self, opened: SinkPartition) -> bool:
         done = _last_sequence(opened)
@@ -213,28 +286,47 @@ class _Commits:
 
     def _is_begun(self, opened: SinkPartition) -> bool:
         done = _last_sequence(opened)
-        return done is not None and done >= self.entries[opened.key.partition].start
+        return done is not None and done >= self.entries[opened.key.partition].new_start
 
     def _require_next(self, opened: SinkPartition) -> None:
         """Refuses a range that does not begin where the database ends, unless the source itself jumped there."""
-        done, start = _last_sequence(opened), self.entries[opened.key.partition].start
+        done, start = _last_sequence(opened), self.entries[opened.key.partition].new_start
         if done is not None and done < start - 1 and opened.key.partition not in self.jumped:
             raise SinkError(
-                f"{self.database!r} has {opened.key} up to sequence number {done}, and the batch starts at "
+                f"{opened.sink!r} has {opened.key} up to sequence number {done}, and the batch starts at "
                 f"{start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
                 "start with a new folder, or set the checkpoint with 'hubline checkpoints set'"
             )
 
 
-def _persist(attempt: Callable[[], None], *, what: GroupKey | PartitionKey) -> None:
-    """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
-    for _ in range(FENCE_ATTEMPTS_MAX):
-        try:
-            attempt()
-        except Fenced:
-            continue
-        return
-    raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
+class _Overtaken(Exception):
+    """Another partition took an id of this batch, meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """Rows of events that the database does not have, and what it has to remember of them."""
+
+    rows: pa.Table
+    siftings: tuple[tuple[SinkPartition, Sifting], ...] = ()
+
+    @classmethod
+    def of(cls, opened: Mapping[str, SinkPartition], rows: pa.Table) -> _Fresh:
+        kept, siftings = [rows.slice(0, 0)], []
+        for partition, part in _by_partition(rows):
+            if partition not in opened:
+                raise SinkError(f"a row is of partition {partition!r}, which the batch does not read: keep the column")
+            # Once for each event, however many rows the query made of it.
+            _, firsts, events = np.unique(part.column(_SEQUENCE).to_numpy(), return_index=True, return_inverse=True)
+            properties = part.column(_PROPERTIES).take(pa.array(firsts)).combine_chunks()
+            sifting = opened[partition].sift_events(properties)
+            kept.append(part.filter(pa.array(sifting.is_fresh[events])))
+            siftings.append((opened[partition], sifting))
+        return cls(pa.concat_tables(kept), tuple(siftings))
+
+    @property
+    def repeats_count(self) -> int:
+        return sum(int(np.count_nonzero(~sifting.is_fresh)) for _, sifting in self.siftings)
 
 
 def _last_sequence(opened: SinkPartition) -> int | None:
@@ -249,28 +341,13 @@ def _offset_of(sequence: int, batches: Sequence[pa.RecordBatch]) -> str:
     return last[_OFFSET] or "" if last[_SEQUENCE] == sequence else ""
 
 
-def _by_partition(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _by_partition(rows: R) -> Iterator[tuple[str, R]]:
     """The rows of each partition, in their order. Tasks read one partition after the other: mostly there is one."""
-    partitions = batch.column(_PARTITION)
+    partitions = rows.column(_PARTITION)
     for partition in pc.unique(partitions).to_pylist():
         if partition is None:
             raise SinkError("a row has no partition: keep the columns partition and sequenceNumber as they were")
-        yield partition, batch.filter(pc.equal(partitions, partition))
-
-
-def _write(transaction: Transaction, database: Database, group: GroupKey, rows: pa.Table) -> None:
-    """The rows, and letters for those that are none."""
-    failed = _failed(rows)
-    good = rows.filter(pc.invert(failed))
-    units = _units(good)
-    transaction.insert(good.select(_columns(database, good)), units=units)
-    letters = [
-        _letter(group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
-        for row in _events(rows.filter(failed))
-    ]
-    if units is not None:
-        letters += _refused_letters(group, good, units, transaction.refused)
-    transaction.dead_letter(letters)
+        yield partition, rows.filter(pc.equal(partitions, partition))
 
 
 def _units(rows: pa.Table) -> Units | None:
@@ -292,12 +369,12 @@ def _failed(rows: pa.Table) -> pa.ChunkedArray:
     return rows.column(ERROR_COLUMN).is_valid()
 
 
-def _columns(database: Database, rows: pa.Table) -> list[str]:
+def _columns(database: Database, names: Sequence[str]) -> list[str]:
     """The columns to write: the query's own, and those of events that the table has."""
     with database.connection() as connection:
         of_table = {column.name for column in database.columns(connection)}
     unwritten = {ERROR_COLUMN} | (set(SOURCE_SCHEMA.names) - of_table)
-    return [name for name in rows.column_names if name not in unwritten]
+    return [name for name in names if name not in unwritten]
 
 
 def _refused_letters(group: GroupKey, rows: pa.Table, units: Units, refused: Sequence[Refused]) -> list[DeadLetter]:
