@@ -6,9 +6,7 @@ It is installed once a machine, started on a free port of the loopback interface
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import itertools
-import os
 import shutil
 import socket
 import subprocess
@@ -24,6 +22,7 @@ from typing import Final
 from hubline.config import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress, parse_store
 from hubline.stores.blob.auth import credential_of
 from hubline.stores.blob.transport import Transport
+from tests.support.npm import NodeMissing, node_modules
 
 VERSION: Final = "3.35.0"  # later ones need a newer Node
 # A start takes a second; a busy machine takes many times that.
@@ -122,19 +121,12 @@ async def _create(address: str) -> None:
 
 
 def _installed() -> Path:
-    """The server's main module, installed once a machine."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        raise AzuriteMissing("Azurite needs node and npm, which are not on this machine")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hubline" / f"azurite-{VERSION}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of a test run come here at the same time
-        if not (cache / "installed").exists():
-            command = [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(cache)]
-            subprocess.run([*command, f"azurite@{VERSION}"], check=True, capture_output=True)
-            (cache / "installed").touch()
-    return cache / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+    """The server's main module."""
+    try:
+        modules = node_modules(f"azurite-{VERSION}", f"azurite@{VERSION}")
+    except NodeMissing as missing:
+        raise AzuriteMissing(f"Azurite cannot run: {missing}") from None
+    return modules / "azurite" / "dist" / "src" / "blob" / "main.js"
 
 
 def _free_port() -> int:

@@ -1,5 +1,7 @@
 """A member of a group in a process of its own, official or ours: ``python -m tests.stores.blob.member '{...}'``.
 
+The official one for JavaScript is in member.js.
+
 It writes every event that it has handled to a journal, one line each, before it checkpoints it: what was written
 survives a kill.
 """
@@ -7,8 +9,10 @@ survives a kill.
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
@@ -21,6 +25,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from hubline.model import EventBatch, Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions
+from tests.support.npm import node_modules
 
 GROUP = "mixed"
 # Of the SDK: how often it looks, and when it takes what is not renewed. Short, so that a kill costs seconds.
@@ -29,11 +34,26 @@ SDK_EXPIRY_SECONDS = 8.0
 LEASE_SECONDS = 6.0
 
 
+JAVASCRIPT_PACKAGES = (
+    "@azure/event-hubs@6.0.4",
+    "@azure/eventhubs-checkpointstore-blob@2.0.0",
+    "@azure/storage-blob@12.32.0",
+)
+
+
+class Kind(enum.StrEnum):
+    """What a member is made of."""
+
+    OURS = "ours"
+    PYTHON = "python"
+    JAVASCRIPT = "javascript"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What a member is to do. ``storage`` is the connection string of the account, ``container`` a name in it."""
 
-    is_official: bool
+    kind: Kind
     hub: str
     storage: str
     container: str
@@ -45,9 +65,12 @@ class MemberProcess:
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        is_python = task.kind is not Kind.JAVASCRIPT
+        command = [sys.executable, "-m", "tests.stores.blob.member", json.dumps(asdict(task))]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.stores.blob.member", json.dumps(asdict(task))],
+            command if is_python else ["node", str(Path(__file__).with_name("member.js")), _for_javascript(task)],
             cwd=Path(__file__).parents[3],
+            env={**os.environ, **({} if is_python else {"NODE_PATH": str(javascript_modules())})},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -61,6 +84,25 @@ class MemberProcess:
         path = Path(self.task.journal)
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [(partition, int(number)) for partition, number in (line.split() for line in lines)]
+
+
+def javascript_modules() -> Path:
+    """The official packages for JavaScript. Raises NodeMissing."""
+    return node_modules("eventhubs-checkpointstore-blob-2.0.0", *JAVASCRIPT_PACKAGES)
+
+
+def _for_javascript(task: Task) -> str:
+    namespace = re.search(r"localhost:[0-9]+", task.hub)
+    assert namespace is not None
+    return json.dumps(
+        {
+            **asdict(task),
+            "namespace": namespace[0],
+            "group": GROUP,
+            "intervalSeconds": SDK_INTERVAL_SECONDS,
+            "expirySeconds": SDK_EXPIRY_SECONDS,
+        }
+    )
 
 
 class _Journal:
@@ -117,7 +159,7 @@ async def run_ours(task: Task, journal: _Journal) -> None:
 
 def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
-    asyncio.run((run_official if task.is_official else run_ours)(task, _Journal(task.journal)))
+    asyncio.run((run_official if task.kind == Kind.PYTHON else run_ours)(task, _Journal(task.journal)))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,11 +15,13 @@ import pytest
 from hubline.hubs.local import LocalHub
 from hubline.model import GroupKey, GroupState, outgoing
 from tests.endpoint.serving import Server, serving
-from tests.stores.blob.member import GROUP, SDK_EXPIRY_SECONDS, MemberProcess, Task
+from tests.stores.blob.member import GROUP, SDK_EXPIRY_SECONDS, Kind, MemberProcess, Task
 from tests.stores.blob.support import blob_store
 from tests.support.azurite import Azurite
 
 pytestmark = [pytest.mark.xdist_group("azurite"), pytest.mark.kills, pytest.mark.timeout(600)]
+
+needs_node = pytest.mark.skipif(shutil.which("npm") is None, reason="node and npm are not on this machine")
 
 PARTITIONS_COUNT = 8
 EVENTS_COUNT = 25
@@ -44,10 +47,10 @@ class Mixed:
         self.members: list[MemberProcess] = []
         self.sent: set[tuple[str, int]] = set()
 
-    def start(self, *, is_official: bool) -> MemberProcess:
+    def start(self, kind: Kind) -> MemberProcess:
         member = MemberProcess(
             Task(
-                is_official=is_official,
+                kind=kind,
                 hub=self._server.connection_string("orders"),
                 storage=self._azurite.connection_string,
                 container=self._container.rpartition("/")[2],
@@ -123,9 +126,9 @@ def mixed(server: Server, azurite_server: Azurite, container: str, tmp_path: Pat
 
 
 def test_it_ends_balanced_survives_kills_and_reads_every_event(mixed: Mixed) -> None:
-    kinds = (True, False, True, False)
+    kinds = (Kind.PYTHON, Kind.OURS, Kind.PYTHON, Kind.OURS)
     mixed.send()
-    first_sdk, first_ours, _, _ = [mixed.start(is_official=is_official) for is_official in kinds]
+    first_sdk, first_ours, _, _ = [mixed.start(kind) for kind in kinds]
     mixed.await_balance(4)
     mixed.send()
     mixed.await_all_handled()
@@ -140,11 +143,22 @@ def test_it_ends_balanced_survives_kills_and_reads_every_event(mixed: Mixed) -> 
     mixed.await_all_handled()
 
 
+@needs_node
+def test_a_member_with_the_javascript_sdk_shares_the_group(mixed: Mixed) -> None:
+    mixed.send()
+    members = [mixed.start(kind) for kind in (Kind.JAVASCRIPT, Kind.OURS)]
+    mixed.await_balance(2)
+    mixed.send()
+    mixed.await_all_handled()
+    assert all(member.handled() for member in members)
+
+
+@needs_node
 def test_each_kind_resumes_where_the_other_was(mixed: Mixed) -> None:
-    for is_official in (True, False, True):
+    for kind in (Kind.PYTHON, Kind.OURS, Kind.JAVASCRIPT, Kind.OURS):
         before = set(mixed.sent)
         mixed.send()
-        member = mixed.start(is_official=is_official)
+        member = mixed.start(kind)
         mixed.await_all_checkpointed()
         member.kill()
 
