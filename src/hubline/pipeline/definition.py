@@ -62,6 +62,19 @@ class Checkpoints(enum.StrEnum):
     """Never: every start begins at ``start``."""
 
 
+class DropRepeats(enum.StrEnum):
+    """How a table knows events that an earlier stage published twice, by their ids. They are left out."""
+
+    AUTO = "auto"
+    """``shuffled`` where a stage of the same pipeline writes what this one reads, else ``none`` (the default)."""
+    ORDERED = "ordered"
+    """By the highest id of each origin: at little cost, and only where the stages before keep events of a partition, or
+    of a key, in their order."""
+    SHUFFLED = "shuffled"
+    """By all ids of seven days: whatever the stages before do."""
+    NONE = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
     """A line of a file, for people."""
@@ -88,6 +101,7 @@ class Stage:
     checkpoint: str = Checkpoints.EACH_BATCH
     lookback: str | None = None
     dead_letters: str | None = None
+    drop_repeats: str = DropRepeats.AUTO
     mode: str = "append"
     identity: bool = True
     schema: str | None = None
@@ -143,6 +157,7 @@ class Pipeline:
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
         dead_letters: str | None = None,
+        drop_repeats: str = DropRepeats.AUTO,
         mode: str = "append",
         identity: bool = True,
         name: str | None = None,
@@ -169,6 +184,7 @@ class Pipeline:
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
         dead_letters: str | None = None,
+        drop_repeats: str = DropRepeats.AUTO,
         identity: bool = True,
         name: str | None = None,
     ) -> Callable[[Function], Function]:
@@ -195,6 +211,7 @@ class Pipeline:
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
         dead_letters: str | None = None,
+        drop_repeats: str = DropRepeats.AUTO,
         identity: bool = True,
         name: str | None = None,
     ) -> Callable[[Function], Function]:

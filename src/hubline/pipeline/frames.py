@@ -46,6 +46,7 @@ NOT_PUBLISHED: Final = ("partition", *(set(SOURCE_SCHEMA.names) - {"body", "part
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
 
+_KNOWN_BY: Final = {"partition", "sequenceNumber", "properties"}
 _UNUSED: Final = ("publisher", "systemProperties")
 
 
@@ -233,6 +234,11 @@ def _problems(stage: PlannedStage, frame: DataFrame) -> list[Problem]:
         wrong.append((
             f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
             "name a hub for them, dead_letters='PLACE', or drop the column",
+        ))  # fmt: skip
+    if stage.stage.drop_repeats in ("ordered", "shuffled") and (missing := _KNOWN_BY - set(frame.columns)):
+        wrong.append((
+            f"it drops the column {min(missing)}, by which repetitions are known",
+            "keep it, or leave drop_repeats out",
         ))  # fmt: skip
     match stage.target:
         case HubPlace():

@@ -141,6 +141,7 @@ class Places:
 
 STAGE_KEYS: Final = (
     "group", "ownership", "start", "batch_count_max", "batch_wait", "lookback", "dead_letters", "checkpoint",
+    "drop_repeats",
 )  # fmt: skip
 """What the file may change of a stage."""
 
@@ -277,7 +278,7 @@ class _Reading:
         if kind in ("eventhubs", "hubline-stage"):
             self.wrong((*path, "format"), "a hub is no format here", 'write hub = "ADDRESS"')
             return None
-        return FormatPlace(name, self.file.where(*path), kind, self.text((*path, "path"), table), options)
+        return FormatPlace(name, self.file.where(*path), kind, _absolute(self.text((*path, "path"), table)), options)
 
     # Single values
 
@@ -320,6 +321,13 @@ class _Reading:
     def wrong(self, path: tuple[str, ...], what: str, mend: str = "") -> None:
         where = self.file.where(*path)
         self.problems.append(Problem(where.file, where.line, what, mend))
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path of this machine as it is seen from here: Java may have been started in another folder."""
+    if path is None or "://" in path or path.startswith(("/", "file:", "dbfs:")):
+        return path
+    return str(Path(path).expanduser().absolute())
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -21,7 +21,16 @@ from hubline.config import (
 )
 from hubline.errors import ConfigError, Problem
 from hubline.model import Position, PositionKind
-from hubline.pipeline.definition import Checkpoints, Pipeline, Sharing, Stage, StageKind, Where, in_topological_order
+from hubline.pipeline.definition import (
+    Checkpoints,
+    DropRepeats,
+    Pipeline,
+    Sharing,
+    Stage,
+    StageKind,
+    Where,
+    in_topological_order,
+)
 from hubline.pipeline.places import FormatPlace, HubPlace, Place, Places, RunSettings, TablePlace, nearest
 
 Value = TypeVar("Value")
@@ -49,6 +58,7 @@ class PlannedStage:
     batch_wait_ms: int
     checkpoint: Checkpoints
     lookback: str | None
+    repeats: DropRepeats
     store: str | None
     folder: str
 
@@ -85,11 +95,21 @@ def planned(pipeline: Pipeline, places: Places) -> tuple[Plan, list[Problem]]:
     planning = _Planning(pipeline, places)
     planning.check_names()
     stages = [found for stage in pipeline.stages if (found := planning.stage(stage)) is not None]
+    stages = [_with_repeats(stage, stages) for stage in stages]
     planning.check_checkpoints(stages)
     levels = planning.levels(stages)
     where = places.file.where("run", "store")
     plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, places.run, planning.default_store, where)
     return plan, planning.problems
+
+
+def _with_repeats(stage: PlannedStage, stages: Sequence[PlannedStage]) -> PlannedStage:
+    """Decides what ``auto`` is: only ids that a stage of ours gave are sure to be there, and to be ids."""
+    if stage.repeats is not DropRepeats.AUTO:
+        return stage
+    read = {source.identity for source in stage.sources}
+    is_fed = any(each.target.identity in read and each.stage.identity for each in stages)
+    return replace(stage, repeats=DropRepeats.SHUFFLED if is_fed else DropRepeats.NONE)
 
 
 def is_remote(folder: str) -> bool:
@@ -249,6 +269,7 @@ class _Planning:
         count = self._option(stage, "batch_count_max", _count)
         wait = self._option(stage, "batch_wait", _wait)
         lookback = self._option(stage, "lookback", _lookback)
+        repeats = self._option(stage, "drop_repeats", _repeats)
         self._option(stage, "mode", _mode)
         if len(self.problems) > before or checkpoint is None or target is None:
             return None
@@ -257,7 +278,7 @@ class _Planning:
             self._wrong(stage.where, f"stage {stage.name}: {problem[0]}", problem[1])
         return PlannedStage(
             stage, (), target, {}, None, str(group), str(ownership), str(start), count, wait or 0, checkpoint,
-            lookback, store, "",
+            lookback, repeats or DropRepeats.NONE, store, "",
         )  # fmt: skip
 
     def _store_of(self, stage: Stage, target: Place, checkpoint: Checkpoints) -> str | None:
@@ -327,6 +348,8 @@ def _contradictions(stage: Stage, target: Place, checkpoint: Checkpoints, owners
         yield "lookback needs checkpoints: they tell what was published before", "leave checkpoint out"
     if not is_automatic and ownership not in ("all", "greedy"):
         yield f"ownership={ownership!r} needs checkpoints, where runners meet", "leave checkpoint or ownership out"
+    if stage.drop_repeats in ("ordered", "shuffled") and not isinstance(target, TablePlace):
+        yield "drop_repeats is for tables, which remember ids", "leave it out"
     if stage.mode == "complete" and not isinstance(target, FormatPlace):
         yield "mode='complete' writes everything again with each batch", "use mode='update'"
     if stage.mode == "update" and isinstance(target, TablePlace) and not target.key:
@@ -374,6 +397,12 @@ def _checkpoint(value: str) -> Checkpoints:
     if value not in list(Checkpoints):
         raise ConfigError(f"it is {', '.join(map(repr, map(str, Checkpoints)))}, and not {value!r}")
     return Checkpoints(value)
+
+
+def _repeats(value: str) -> DropRepeats:
+    if value not in list(DropRepeats):
+        raise ConfigError(f"it is {', '.join(map(repr, map(str, DropRepeats)))}, and not {value!r}")
+    return DropRepeats(value)
 
 
 def _mode(value: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from hubline.pipeline.definition import Checkpoints
+from hubline.pipeline.definition import Checkpoints, DropRepeats
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
 
@@ -34,6 +34,8 @@ def _promises(stage: PlannedStage) -> Iterator[str]:
     yield _progress(stage)
     if isinstance(stage.target, TablePlace):
         yield "dead letters: in the same transaction, table hubline_dead_letter of the same database"
+        if stage.repeats is not DropRepeats.NONE:
+            yield "what a stage before it publishes twice is left out, by its id, where rows are those of single events"
     elif stage.letters is not None:
         yield f"dead letters: at least once, in {stage.letters}, written before the batch counts"
     if stage.checkpoint is Checkpoints.EACH_BATCH:

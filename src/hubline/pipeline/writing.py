@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,6 +15,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from hubline.config import HubAddress
 from hubline.connect import open_hub
 from hubline.model import DeadLetter, Event, GroupKey, Stage
+from hubline.pipeline.definition import DropRepeats
 from hubline.pipeline.frames import published
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
@@ -40,7 +41,7 @@ def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
     writing = frame.writeStream.outputMode(stage.stage.mode)
     match stage.target:
         case TablePlace() as place:
-            return writing.foreachBatch(_TableWriter(place))
+            return writing.foreachBatch(_TableWriter(stage, place, frame.columns))
         case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
             return writing.foreachBatch(_SplitWriter(stage, stage.letters))
         case HubPlace() as place:
@@ -51,23 +52,28 @@ def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
 
 
 class _TableWriter:
-    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
+    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver.
 
-    def __init__(self, place: TablePlace) -> None:
+    Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
+    """
+
+    def __init__(self, stage: PlannedStage, place: TablePlace, columns: Sequence[str]) -> None:
+        self._is_traced = {"partition", "sequenceNumber"} <= set(columns)
+        is_known = self._is_traced and "properties" in columns and stage.repeats is not DropRepeats.NONE
         self._sinks = {
             by: SqlSink(
                 place.text,
                 table=place.table,
                 key=place.key,
                 create=place.create,
+                drop_repeats=stage.repeats if is_known else None,
                 by=by,
             )
             for by in By
         }
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
-        by = By.PARTITION if is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
+        by = By.PARTITION if self._is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
         self._sinks[by](frame, batch_id)
 
 
