@@ -6,19 +6,22 @@ import asyncio
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from hubline import outgoing
-from hubline.errors import ConfigError
+from hubline.errors import ConfigError, SinkError
 from hubline.hubs.local import LocalHub
+from hubline.identity import ID_PROPERTY
 from hubline.spark import SqlSink, parse_json
+from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.sqlsink import Written
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -43,7 +46,7 @@ def bodies(count: int) -> list[bytes]:
     return [json.dumps({"device": f"d{number}", "celsius": number % 50}).encode() for number in range(count)]
 
 
-def send(hub: TestHub, bodies: list[bytes], partition: str | None = None) -> None:
+def send(hub: TestHub, bodies: Sequence[bytes | dict[str, object]], partition: str | None = None) -> None:
     async def sent() -> None:
         opened = LocalHub(hub.root, hub.name)
         sender = await opened.open_sender()
@@ -51,6 +54,14 @@ def send(hub: TestHub, bodies: list[bytes], partition: str | None = None) -> Non
         await opened.close()
 
     asyncio.run(sent())
+
+
+def published(numbers: list[int], body: bytes | None = None) -> list[dict[str, object]]:
+    """As an earlier stage sends them: each with the id of the event that it came from."""
+    return [
+        {"body": body or bodies(number + 1)[-1], "properties": {ID_PROPERTY: f"ns/first@17/0/{number}/0"}}
+        for number in numbers
+    ]
 
 
 def run_once(events: DataFrame, sink: SqlSink, folder: Path) -> None:
@@ -198,6 +209,45 @@ def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     assert devices(database) == ["d0", "d0", "d1", "d1"]
     letters = database.execute("SELECT partition_id, sequence_number, stage, body FROM hubline_dead_letter")
     assert sorted(letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
+
+
+@pytest.mark.parametrize(("how", "by"), [("ordered", "partition"), ("shuffled", "batch")])
+def test_events_that_an_earlier_stage_published_twice_are_written_once_and_counted(
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, how: str, by: str
+) -> None:
+    """Two rows an event: what is left out is an event with all of its rows."""
+    told: list[tuple[int, Written]] = []
+    sink = SqlSink(
+        f"sqlite:///{tmp_path}/results.db",
+        table="readings",
+        by=by,
+        drop_repeats=how,
+        on_commit=lambda number, written: told.append((number, written)),
+    )
+    twice = parse_json(read(spark, hub), FIELDS).crossJoin(broadcast(spark.range(2).drop("id")))
+    send(hub, published([0, 1, 2, 1, 3]), partition="1")
+    run_once(twice, sink, tmp_path / "folder")
+    send(hub, [*published([2, 3]), *published([4], body=b"not json"), b'{"device": "no id"}'], partition="1")
+    run_once(twice, sink, tmp_path / "folder")
+    run_once(twice, sink, tmp_path / "folder")
+    assert devices(database) == sorted(["d0", "d1", "d2", "d3", "no id"] * 2)
+    assert told == [(0, Written(rows=8, repeats=1)), (1, Written(rows=2, dead_letters=1, repeats=2))]
+
+
+def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_path: Path) -> None:
+    fields = [StructField("device", StringType()), StructField("celsius", DoubleType())]
+    place = [SOURCE_SCHEMA["partition"], SOURCE_SCHEMA["sequenceNumber"]]
+    readings = StructType([*SOURCE_SCHEMA, *fields, StructField("_error", StringType())])
+    assert sink.check(readings) is None
+    with pytest.raises(SinkError, match="no column 'unknown'"):
+        sink.check(StructType([*readings, StructField("unknown", StringType())]))
+    with pytest.raises(ConfigError, match="dropped the column 'sequenceNumber'"):
+        sink.check(StructType([place[0], *fields]))
+    url = f"sqlite:///{tmp_path}/results.db"
+    with pytest.raises(ConfigError, match="dropped the column 'properties'"):
+        SqlSink(url, table="readings", drop_repeats="ordered", by="batch").check(StructType([*place, *fields]))
+    made = SqlSink(url, table="made", create=True).check(readings)
+    assert made == 'CREATE TABLE IF NOT EXISTS "made" ("device" TEXT, "celsius" REAL)'
 
 
 def test_fields_are_compared_with_the_columns_that_are_there(spark: SparkSession) -> None:

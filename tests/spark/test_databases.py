@@ -1,0 +1,88 @@
+"""What a process keeps open between tasks: one sink for all that are equal, closed when nobody uses it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hubline.model import Checkpoint, GroupKey
+from hubline.sinks import SqlSink
+from hubline.spark import databases
+from hubline.spark.databases import lent
+
+KEY = GroupKey("namespace.example", "orders", "billing").partition("0")
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> SqlSink:
+    return SqlSink(f"sqlite:///{tmp_path}/sink.db")
+
+
+@pytest.fixture(autouse=True)
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[databases._Shelf]:
+    made = databases._Shelf()
+    monkeypatch.setattr(databases._Shelf, "current", made)
+    yield made
+    made.close()
+
+
+def connections_count(sink: SqlSink) -> int:
+    return len(sink._idle)
+
+
+def unpickled(sink: SqlSink) -> SqlSink:
+    copied: SqlSink = pickle.loads(pickle.dumps(sink))  # noqa: S301 - made just here
+    return copied
+
+
+def test_a_task_finds_the_connections_that_another_left(sink: SqlSink) -> None:
+    with lent(unpickled(sink)) as first:
+        first.open(KEY, 1).commit(Checkpoint(KEY, "0", 0))
+    assert connections_count(first) == 1
+
+    with lent(unpickled(sink)) as second:
+        assert second is first
+
+
+def test_sinks_that_differ_are_kept_apart(sink: SqlSink, tmp_path: Path) -> None:
+    with lent(sink) as first, lent(SqlSink(f"sqlite:///{tmp_path}/sink.db", keep_body=False)) as second:
+        assert second is not first
+
+
+def test_what_nobody_uses_is_closed_and_what_somebody_uses_is_not(
+    sink: SqlSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(databases, "IDLE_SECONDS", 0.0)
+    is_closed = threading.Event()
+
+    def close() -> None:
+        SqlSink.close(first)
+        is_closed.set()
+
+    with lent(sink) as first:
+        first.open(KEY, 1)
+        monkeypatch.setattr(first, "close", close)
+        with lent(unpickled(sink)):
+            pass
+        assert not is_closed.is_set()
+        assert connections_count(first) == 1
+
+    assert is_closed.wait(30)
+    assert connections_count(first) == 0
+
+
+def test_a_forked_process_opens_its_own(sink: SqlSink) -> None:
+    with lent(sink) as parents:
+        parents.open(KEY, 1)
+        child = os.fork()
+        if not child:
+            with lent(unpickled(sink)) as own:
+                os._exit(0 if own is not parents else 1)
+        _, status = os.waitpid(child, 0)
+
+    assert os.waitstatus_to_exitcode(status) == 0
