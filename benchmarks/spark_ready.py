@@ -18,7 +18,7 @@ TASKS: Final = 2
 
 
 class Ready(DataSource):
-    """``count`` rows in batches of ``max_events``, over two tasks, all of them made beforehand."""
+    """``count`` rows in batches of ``max_events``, over two tasks, all made beforehand; ``body`` may be given."""
 
     @classmethod
     def name(cls) -> str:
@@ -28,14 +28,17 @@ class Ready(DataSource):
         return SOURCE_SCHEMA
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return ReadyReader(int(self.options["count"]), int(self.options["max_events"]), schema)
+        return ReadyReader(
+            int(self.options["count"]), int(self.options["max_events"]), schema, self.options.get("body")
+        )
 
 
 class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, count: int, events_max: int, schema: StructType) -> None:
+    def __init__(self, count: int, events_max: int, schema: StructType, body: str | None) -> None:
         self._count = count
         self._events_max = events_max
         self._schema = schema
+        self._body = body
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return {"to": 0}
@@ -53,21 +56,23 @@ class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((end["to"] - start["to"]) // TASKS)] * TASKS if start != end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batch = _ready(self._schema)
+        batch = _ready(self._schema, self._body)
         left_count = partition.value
         while left_count > 0:
             yield batch.slice(0, min(left_count, BATCH_COUNT))
             left_count -= BATCH_COUNT
 
 
-_made: list[pa.RecordBatch] = []
+_made: dict[str | None, pa.RecordBatch] = {}
 
 
-def _ready(schema: StructType) -> pa.RecordBatch:
-    """Made once in the life of a worker."""
-    if not _made:
-        _made.append(pa.RecordBatch.from_pylist(rows(BATCH_COUNT), schema=Layout(schema).schema))
-    return _made[0]
+def _ready(schema: StructType, body: str | None) -> pa.RecordBatch:
+    """Made once in the life of a worker. All have this body, or each some bytes of its own."""
+    if body not in _made:
+        bodies = {} if body is None else {"body": body.encode()}
+        made = [{**row, **bodies} for row in rows(BATCH_COUNT)]
+        _made[body] = pa.RecordBatch.from_pylist(made, schema=Layout(schema).schema)
+    return _made[body]
 
 
 def rows(count: int) -> list[dict[str, Any]]:

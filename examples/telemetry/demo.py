@@ -1,0 +1,301 @@
+"""``make demo``: the three stages of telemetry.py on this machine, one of which is killed on the way.
+
+    python examples/telemetry/demo.py [--events 100000] [--keep]
+
+Two runs share the work: one has the stages ingest and recent, the other store. The second is killed (kill -9, with its
+Java) while it writes, and started again. At the end every reading is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from readings import BATCH_COUNT, Reading, readings
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+import hubline
+from hubline.hubs.local import create_hub
+from hubline.model import GroupKey
+from hubline.ports import CheckpointStore, Hub
+
+HERE = Path(__file__).parent
+SENDING_SECONDS = 25.0
+"""The readings come over so long, so that there is something to see and something to interrupt."""
+KILLED_AT_SHARE = 0.3
+LOOK_SECONDS = 0.5
+WAIT_SECONDS_MAX = 240.0
+"""Long past what a slow machine takes: then something is wrong."""
+
+PARTITIONS = 4
+
+STAGES = {"ingested": "ingest", "averaged": "recent", "stored": "store"}
+"""The counts that tell how far each stage is."""
+
+NEXT = """
+What to try next:
+  make demo again with --keep, and look: python examples/telemetry/demo.py --keep
+  hubline plan examples/telemetry/telemetry.py       what each stage promises
+  docs/tutorial/pipeline.md                           the same, from nothing, step by step"""
+
+console = Console()
+
+
+@dataclass
+class Counts:
+    """What became of the readings, as hubs and tables tell it."""
+
+    sent: int = 0
+    ingested: int = 0
+    averaged: int = 0
+    rows: int = 0
+    distinct: int = 0
+    letters: int = 0
+
+    @property
+    def stored(self) -> int:
+        return self.rows + self.letters
+
+
+@dataclass
+class Sent:
+    """What was sent."""
+
+    ids: set[str] = field(default_factory=set)
+    malformed: set[int] = field(default_factory=set)
+    count: int = 0
+
+    def note(self, batch: list[Reading]) -> None:
+        self.count += len(batch)
+        self.ids |= {reading.id for reading in batch if reading.id is not None}
+        self.malformed |= {reading.number for reading in batch if reading.id is None}
+
+    @property
+    def expected(self) -> int:
+        """Rows and dead letters there should be: what was sent twice counts once."""
+        return len(self.ids) + len(self.malformed)
+
+
+class Run:
+    """A ``hubline run`` of some stages, with its Java, in a process group of its own."""
+
+    def __init__(self, folder: Path, name: str, *stages: str) -> None:
+        self._log = folder / f"{name}.log"
+        command = [sys.executable, "-m", "hubline", "run", str(HERE / "telemetry.py")]
+        command += ["--set", f"run.state={folder}/data/state-{name}"]
+        command += [argument for stage in stages for argument in ("--stage", stage)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Asks it to end in good order, and waits for that."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._process.wait()
+
+    def require_running(self) -> None:
+        if self._process.poll() is not None:
+            raise SystemExit(f"a run ended with {self._process.returncode}:\n{self._log.read_text()[-3000:]}")
+
+
+class Demo:
+    """The story, and what is shown of it."""
+
+    def __init__(self, folder: Path, events_count: int) -> None:
+        self._folder = folder
+        self._events_count = events_count
+        self._hubs = {name: hubline.open_hub(f"local:{folder}/data/{name}") for name in ("raw", "clean")}
+        self._store = hubline.open_store(f"sqlite:///{folder}/data/progress.db")
+        self._sent = Sent()
+        self._counts = Counts()
+        self._moved: dict[str, tuple[float, float]] = {}  # when each count first and last changed
+        self._started_at = time.monotonic()
+        self._story: list[str] = []
+        self._live: Live | None = None
+
+    async def run(self) -> bool:
+        """Whether all came out right."""
+        await create_hub(self._folder / "data", "raw", partitions=PARTITIONS)
+        with self._shown():
+            self._note("Spark starts, twice: one run has the stages ingest and recent, the other store")
+            first, second = Run(self._folder, "first", "ingest", "recent"), Run(self._folder, "second", "store")
+            try:
+                sending = asyncio.create_task(self._send())
+                await self._until(lambda counts: counts.stored > KILLED_AT_SHARE * self._events_count, first, second)
+                self._note(f"the run of the stage store is killed (kill -9), with {self._counts.rows:,} rows written")
+                second.kill()
+                second = Run(self._folder, "second", "store")
+                self._note("it is started again, while readings keep coming")
+                await sending
+                self._note("the last reading is sent")
+                await self._until(self._is_done, first, second)
+                self._note("all is done: both runs are asked to stop (SIGTERM)")
+            finally:
+                await asyncio.gather(asyncio.to_thread(first.stop), asyncio.to_thread(second.stop))
+            await self._look()
+        for hub in self._hubs.values():
+            await hub.close()
+        await self._store.close()
+        return self._conclude()
+
+    # What happens
+
+    async def _send(self) -> None:
+        sender = await self._hubs["raw"].open_sender()
+        left, started_at = readings(self._events_count), time.monotonic()
+        while batch := list(itertools.islice(left, BATCH_COUNT)):
+            await sender.send(hubline.outgoing(reading.event for reading in batch))
+            self._sent.note(batch)
+            due = started_at + SENDING_SECONDS * self._sent.count / self._events_count
+            await asyncio.sleep(max(0.0, due - time.monotonic()))
+        await sender.close()
+
+    def _is_done(self, counts: Counts) -> bool:
+        return counts.stored >= self._sent.expected and counts.averaged >= self._sent.count
+
+    async def _until(self, condition: Callable[[Counts], bool], *runs: Run) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not condition(self._counts):
+            if time.monotonic() > deadline:
+                raise SystemExit(f"it takes too long; see the logs in {self._folder}")
+            for run in runs:
+                run.require_running()
+            await self._look()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self) -> None:
+        counts = Counts(
+            sent=self._sent.count,
+            ingested=await _done(self._store, self._hubs["raw"], "ingest"),
+            averaged=await _done(self._store, self._hubs["clean"], "recent"),
+            **await asyncio.to_thread(_in_tables, self._folder / "data" / "readings.db"),
+        )
+        now = time.monotonic()
+        for name in STAGES:
+            if getattr(counts, name) != getattr(self._counts, name):
+                self._moved[name] = (self._moved.get(name, (now, now))[0], now)
+        self._counts = counts
+        if self._live is not None:
+            self._live.update(self._view(), refresh=True)
+
+    # What is shown
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """On a terminal a table that lives; elsewhere the story alone, line by line."""
+        if not console.is_terminal:
+            yield
+            return
+        with Live(console=console, auto_refresh=False) as self._live:
+            yield
+        self._live = None
+
+    def _note(self, what: str) -> None:
+        self._story.append(f"{time.monotonic() - self._started_at:5.1f} s  {what}")
+        if self._live is None:
+            console.print(self._story[-1], highlight=False, soft_wrap=True)
+        else:
+            self._live.update(self._view(), refresh=True)
+
+    def _view(self) -> RenderableType:
+        table = Table("", "events", "", box=None)
+        for title, count in (
+            ("sent", self._counts.sent),
+            ("ingest  raw -> clean", self._counts.ingested),
+            ("recent  clean -> averages", self._counts.averaged),
+            ("store   clean -> readings", self._counts.stored),
+        ):
+            table.add_row(title, f"{count:,}", ProgressBar(total=self._events_count, completed=count, width=40))
+        return Group(*map(Text, self._story), Text(), table)
+
+    def _conclude(self) -> bool:
+        counts, sent = self._counts, self._sent
+        lost = len(sent.ids) - counts.distinct + max(0, len(sent.malformed) - counts.letters)
+        duplicated = counts.rows - counts.distinct + max(0, counts.letters - len(sent.malformed))
+        table = Table("", "", box=None, show_header=False)
+        table.columns[1].justify = "right"
+        for title, value in (
+            ("events in", f"{sent.count:,}"),
+            ("rows", f"{counts.rows:,}"),
+            ("dead letters", f"{counts.letters:,}"),
+            ("repeats dropped", f"{sent.count - counts.stored:,}"),
+            ("lost", f"{lost:,}"),
+            ("duplicated", f"{duplicated:,}"),
+            *((f"events/s, {stage}", f"{self._rate(name):,.0f}") for name, stage in STAGES.items()),
+        ):
+            table.add_row(title, value)
+        console.print()
+        console.print(table)
+        return not lost and not duplicated
+
+    def _rate(self, name: str) -> float:
+        first, last = self._moved.get(name, (0.0, 0.0))
+        return float(getattr(self._counts, name)) / max(last - first, LOOK_SECONDS)
+
+
+async def _done(store: CheckpointStore, hub: Hub, group: str) -> int:
+    """How many events of a hub a stage is done with, by its checkpoints."""
+    checkpoints = await store.list_checkpoints(GroupKey(hub.namespace, hub.name, group))
+    return sum(checkpoint.sequence_number + 1 for checkpoint in checkpoints)
+
+
+def _in_tables(path: Path) -> dict[str, int]:
+    """What is in the database; nothing before a run has made it."""
+    queries = {
+        "rows": "SELECT count(*) FROM readings",
+        "distinct": "SELECT count(DISTINCT id) FROM readings",
+        "letters": "SELECT count(*) FROM hubline_dead_letter",
+    }
+    if not path.exists():
+        return {}
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as database:
+        try:
+            return {name: database.execute(query).fetchone()[0] for name, query in queries.items()}
+        except sqlite3.OperationalError:
+            return {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Three stages on Spark, one of which is killed on the way.")
+    parser.add_argument("--events", type=int, default=100_000, help="how many readings are sent")
+    parser.add_argument("--keep", action="store_true", help="keep the hubs, the tables and the logs")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="hubline-demo-"))
+    shutil.copy(HERE / "telemetry.toml", folder)
+    is_right = False
+    try:
+        is_right = asyncio.run(Demo(folder, options.events).run())
+    finally:
+        if options.keep or not is_right:
+            console.print(f"\nkept in {folder}")
+        else:
+            shutil.rmtree(folder)
+    console.print(NEXT, highlight=False, soft_wrap=True)
+    return 0 if is_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

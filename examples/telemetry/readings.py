@@ -1,0 +1,87 @@
+"""Readings as devices send them: most are fine, some do not read, some are sent twice.
+
+    python readings.py local:./data/raw --count 100000
+
+A seed gives the same readings every time, apart from when they were taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import hubline
+from hubline.identity import ID_PROPERTY
+
+DEVICES = 50
+MALFORMED_SHARE = 0.01
+TWICE_SHARE = 0.005
+BATCH_COUNT = 1_000
+
+MALFORMED = ('{"id": "ID", "device": ', "not JSON at all", '{"id": "ID", "celsius": "warm"}', '{"id": "ID"}', "")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One event. ``id`` is None where the body does not read; a reading that was sent twice has one id."""
+
+    body: bytes
+    id: str | None
+    device: str
+    number: int
+
+    @property
+    def event(self) -> dict[str, object]:
+        """As it is sent. The device counts its readings, which lets a table know one that comes twice."""
+        event_id = f"devices/{self.device}/{self.number}/0"
+        return {"body": self.body, "partitionKey": self.device, "properties": {ID_PROPERTY: event_id}}
+
+
+def readings(count: int, *, seed: int = 1) -> Iterator[Reading]:
+    """``count`` events, one a millisecond, up to now."""
+    rng = random.Random(seed)
+    started = datetime.now(UTC) - timedelta(milliseconds=count)
+    previous: Reading | None = None
+    for number in range(count):
+        if previous is not None and rng.random() < TWICE_SHARE:
+            yield previous
+            previous = None
+        else:
+            previous = _reading(number, started + timedelta(milliseconds=number), rng)
+            yield previous
+
+
+def _reading(number: int, at: datetime, rng: random.Random) -> Reading:
+    name, device = f"r{number:07d}", f"device-{rng.randrange(DEVICES):02d}"
+    if rng.random() < MALFORMED_SHARE:
+        return Reading(rng.choice(MALFORMED).replace("ID", name).encode(), None, device, number)
+    fields = {
+        "id": name,
+        "device": device,
+        "at": at.isoformat(timespec="milliseconds"),
+        "celsius": round(rng.gauss(20, 4), 2),
+    }
+    return Reading(json.dumps(fields).encode(), name, device, number)
+
+
+async def send(hub: str, count: int) -> None:
+    opened = hubline.open_hub(hub)
+    sender = await opened.open_sender()
+    left = readings(count)
+    while batch := [reading.event for reading in itertools.islice(left, BATCH_COUNT)]:
+        await sender.send(hubline.outgoing(batch))
+    await opened.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Send readings to a hub.")
+    parser.add_argument("hub", help="its address, for instance local:./data/raw")
+    parser.add_argument("--count", type=int, default=100_000)
+    options = parser.parse_args()
+    asyncio.run(send(options.hub, options.count))
