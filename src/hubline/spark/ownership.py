@@ -28,7 +28,7 @@ from hubline.errors import Fenced, HublineError, PositionInvalid
 from hubline.model import Checkpoint, GroupKey, Ownership, Position, PositionKind, StartPositions
 from hubline.ports import CheckpointStore
 from hubline.processor.control import bounded
-from hubline.processor.dispatch import Dispatcher
+from hubline.processor.dispatch import Dispatcher, check_leases
 from hubline.processor.options import LeaseOptions, ReleaseReason, RetryPolicy
 from hubline.spark.offsets import Entry, Gap, StreamOffset
 from hubline.spark.positions import Places
@@ -151,6 +151,7 @@ class Share:
         self._opening: set[asyncio.Task[None]] = set()
         self._reopen = RetryPolicy(backoff_seconds=0.5, backoff_seconds_max=5.0)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        check_leases(store, membership.strategy, membership.lease)
         self._settling = Settling(membership.strategy)
         self._is_stopping = False
         self.failed: HublineError | None = None
