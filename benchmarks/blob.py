@@ -5,9 +5,14 @@ writing the metadata of 32 and of 1,024 blobs under their ETags, with hubline's 
 
 ``blob-cycle-1024`` is a dispatch cycle of a group with 1,024 partitions and one member, list and renew: by hubline's
 store, at its default intervals (a renewal every 10 s, every ownership blob written every 40 s), and by
-azure-eventhub-checkpointstoreblob-aio's, which writes every blob in every cycle. Azurite serves one request at a time,
-about 500 writes a second, and takes a core of its own: wall time is bounded by it for both, and the client's CPU time
-is given beside it.
+azure-eventhub-checkpointstoreblob-aio's, which writes every blob in every cycle. ``-beside-sdk`` is the same in a
+group in which an SDK owns a partition too, so that hubline also writes every blob. Azurite serves one request at a
+time, about 500 writes a second, and takes a core of its own: wall time is bounded by it for both, and the client's CPU
+time is given beside it.
+
+``blob-fixed-renew-32`` is a renewal of 32 partitions with fixed leases, each with the checkpoint that is written at
+it: 32 leases, 32 checkpoints and a heartbeat. Beside it as many bare requests of the same kinds, with a signature made
+in advance, over a pool of connections of the same size.
 
 Medians of rounds that take turns.
 """
@@ -15,29 +20,38 @@ Medians of rounds that take turns.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
+import aiohttp
 from azure.core import MatchConditions
 from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
+from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 from azure.storage.blob.aio import ContainerClient
+from yarl import URL
 
 from benchmarks.harness import Result, benchmark
-from hubline.config import BlobAddress, parse_store
-from hubline.model import GroupKey, Member, Ownership
-from hubline.stores.blob import BlobStore, Written
-from hubline.stores.blob.layout import ownership_prefix
+from hubline.config import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress, parse_store
+from hubline.model import Checkpoint, GroupKey, Member, Ownership
+from hubline.stores.blob import BlobStore, LeasedBlobStore, Written
+from hubline.stores.blob.layout import lease_blob, ownership_prefix
 from hubline.stores.blob.together import each
+from hubline.stores.blob.transport import API_VERSION, CONNECTIONS_MAX
 from tests.support.azurite import Azurite, azurite
 
 PARTITION_COUNT: Final = 1_024
 FEW_COUNT: Final = 32
 CLIENT_ROUND_COUNT: Final = 5
 CYCLE_ROUND_COUNT: Final = 8  # two whole turns of the blobs, a quarter each
+FIXED_ROUND_COUNT: Final = 40
 RENEWAL_SECONDS: Final = 10.0
 GROUP: Final = GroupKey("namespace.example", "orders", "$default")
 SDK_GROUP: Final = GroupKey("namespace.example", "orders", "sdk")
@@ -77,7 +91,78 @@ def blob_client() -> Iterator[Result]:
 def blob_cycle() -> Iterator[Result]:
     """List and renew 1,024 partitions."""
     with azurite() as server:
-        yield from asyncio.run(_cycles(server, server.new_container()))
+        yield from asyncio.run(_cycles("blob-cycle-1024", server, server.new_container()))
+
+
+@benchmark("blob-cycle-1024-beside-sdk")
+def blob_cycle_beside_sdk() -> Iterator[Result]:
+    """The same, with an SDK in the group."""
+    with azurite() as server:
+        yield from asyncio.run(_cycles("blob-cycle-1024-beside-sdk", server, server.new_container()))
+
+
+@benchmark("blob-fixed-renew-32")
+def blob_fixed_renew() -> Iterator[Result]:
+    """Renew 32 fixed leases, and write their checkpoints."""
+    with azurite() as server:
+        yield from asyncio.run(_fixed_renewals(server.new_container()))
+
+
+async def _fixed_renewals(address: str) -> list[Result]:
+    parsed = parse_store(f"{address}?lease=60s")
+    assert isinstance(parsed, BlobAddress)
+    store = LeasedBlobStore(parsed)
+    keys = [GROUP.partition(str(number)) for number in range(FEW_COUNT)]
+    held = await store.claim_ownership([Ownership(key, ME.owner_id, epoch=1) for key in keys])
+    sequences = itertools.count()
+
+    async def renew() -> None:
+        assert len(await store.renew_ownership(GROUP, ME, held)) == FEW_COUNT
+        sequence = next(sequences)
+        checkpoints = [Checkpoint(key, str(sequence), sequence) for key in keys]
+        await each(checkpoints, lambda one: store.update_checkpoint(one, epoch=1))
+
+    async with _bare(address) as put:
+        bare_keys = [SDK_GROUP.partition(str(number)) for number in range(FEW_COUNT)]
+        ids = {lease_blob(key): str(uuid.uuid4()) for key in bare_keys}
+        acquire = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "60"}
+        for blob, lease_id in ids.items():
+            await put(blob, "", {"x-ms-blob-type": "BlockBlob"})
+            await put(blob, "comp=lease", {**acquire, "x-ms-proposed-lease-id": lease_id})
+
+        async def renew_bare() -> None:
+            renewing = {"x-ms-lease-action": "renew"}
+            await each(list(ids), lambda blob: put(blob, "comp=lease", {**renewing, "x-ms-lease-id": ids[blob]}))
+            await put("heartbeat", "", {"x-ms-blob-type": "BlockBlob", "x-ms-meta-ownerid": "owner"})
+            metadata = {"x-ms-meta-ownerid": "owner", "x-ms-meta-offset": "1", "x-ms-meta-sequencenumber": "1"}
+            await each(list(ids), lambda blob: put(blob, "comp=metadata", {**metadata, "x-ms-lease-id": ids[blob]}))
+
+        ours, bare = Times(), Times()
+        for _ in range(FIXED_ROUND_COUNT):
+            await ours.measure(renew)
+            await bare.measure(renew_bare)
+    await store.close()
+    return _results("blob-fixed-renew-32", ours, bare, against="65 bare requests")
+
+
+@asynccontextmanager
+async def _bare(address: str) -> AsyncIterator[Callable[[str, str, dict[str, str]], Awaitable[None]]]:
+    """PUT and nothing else: a blob's name, the query, and headers."""
+    signature = generate_container_sas(
+        EMULATOR_ACCOUNT,
+        address.rpartition("/")[2],
+        account_key=EMULATOR_KEY.reveal(),
+        permission=ContainerSasPermissions(read=True, write=True, create=True),
+        expiry=datetime.now(UTC) + timedelta(hours=1),
+    )
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX)) as session:
+
+        async def put(blob: str, query: str, headers: dict[str, str]) -> None:
+            url = URL(f"{address}/{quote(blob)}?{query}&{signature}", encoded=True)
+            async with session.put(url, headers={"x-ms-version": API_VERSION, **headers}) as answer:
+                assert answer.status in (200, 201), await answer.text()
+
+        yield put
 
 
 async def _clients(server: Azurite, address: str) -> list[Result]:
@@ -140,7 +225,7 @@ async def _compare(
     return _results(f"blob-client-{name}", ours, theirs, against="azure-storage-blob")
 
 
-async def _cycles(server: Azurite, address: str) -> list[Result]:
+async def _cycles(benchmark_name: str, server: Azurite, address: str) -> list[Result]:
     name = address.rpartition("/")[2]
     async with AsyncExitStack() as closing:
         store = _store(address)
@@ -156,9 +241,11 @@ async def _cycles(server: Azurite, address: str) -> list[Result]:
             # As if the last one had been as long ago as it is in production.
             now = asyncio.get_running_loop().time()
             store._renewed_at[GROUP, ME.owner_id] = now - RENEWAL_SECONDS
-            state = await store.list_ownership(GROUP)
+            if benchmark_name.endswith("beside-sdk"):
+                await store.container.put(ownership_prefix(GROUP) + "sdk", {"ownerid": "an-sdk"})
+            await store.list_ownership(GROUP)
             held = await store.renew_ownership(GROUP, ME, held)
-            assert len(state.ownerships) == len(held) == PARTITION_COUNT
+            assert len(held) == PARTITION_COUNT
 
         async def official_cycle() -> None:
             owned: Any = await official.list_ownership(SDK_GROUP.namespace, SDK_GROUP.hub, SDK_GROUP.group)
@@ -169,7 +256,7 @@ async def _cycles(server: Azurite, address: str) -> list[Result]:
         for _ in range(CYCLE_ROUND_COUNT):
             await ours.measure(cycle)
             await theirs.measure(official_cycle)
-        return _results("blob-cycle-1024", ours, theirs, against="azure-eventhub-checkpointstoreblob-aio")
+        return _results(benchmark_name, ours, theirs, against="azure-eventhub-checkpointstoreblob-aio")
 
 
 def _results(name: str, ours: Times, theirs: Times, *, against: str) -> list[Result]:
