@@ -1,4 +1,4 @@
-"""The page on sharing a group with the SDKs: its program runs as it stands there, against the endpoint and Azurite."""
+"""The pages on blob stores: their programs run as they stand there, against the endpoint and Azurite."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from pathlib import Path
 import pytest
 
 from hubline.config import EMULATOR_KEY
+from hubline.connect import open_store
 from hubline.model import Checkpoint, GroupKey
 from tests.endpoint.serving import serving
 from tests.endpoint.test_python_sdk import send
-from tests.stores.blob.support import blob_store
 
 pytestmark = pytest.mark.xdist_group("azurite")
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/share-with-the-official-sdks.md").read_text()
+PAGES = Path(__file__).parents[3] / "docs" / "how-to"
 PATIENCE_SECONDS = 60.0
 
 
-def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize(
+    ("page", "query"), [("share-with-the-official-sdks", ""), ("keep-partitions-in-place", "lease=30s&")]
+)
+def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path, page: str, query: str) -> None:
+    text = (PAGES / f"{page}.md").read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert query in text
     with serving(tmp_path, "--hub", "orders:2") as server:
         hub = server.connection_string("orders")
         for partition in ("0", "1"):
@@ -35,13 +40,13 @@ def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path) -
         environment = {
             **os.environ,
             "ORDERS_HUB": hub,
-            "ORDERS_STORE": f"{container}?key=env:STORAGE_KEY",
+            "ORDERS_STORE": f"{container}?{query}key=env:STORAGE_KEY",
             "STORAGE_KEY": EMULATOR_KEY.reveal(),
         }
         process = subprocess.Popen([sys.executable, "-W", "error", "-c", program], env=environment, cwd=tmp_path)
         try:
             deadline = time.monotonic() + PATIENCE_SECONDS
-            while [one.sequence_number for one in asyncio.run(checkpoints(container, group))] != [9, 9]:
+            while [one.sequence_number for one in asyncio.run(checkpoints(f"{container}?{query}", group))] != [9, 9]:
                 assert time.monotonic() < deadline
                 assert process.poll() is None
                 time.sleep(0.1)
@@ -52,8 +57,8 @@ def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path) -
             process.wait()
 
 
-async def checkpoints(container: str, group: GroupKey) -> list[Checkpoint]:
-    store = blob_store(container)
+async def checkpoints(address: str, group: GroupKey) -> list[Checkpoint]:
+    store = open_store(address)
     try:
         return await store.list_checkpoints(group)
     finally:
