@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hubline.config import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
 from tests.support.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# Java starts, does little and ends here: compiled lightly, with the plainest collector, it takes half the time of the
+# processors. Read by Spark's scripts, for drivers, for what launches them, and for masters and workers.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+
+
+def pytest_configure() -> None:
+    for name in JAVA_VARIABLES:
+        os.environ.setdefault(name, QUICK_JAVA)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker of a parallel run gets all that need the Spark session."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A Spark session with two cores, one for all tests: starting one takes longer than most of them."""
+    import hubline.spark
+
+    folder = tmp_path_factory.mktemp("spark")
+    config = {
+        "spark.ui.enabled": False,
+        "spark.sql.shuffle.partitions": 2,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "scratch"),
+        "spark.log.level": "ERROR",
+    }
+    session = hubline.spark.session("hubline-tests", master="local[2]", **config)
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -19,29 +20,27 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users h
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from hubline.config import may_hold_secret, parse_store
+from hubline.config import parse_store
 from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
 from hubline.model import GroupKey
+from hubline.pipeline.columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.definition import Checkpoints, Stage, StageKind
 from hubline.pipeline.handlers import BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
 from hubline.pipeline.planned import PlannedStage
+from hubline.pipeline.secrets import without_secrets
 from hubline.pipeline.source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.surroundings import table_columns
+from hubline.pipeline.writing import table_sink
 from hubline.sinks.sql import SqlSink as Database
-from hubline.sinks.tables import TableName, plan_for
+from hubline.sinks.tables import TableName
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.functions import event_id
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.rows import RowLayout
-
-EVENT_ID: Final = "eventId"
-REPLAYED: Final = "replayed"
-
-NOT_PUBLISHED: Final = ("partition", *(set(SOURCE_SCHEMA.names) - {"body", "partition", "partitionKey", "properties"}))
-"""Where an event stood in the hub that it was read from says nothing in the next one."""
+from hubline.spark.sqlsink import By
 
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
@@ -148,13 +147,8 @@ def _raised(stage: Stage, error: Exception, text: str) -> Problem:
 
 
 def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__).strip()
-    return "its text is not shown, it may hold a secret" if _is_suspect(text) else text.rstrip(".")
-
-
-def _is_suspect(text: str) -> bool:
-    # Spark's own errors are full of [CLASS] and SQLSTATE=..., which are harmless.
-    return "://" in text or (may_hold_secret(text) and "key" in text.lower() and "=" in text)
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return without_secrets(text.strip().rstrip("."))
 
 
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:
@@ -258,6 +252,12 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame) -> list[tuple[str, str]
             f"it drops the column {EVENT_ID}, by which repetitions are known",
             "keep it; rows that are made of many events have none: say identity=False, and they go without",
         ))  # fmt: skip
+    elif stage.stage.identity and (moving := _moving(frame)):
+        wrong.append((
+            f"it moves rows between tasks ({moving}): their ids would come out of order, and a table that drops "
+            "repetitions would take late ones for such",
+            "join with F.broadcast(...), or leave that to the last stage; or say identity=False, and they go without",
+        ))  # fmt: skip
     try:
         RowLayout(published(stage, frame).schema)
     except ConfigError as error:
@@ -265,25 +265,33 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame) -> list[tuple[str, str]
     return wrong
 
 
+_NODE: Final = re.compile(r"^[\s:+|-]*(\w+)")
+_MOVING: Final = frozenset(
+    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "RebalancePartitions",
+     "Repartition", "RepartitionByExpression", "Sort", "Window"}
+)  # fmt: skip
+"""Nodes of a plan that move rows between tasks; so do those that group by key, and joins unless one side is sent."""
+
+
+def _moving(frame: DataFrame) -> str | None:
+    """What in the frame's plan moves rows between tasks, if anything does."""
+    plan: str = frame._jdf.queryExecution().analyzed().toString()  # noqa: SLF001 - no public way
+    nodes = [match[1] for line in plan.splitlines() if (match := _NODE.match(line))]
+    is_sent = "strategy=broadcast" in plan
+    for node in nodes:
+        if node in _MOVING or "Groups" in node or "WithState" in node or (node == "Join" and not is_sent):
+            return node
+    return None
+
+
 def _table_problems(place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
-    there = table_columns(place)
-    rows = _stored(frame, there or [])
-    if not rows.columns:
+    rows = stored(frame, table_columns(place) or [])
+    if not set(rows.columns) - set(SOURCE_SCHEMA.names) - {ERROR_COLUMN}:
         return [("it gives no column for the table", "the columns of events themselves are not written")]
-    if there is None:
-        return []  # it is made of these columns
-    database = Database(place.text, table=place.table, key=place.key)
     try:
-        with database.connection() as connection:
-            columns = database.columns(connection)
-        names = [name for name in rows.columns if name != ERROR_COLUMN]
-        unwritten = set(SOURCE_SCHEMA.names) - set(there)
-        schema = rows.select(*(name for name in names if name not in unwritten)).schema
-        plan_for(TableName.parse(place.table), columns, to_arrow_schema(schema, timezone="UTC"), key=place.key)
-    except SinkError as error:
+        table_sink(place, rows.columns, By.BATCH).check(rows.schema)
+    except (ConfigError, SinkError) as error:
         return [(" ".join(str(error).split()), "")]
-    finally:
-        database.close()
     return []
 
 
@@ -295,15 +303,6 @@ def _as_taken(stage: PlannedStage, frame: DataFrame) -> DataFrame:
         case HubPlace() if stage.letters is None:
             return published(stage, frame)
         case TablePlace() as place:
-            return _stored(frame, table_columns(place) or [])
+            return stored(frame, table_columns(place) or [])
         case _:
             return frame.drop(REPLAYED) if stage.lookback is not None else frame
-
-
-def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
-    unwanted = [*NOT_PUBLISHED, REPLAYED]
-    return frame.drop(*unwanted, ERROR_COLUMN) if stage.letters is not None else frame.drop(*unwanted)
-
-
-def _stored(frame: DataFrame, columns: list[str]) -> DataFrame:
-    return frame.drop(*(name for name in (EVENT_ID, REPLAYED) if name not in columns))

@@ -12,11 +12,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from hubline.config import may_hold_secret
 from hubline.errors import PipelineInvalid, Problem
 from hubline.pipeline.definition import Pipeline, loading
 from hubline.pipeline.places import nearest
-from hubline.pipeline.secrets import secrets_in
+from hubline.pipeline.secrets import secrets_in, without_secrets
 
 MODULE_PREFIX: Final = "hubline_pipeline_"
 """Of the name under which a file is imported: it cannot hide a package of the same name."""
@@ -82,9 +81,7 @@ def _imported(path: Path) -> ModuleType:
 def _raised(path: Path, error: BaseException) -> Problem:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = (frames[-1].lineno if frames else None) or 1
-    text = " ".join(str(error).split())
-    if may_hold_secret(text):
-        text = "its text is not shown, it may hold a secret"
+    text = without_secrets(" ".join(str(error).split()))
     if match := _UNEXPECTED.search(text):
         known = [name for name in inspect.signature(getattr(Pipeline, match[1])).parameters if name != "self"]
         return Problem(str(path), line, f"{match[1]} has no option {match[2]}", nearest(match[2], known))

@@ -38,6 +38,7 @@ from hubline.config import (
 from hubline.errors import ConfigError, Problem
 from hubline.pipeline.definition import Where
 from hubline.pipeline.toml import TomlFile, read_toml
+from hubline.sinks.repeats import Repeats
 from hubline.sinks.tables import TableName, checked_name
 
 DEFAULT_PARTITIONS: Final = 4
@@ -77,15 +78,17 @@ class HubPlace:
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """A table of a database."""
+    """A table of a database. ``repeats`` says how events are known that were published twice; None keeps them."""
 
     name: str
     where: Where
     address: SqliteAddress | PostgresAddress
     text: str
+    """The address as processes that run elsewhere understand it; a secret stays where it is kept."""
     table: str
     key: tuple[str, ...] = ()
     create: bool = False
+    repeats: Repeats | None = Repeats.ORDERED
 
     @property
     def identity(self) -> str:
@@ -148,7 +151,8 @@ STAGE_KEYS: Final = (
 _TABLES: Final = ("places", "run", "stages")
 _RUN_KEYS: Final = ("state", "store", "master", "restarts", "spark")
 _HUB_KEYS: Final = ("hub", "create", "partitions")
-_TABLE_KEYS: Final = ("url", "table", "key", "create")
+_TABLE_KEYS: Final = ("url", "table", "key", "create", "repeats")
+_REPEATS: Final = {**{str(each): each for each in Repeats}, "keep": None}
 _FORMAT_KEYS: Final = ("format", "path", "options")
 
 
@@ -242,7 +246,7 @@ class _Reading:
             )
         if address is None or text is None or partitions is None:
             return None
-        return HubPlace(name, self.file.where(*path), address, text, bool(create), partitions)
+        return HubPlace(name, self.file.where(*path, "hub"), address, text, bool(create), partitions)
 
     def _table(self, name: str, table: Mapping[str, Any]) -> Place | None:
         path = ("places", name)
@@ -266,7 +270,20 @@ class _Reading:
             return None
         if self.parsed((*path, "table"), lambda: TableName.parse(named)) is None:
             return None
-        return TablePlace(name, self.file.where(*path), address, url, named, tuple(keys), bool(create))
+        repeats = self.text((*path, "repeats"), table) or Repeats.ORDERED
+        if repeats not in _REPEATS:
+            self.wrong((*path, "repeats"), f"repeats is {', '.join(_REPEATS)}", "ordered is the default")
+            return None
+        return TablePlace(
+            name,
+            self.file.where(*path, "table"),
+            address,
+            anywhere(url),
+            named,
+            tuple(keys),
+            bool(create),
+            _REPEATS[repeats],
+        )
 
     def _format(self, name: str, table: Mapping[str, Any]) -> Place | None:
         path = ("places", name)
@@ -321,6 +338,12 @@ class _Reading:
     def wrong(self, path: tuple[str, ...], what: str, mend: str = "") -> None:
         where = self.file.where(*path)
         self.problems.append(Problem(where.file, where.line, what, mend))
+
+
+def anywhere(store: str) -> str:
+    """A store's address that does not depend on where a process runs: Java may have been started in another folder."""
+    address = parse_store(store)
+    return str(address) if isinstance(address, SqliteAddress) else store
 
 
 def _absolute(path: str | None) -> str | None:

@@ -31,7 +31,7 @@ from hubline.pipeline.definition import (
     Where,
     in_topological_order,
 )
-from hubline.pipeline.places import FormatPlace, HubPlace, Place, Places, RunSettings, TablePlace, nearest
+from hubline.pipeline.places import FormatPlace, HubPlace, Place, Places, RunSettings, TablePlace, anywhere, nearest
 
 Value = TypeVar("Value")
 
@@ -295,7 +295,7 @@ class _Planning:
         if isinstance(address, MemoryAddress):
             where = self._places.file.where("run", "store")
             self._wrong(where, "memory: is one process's own, and Spark runs many", "use sqlite:///PATH")
-        return self.store
+        return anywhere(self.store) if address is not None else None
 
     def _guarded(self, parse: Callable[[], StoreAddress]) -> StoreAddress | None:
         try:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from hubline.pipeline.writing import LETTERS_METRIC, METRICS
 from hubline.spark.offsets import HUB_KEY
+from hubline.spark.sqlsink import Written
 
 RATE_SECONDS: Final = 10.0
 """Rates are over this long: shorter ones jump with every batch."""
@@ -17,7 +17,10 @@ RATE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done."""
+    """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done.
+
+    ``rows`` and ``repeats`` (events that were left out, since they had come before) are known of tables.
+    """
 
     name: str
     state: str
@@ -26,7 +29,9 @@ class StageReport:
     lag_events: int | None = None
     batch_seconds: float | None = None
     batches: int = 0
+    rows: int = 0
     dead_letters: int = 0
+    repeats: int = 0
     restarts: int = 0
     error: str = ""
 
@@ -49,7 +54,7 @@ class Tally:
 
     events: int = 0
     batches: int = 0
-    dead_letters: int = 0
+    written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
     _last: tuple[str, int] = ("", -1)
@@ -69,6 +74,10 @@ class Tally:
         self._remember(now)
         return self.batches > before
 
+    def tell(self, written: Written) -> None:
+        """What a batch came to. Called by a thread of its query's, one batch after the other."""
+        self.written += written
+
     def rate(self, now: float) -> float:
         if not self._history:
             return 0.0
@@ -78,7 +87,6 @@ class Tally:
     def _add(self, batch: Mapping[str, Any]) -> None:
         self.batches += 1
         self.events += sum(_read(_parsed(source["endOffset"])) for source in _hubs(batch["sources"]))
-        self.dead_letters += int(batch.get("observedMetrics", {}).get(METRICS, {}).get(LETTERS_METRIC, 0))
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 
     def _remember(self, now: float) -> None:

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import AnalysisException, PySparkException
 
-from hubline.config import LocalHubAddress
+from hubline.config import LocalHubAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
@@ -55,6 +55,9 @@ POLL_SECONDS: Final = 0.2
 SHOW_SECONDS: Final = 1.0
 DRAIN_SECONDS_MAX: Final = 60.0
 """How long a batch in progress is waited for at the end. Supervisors kill after 30 to 90 seconds."""
+READY_SECONDS_MAX: Final = 60.0
+"""How long the next stage waits for one that starts. Spark gives up a planning process that takes ten seconds to come
+up, and several that start at once on a few cores would take longer."""
 BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -148,6 +151,11 @@ def locked(plan: Plan) -> Iterator[None]:
 
 
 def _prepare(plan: Plan, view: View) -> None:
+    """Makes what the plan said it would: folders of databases, and hubs."""
+    for stage in plan.stages:
+        store = parse_store(stage.store) if stage.store else None
+        if isinstance(store, SqliteAddress):
+            store.path.parent.mkdir(parents=True, exist_ok=True)
     places = [place for stage in plan.stages for place in (*stage.sources, stage.target, stage.letters)]
     for place in {place.name: place for place in places if isinstance(place, HubPlace) and place.create}.values():
         address = place.address
@@ -182,6 +190,7 @@ class _StageRun:
     """In a row: a batch that is done starts the count anew."""
     restarts: int = 0
     restart_at: float = 0.0
+    started_at: float = 0.0
     error: str = ""
 
     @property
@@ -198,7 +207,9 @@ class _StageRun:
             lag_events=tally.lag_events,
             batch_seconds=tally.batch_seconds,
             batches=tally.batches,
-            dead_letters=tally.dead_letters,
+            rows=tally.written.rows,
+            dead_letters=tally.written.dead_letters,
+            repeats=tally.written.repeats,
             restarts=self.restarts,
             error=self.error,
         )
@@ -286,13 +297,14 @@ class _Run:
             self._remove_folder(stage.folder)
         assert each.frame is not None  # noqa: S101 - all were built before the first is started
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
-        writing = (
-            writer(stage, each.frame).option("checkpointLocation", stage.folder).queryName(self._query_name(stage))
-        )
+        writing = writer(stage, each.frame, each.tally.tell).queryName(self._query_name(stage))
+        writing = writing.option("checkpointLocation", stage.folder)
         if self._request.once:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=f"{stage.batch_wait_ms} milliseconds")
+        each.gate.open()
+        each.started_at = time.monotonic()
         each.query = writing.start()
         each.state = State.RUNNING
         self._view.note(f"{stage.name}: started")
@@ -311,8 +323,6 @@ class _Run:
     # Looking after
 
     def _run_together(self, group: Sequence[_StageRun]) -> None:
-        for each in group:
-            self._try_to_start(each, is_first=True)
         while not self._stopping.is_set() and not all(each.is_over for each in group):
             if not self._request.once and any(each.state is State.FAILED for each in group):
                 return  # nobody runs half a pipeline without knowing it: the others end in good order
@@ -323,9 +333,14 @@ class _Run:
 
     def _look_after(self, each: _StageRun) -> None:
         now = time.monotonic()
-        if each.state is State.RESTARTING and now >= each.restart_at:
-            each.restarts += 1
-            self._try_to_start(each, is_first=False)
+        if (
+            each.state in (State.WAITING, State.RESTARTING)
+            and now >= each.restart_at
+            and not self._is_one_starting(now)
+        ):
+            is_first = each.state is State.WAITING
+            each.restarts += not is_first
+            self._try_to_start(each, is_first=is_first)
         if each.state is not State.RUNNING or each.query is None or each.query.isActive:
             return
         self._take_progress(each)
@@ -334,6 +349,12 @@ class _Run:
             self._view.note(f"{each.stage.name}: {each.state}")
         else:
             self._failed(each, error)
+
+    def _is_one_starting(self, now: float) -> bool:
+        return any(
+            each.state is State.RUNNING and not each.gate.is_ready and now - each.started_at < READY_SECONDS_MAX
+            for each in self._stages.values()
+        )
 
     def _try_to_start(self, each: _StageRun, *, is_first: bool) -> None:
         problem = None

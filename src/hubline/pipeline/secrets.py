@@ -25,6 +25,11 @@ def secrets_in(text: str, file: str) -> list[Problem]:
     return list(_found(text, file))
 
 
+def without_secrets(text: str) -> str:
+    """The text of an error, or a remark in its place where it seems to quote a secret."""
+    return "its text is not shown, it may hold a secret" if secrets_in(text, "") else text
+
+
 def _found(text: str, file: str) -> Iterator[Problem]:
     for number, line in enumerate(text.splitlines(), start=1):
         for what, shape in _SHAPES:

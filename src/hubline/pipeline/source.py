@@ -26,10 +26,12 @@ from pyspark.sql.types import StructType
 
 from hubline.spark.datasource import EventHubs
 from hubline.spark.options import Options
+from hubline.spark.planner import Planner
 from hubline.spark.stream import StreamReader
 
 GATE_OPTION: Final = "gate"
 
+_READY: Final = "ready"
 _CLOSED: Final = "closed"
 _IDLE: Final = "idle"
 
@@ -43,6 +45,19 @@ class Gate:
     @classmethod
     def new(cls) -> Gate:
         return cls(Path(tempfile.mkdtemp(prefix="hubline-gate-")))
+
+    def open(self) -> None:
+        """For a query that is about to start."""
+        for name in (_READY, _CLOSED, _IDLE):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def say_ready(self) -> None:
+        (self.folder / _READY).touch()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the planning process works."""
+        return (self.folder / _READY).exists()
 
     def close(self) -> None:
         """Lets no further batch begin."""
@@ -94,3 +109,10 @@ class StageReader(StreamReader):
             return end
         self._gate.say_idle()
         return start
+
+    def _started(self) -> Planner:
+        is_first = self._planner is None
+        planner = super()._started()
+        if is_first:
+            self._gate.say_ready()
+        return planner

@@ -44,7 +44,7 @@ def look(plan: Plan, stages: Sequence[PlannedStage], tell: Callable[[str], None]
     if not is_remote(plan.run.state) and not state.exists():
         found.creations.append(f"folder {state.resolve()}, for Spark's own checkpoints")
     asyncio.run(_look(plan, stages, found, tell))
-    found.problems = list(dict.fromkeys(found.problems))
+    found.creations.sort()
     return found
 
 
@@ -138,8 +138,6 @@ def table_columns(place: TablePlace) -> list[str] | None:
 
 
 def _sqlite_columns(path: Path, name: TableName) -> list[str] | None:
-    if not path.parent.is_dir():
-        raise _Unreachable(f"there is no folder {path.parent}")
     if not path.exists():
         return None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -15,35 +15,36 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from hubline.config import HubAddress
 from hubline.connect import open_hub
 from hubline.model import DeadLetter, Event, GroupKey, Stage
-from hubline.pipeline.definition import DropRepeats
-from hubline.pipeline.frames import published
+from hubline.pipeline.columns import published
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.sinks.hub import HubLetters
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.process import lent, run
-from hubline.spark.sqlsink import By, SqlSink
+from hubline.spark.sqlsink import By, SqlSink, Written
 
-METRICS: Final = "hubline"
-LETTERS_METRIC: Final = "deadLetters"
-"""Under these names a query's progress tells how many rows of a batch are dead letters."""
+TRACED: Final = ("partition", "sequenceNumber", "properties")
+"""The columns that tell of which event a row was made, and whether that came before."""
+
+Told = Callable[[Written], None]
 
 _COUNT_DDL: Final = "letters long"
 _COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
-    """Writes the frame to the stage's place; not yet started, and without a trigger."""
-    if ERROR_COLUMN in frame.columns:
-        frame = frame.observe(METRICS, F.count(ERROR_COLUMN).alias(LETTERS_METRIC))
+def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWriter:
+    """Writes the frame to the stage's place; not yet started, and without a trigger.
+
+    ``tell`` is told, in the driver, what each batch came to, where that is known.
+    """
     writing = frame.writeStream.outputMode(stage.stage.mode)
     match stage.target:
         case TablePlace() as place:
-            return writing.foreachBatch(_TableWriter(stage, place, frame.columns))
+            return writing.foreachBatch(_TableWriter(place, tell))
         case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
-            return writing.foreachBatch(_SplitWriter(stage, stage.letters))
+            return writing.foreachBatch(_SplitWriter(stage, stage.letters, tell))
         case HubPlace() as place:
             return writing.format("eventhubs").option("hub", place.option)
         case FormatPlace() as place:
@@ -51,29 +52,33 @@ def writer(stage: PlannedStage, frame: DataFrame) -> DataStreamWriter:
             return writing.format(place.format).options(**place.options, **path)
 
 
+def table_sink(place: TablePlace, columns: Sequence[str], by: By, tell: Told = lambda _: None) -> SqlSink:
+    """The sink of a table, for rows of these columns. Repeats are known where rows are known to be of one event."""
+    repeats = place.repeats if set(TRACED) <= set(columns) else None
+    return SqlSink(
+        place.text,
+        table=place.table,
+        key=place.key,
+        create=place.create,
+        drop_repeats=repeats,
+        by=by,
+        on_commit=lambda _, written: tell(written),
+    )
+
+
 class _TableWriter:
-    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver.
+    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
 
-    Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
-    """
-
-    def __init__(self, stage: PlannedStage, place: TablePlace, columns: Sequence[str]) -> None:
-        self._is_traced = {"partition", "sequenceNumber"} <= set(columns)
-        is_known = self._is_traced and "properties" in columns and stage.repeats is not DropRepeats.NONE
-        self._sinks = {
-            by: SqlSink(
-                place.text,
-                table=place.table,
-                key=place.key,
-                create=place.create,
-                drop_repeats=stage.repeats if is_known else None,
-                by=by,
-            )
-            for by in By
-        }
+    def __init__(self, place: TablePlace, tell: Told) -> None:
+        self._place = place
+        self._tell = tell
+        self._sinks: dict[By, SqlSink] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        by = By.PARTITION if self._is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
+        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
+        by = By.PARTITION if is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
+        if by not in self._sinks:
+            self._sinks[by] = table_sink(self._place, frame.columns, by, self._tell)
         self._sinks[by](frame, batch_id)
 
 
@@ -84,17 +89,19 @@ class _SplitWriter:
     same origin, and its rows with the same ids.
     """
 
-    def __init__(self, stage: PlannedStage, letters: HubPlace) -> None:
+    def __init__(self, stage: PlannedStage, letters: HubPlace, tell: Told) -> None:
         source = open_hub(stage.sources[0].address)
         self._stage = stage
+        self._tell = tell
         self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         frame.persist()
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
-            failed.mapInArrow(self._letters, _COUNT_DDL).collect()
+            counts = failed.mapInArrow(self._letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
+            self._tell(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
 

@@ -1,0 +1,37 @@
+"""The columns that a stage is given beside its events' own, and those that its place gets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+
+from hubline.identity import ID_PROPERTY
+from hubline.pipeline.planned import PlannedStage
+from hubline.spark.columns import REPLAYED as REPLAYED
+from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.parsing import ERROR_COLUMN
+
+EVENT_ID: Final = "eventId"
+"""The identity of an event, which a hub's sink writes into the event that was made of it."""
+
+NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey", "properties"})
+"""Where an event stood in the hub that it was read from says nothing in the next one."""
+
+
+def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+    """What goes to a hub. Without identity, events also lose the ids that they came with: they mean nothing now."""
+    frame = frame.drop(*NOT_PUBLISHED, REPLAYED)
+    if stage.letters is not None:
+        frame = frame.drop(ERROR_COLUMN)
+    if not stage.stage.identity:
+        frame = frame.drop(EVENT_ID)
+        if "properties" in frame.columns:
+            frame = frame.withColumn("properties", F.map_filter("properties", lambda name, _: name != ID_PROPERTY))
+    return frame
+
+
+def stored(frame: DataFrame, columns: list[str]) -> DataFrame:
+    """What goes to a table: what a run adds to events is written where the table has a column for it."""
+    return frame.drop(*(name for name in (EVENT_ID, REPLAYED) if name not in columns))

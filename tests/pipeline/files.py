@@ -1,0 +1,88 @@
+"""Pipelines for tests: files as a person writes them, hubs to read, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+from hubline.connect import open_hub, open_store
+from hubline.hubs.local import create_hub
+from hubline.model import GroupKey, outgoing
+from hubline.pipeline.progress import StageReport
+from tests.spark.hubs import TestHub
+
+PARTITIONS = 2
+
+
+class Notes:
+    """A view that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.reports: dict[str, StageReport] = {}
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        self.reports = {report.name: report for report in reports}
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def write(folder: Path, name: str, code: str, places: str) -> Path:
+    """A pipeline's two files."""
+    file = folder / f"{name}.py"
+    file.write_text(textwrap.dedent(code).lstrip())
+    (folder / f"{name}.toml").write_text(textwrap.dedent(places).lstrip())
+    return file
+
+
+def new_hub(root: Path, name: str) -> TestHub:
+    asyncio.run(create_hub(root, name, partitions=PARTITIONS))
+    return TestHub(f"local:{root}/{name}", root, name)
+
+
+def send(hub: TestHub, bodies: Sequence[bytes], partition: str | None = None) -> None:
+    async def sent() -> None:
+        opened = open_hub(hub.address)
+        sender = await opened.open_sender()
+        await sender.send(outgoing(bodies), partition=partition)
+        await opened.close()
+
+    asyncio.run(sent())
+
+
+def readings(count: int, first: int = 0) -> list[bytes]:
+    return [json.dumps({"id": number, "celsius": number / 2}).encode() for number in range(first, first + count)]
+
+
+def checkpoints(store: str, hub: TestHub, group: str) -> dict[str, int | None]:
+    """By partition, the last sequence number that is done."""
+
+    async def listed() -> dict[str, int | None]:
+        opened, at = open_store(store), open_hub(hub.address)
+        try:
+            found = await opened.list_checkpoints(GroupKey(at.namespace, at.name, group))
+        finally:
+            await opened.close()
+            await at.close()
+        return {each.key.partition: each.last_sequence for each in found}
+
+    return asyncio.run(listed())
+
+
+def owners(store: str, hub: TestHub, group: str) -> set[str]:
+    """Who owns a partition now."""
+
+    async def listed() -> set[str]:
+        opened, at = open_store(store), open_hub(hub.address)
+        try:
+            found = await opened.list_ownership(GroupKey(at.namespace, at.name, group))
+        finally:
+            await opened.close()
+            await at.close()
+        return {each.owner_id for each in found.ownerships if each.owner_id}
+
+    return asyncio.run(listed())

@@ -1,0 +1,228 @@
+"""The pipeline of examples/telemetry under kills: afterwards every reading that reads is in the table once, and every
+other one among the dead letters, once.
+
+The run is killed with its Java, its Python workers are killed, and the database crashes, at random moments while
+readings keep coming. ``make chaos`` does the same with a million readings and twenty kills, over both kinds of hub and
+of database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import hubline
+from examples.telemetry.readings import BATCH_COUNT, readings
+from hubline.hubs.local import create_hub
+from tests.support.postgres import PostgresServer
+
+pytestmark = [pytest.mark.kills, pytest.mark.timeout(0)]
+
+EVENTS_COUNT = int(os.environ.get("CHAOS_EVENTS", "20000"))
+KILLS_COUNT = int(os.environ.get("CHAOS_PIPELINE_KILLS", "3"))
+IS_FULL = "CHAOS_EVENTS" in os.environ
+PARTITIONS = 4
+PIPELINE = Path(__file__).parents[2] / "examples" / "telemetry" / "telemetry.py"
+
+PAUSE_SECONDS_MAX = 8.0
+"""Between two kills: a run that was just started is at work by then, or in the middle of starting."""
+SETTLE_SECONDS_MAX = 600.0
+POLL_SECONDS = 0.5
+
+
+class Scene:
+    """Hubs, a database, and the run between them."""
+
+    def __init__(self, folder: Path, hubs: dict[str, str], url: str, server: PostgresServer | None) -> None:
+        self._folder = folder
+        self._hubs = hubs
+        self._url = url
+        self._server = server
+        self._run: subprocess.Popen[bytes] | None = None
+
+    # The run
+
+    def start(self) -> None:
+        settings = {
+            **{f"places.{name}.hub": f"env:{name.upper()}" for name in self._hubs},
+            **{f"places.{name}.create": "false" for name in self._hubs},
+            "places.readings.url": "env:DATABASE",
+            "run.store": "env:DATABASE",
+            "run.state": f"{self._folder}/state",
+            "run.restarts": "1000",
+            "stages.store.batch_count_max": str(max(EVENTS_COUNT // 50, 500)),
+        }
+        arguments = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
+        with (self._folder / "run.log").open("ab") as log:
+            self._run = subprocess.Popen(
+                [sys.executable, "-m", "hubline", "run", str(PIPELINE), "--master", "local[2,8]", *arguments],
+                cwd=self._folder,
+                env={**os.environ, **{name.upper(): text for name, text in self._hubs.items()}, "DATABASE": self._url},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def end(self) -> None:
+        if self._run is not None:
+            os.killpg(self._run.pid, signal.SIGKILL)
+            self._run.wait()
+            self._run = None
+
+    def stop_in_good_order(self) -> int:
+        assert self._run is not None
+        self._run.terminate()
+        return self._run.wait()
+
+    def require_running(self) -> None:
+        assert self._run is not None
+        assert self._run.poll() is None, (self._folder / "run.log").read_text()[-5000:]
+
+    # Faults
+
+    def faults(self) -> Sequence[Callable[[], None]]:
+        crash = [] if self._server is None else [self.crash_database]
+        return [self.kill_run, self.kill_worker, *crash]
+
+    def kill_run(self) -> None:
+        self.end()
+        self.start()
+
+    def kill_worker(self) -> None:
+        """One of Spark's Python workers, if there is one by now."""
+        assert self._run is not None
+        workers = [pid for pid in _session_members(self._run.pid) if b"pyspark.daemon" in _command(pid)]
+        if workers:
+            os.kill(workers[-1], signal.SIGKILL)
+
+    def crash_database(self) -> None:
+        assert self._server is not None
+        self._server.stop(immediate=True)
+        self._server.start_again()
+
+    # What came of it
+
+    def read(self, query: str) -> list[tuple[str, int]]:
+        """Nothing where the tables are still to be made, or the database is down."""
+        try:
+            if self._url.startswith("sqlite:"):
+                path = self._url.removeprefix("sqlite:///")
+                with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=30)) as database:
+                    return database.execute(query).fetchall()
+            with psycopg.connect(self._url) as connection:
+                return connection.execute(query.encode()).fetchall()
+        except (sqlite3.OperationalError, psycopg.errors.UndefinedTable, psycopg.OperationalError):
+            return []
+
+    def stored_count(self) -> int:
+        counts = self.read(
+            "SELECT 'rows', count(*) FROM readings UNION ALL SELECT 'letters', count(*) FROM hubline_dead_letter"
+        )
+        return sum(count for _, count in counts)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + SETTLE_SECONDS_MAX
+        while not await asyncio.to_thread(condition):
+            self.require_running()
+            assert time.monotonic() < deadline, f"{what} did not come"
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def play(self, rng: random.Random) -> None:
+        sent = asyncio.create_task(self._send())
+        self.start()
+        await self.until(lambda: self.stored_count() > 0, "the first row")
+        faults = itertools.cycle(self.faults())
+        for _ in range(KILLS_COUNT):
+            await asyncio.sleep(rng.uniform(0, PAUSE_SECONDS_MAX))
+            await asyncio.to_thread(next(faults))
+        ids, malformed_count = await sent
+        await self.until(lambda: self.stored_count() >= len(ids) + malformed_count, "the last row")
+        assert await asyncio.to_thread(self.stop_in_good_order) == 0
+        rows = dict(self.read("SELECT id, count(*) FROM readings GROUP BY id"))
+        letters = dict(
+            self.read("SELECT partition_id || ' ' || sequence_number, count(*) FROM hubline_dead_letter GROUP BY 1")
+        )
+        assert rows.keys() == ids
+        assert set(rows.values()) == {1}
+        assert len(letters) == malformed_count
+        assert set(letters.values()) == {1}
+
+    async def _send(self) -> tuple[set[str], int]:
+        hub = hubline.open_hub(self._hubs["raw"])
+        sender = await hub.open_sender()
+        left, ids, malformed = readings(EVENTS_COUNT), set(), set()
+        while batch := list(itertools.islice(left, BATCH_COUNT)):
+            await sender.send(hubline.outgoing(reading.event for reading in batch))
+            ids |= {reading.id for reading in batch if reading.id is not None}
+            malformed |= {reading.number for reading in batch if reading.id is None}
+        await hub.close()
+        return ids, len(malformed)
+
+
+def _session_members(session_id: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                is_member = os.getsid(int(entry.name)) == session_id
+            except OSError:
+                continue
+            if is_member:
+                found.append(int(entry.name))
+    return sorted(found)
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""  # it ended meanwhile
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[dict[str, str]]:
+    """The addresses of the hubs in a folder, over AMQP."""
+    command = [sys.executable, "-m", "hubline", "serve", "--data", str(folder), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout is not None
+        line = server.stdout.readline()
+        parts = line[line.index("Endpoint=") :].strip().split(";")
+        address = ";".join(part for part in parts if part and not part.startswith("EntityPath="))
+        yield {name: f"{address};EntityPath={name}" for name in HUBS}
+    finally:
+        server.terminate()
+        server.wait()
+        if server.stdout is not None:
+            server.stdout.close()
+
+
+HUBS = ("raw", "clean", "averages")
+KINDS = [("served", "postgresql"), ("local", "sqlite"), ("local", "postgresql"), ("served", "sqlite")]
+
+
+@pytest.mark.parametrize(("hubs", "database"), KINDS if IS_FULL else KINDS[:1])
+def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, hubs: str, database: str) -> None:
+    for name in HUBS:
+        asyncio.run(create_hub(tmp_path / "hubs", name, partitions=PARTITIONS))
+    with ExitStack() as stack:
+        server = stack.enter_context(PostgresServer.start()) if database == "postgresql" else None
+        url = server.new_database().reveal() if server is not None else f"sqlite:///{tmp_path}/readings.db"
+        local = {name: f"local:{tmp_path}/hubs/{name}" for name in HUBS}
+        addresses = stack.enter_context(serving(tmp_path / "hubs")) if hubs == "served" else local
+        scene = Scene(tmp_path, addresses, url, server)
+        stack.callback(scene.end)
+        asyncio.run(scene.play(random.Random(7)))

@@ -1,0 +1,280 @@
+"""What is wrong with a pipeline is told before anything starts: all of it, with file and line, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import hubline
+from hubline.cli import main
+from hubline.cli.exits import ExitCode
+from hubline.errors import ConfigError, PipelineInvalid, Problem
+from hubline.hubs.local import create_hub
+from hubline.pipeline.checks import Checked, checked_file
+from hubline.pipeline.promises import promises
+from tests.pipeline.files import write
+
+PLANTED = "hUnTeR2pLaNtEdSeCrEt"
+CODE = """
+    import hubline
+
+    pipeline = hubline.Pipeline("telemetry")
+
+    @pipeline.stage(source="raw", to="clean", group="ingest", ownership=hubline.Balanced())
+    def ingest(events):
+        return events
+
+    @pipeline.stage(source="clean", to="readings", group="store", ownership=hubline.Fixed(2), batch_wait="5s")
+    def store(events):
+        return events
+"""
+PLACES = """
+    [places.raw]
+    hub = "local:./hubs/raw"
+
+    [places.clean]
+    hub = "local:./hubs/clean"
+    create = true
+
+    [places.readings]
+    url = "sqlite:///results.db"
+    table = "readings"
+    create = true
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a person stands who has a hub named raw."""
+    for name in [name for name in os.environ if name.startswith("HUBLINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(create_hub(tmp_path / "hubs", "raw", partitions=2))
+    return tmp_path
+
+
+def problems(file: Path, **settings: str) -> list[Problem]:
+    given = {name.replace("__", "."): value for name, value in settings.items()}
+    with pytest.raises(PipelineInvalid) as raised:
+        checked_file(file, settings=given)
+    assert PLANTED not in str(raised.value)
+    return list(raised.value.problems)
+
+
+def told(found: list[Problem]) -> str:
+    return "\n".join(f"{Path(each.file).name}:{each.line} {each.what}: {each.mend}" for each in found)
+
+
+def checked(folder: Path, code: str = CODE, places: str = PLACES) -> Checked:
+    return checked_file(write(folder, "telemetry", code, places))
+
+
+def test_a_plan_knows_stages_their_promises_and_what_would_be_made(folder: Path) -> None:
+    found = checked(folder)
+    ingest, store = found.plan.stages
+    assert found.plan.levels == (("ingest",), ("store",))
+    assert (ingest.ownership, store.ownership, store.batch_wait_ms) == ("balanced", "fixed:2", 5000)
+    assert "the same id each time" in promises(ingest)[0]
+    assert promises(store)[0].startswith("exactly once")
+    assert [made.split()[0] for made in found.creations] == ["folder", "hub", "store", "table"]
+    assert store.store == f"sqlite:///{folder}/results.db"  # rows and checkpoint in one place
+    assert ingest.store == f"sqlite:///{folder}/state/telemetry/checkpoints.db"
+
+
+def test_looking_changes_nothing(folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    checked(folder)
+    assert {path for path in folder.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"} - set(
+        before
+    ) == {
+        folder / "telemetry.py",
+        folder / "telemetry.toml",
+    }
+
+
+def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
+    code = CODE.replace('to="clean"', 'to="claen"').replace('batch_wait="5s"', 'batch_wait="soon"')
+    places = PLACES.replace("table =", "tabel =") + "[runn]\nstate = 'x'\n"
+    found = problems(write(folder, "telemetry", code, places))
+    text = told(found)
+    assert "telemetry.py:5 stage ingest: there is no place claen (to): did you mean clean?" in text
+    assert "telemetry.py:9 stage store: batch_wait: the duration 'soon' is unknown" in text
+    assert "telemetry.toml:10 the key tabel is unknown: did you mean table?" in text
+    assert "the key runn is unknown: did you mean run?" in text
+    assert len(found) == 5  # and a place without a table
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import hubline\npipeline = hubline.Pipeline('t'\n", "telemetry.py:2 the line is not Python"),
+        ("import hubline\n\nraise KeyError('x')\n", "telemetry.py:3 importing the file raises KeyError"),
+        ("import hubline\n", "telemetry.py:1 the file defines no pipeline"),
+        ("from hubline import Pipeline\na = Pipeline('a')\nb = Pipeline('b')\n", "telemetry.py:3 the file defines 2"),
+        ("import hubline\npipeline = hubline.Pipeline('t')\n", "telemetry.py:2 the pipeline has no stages"),
+        (
+            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', to='clean', grup='x')\n"
+            "def f(e): ...\n",
+            "telemetry.py:3 stage has no option grup: did you mean group?",
+        ),
+        (
+            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', to='clean')\n"
+            "def f(e): return e\n\npipeline.run()\n",
+            "telemetry.py:6 importing the file raises ConfigError (the file runs its pipeline when it is imported",
+        ),
+        (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
+    ],
+    ids=["syntax", "raises", "none", "two", "no-stages", "unknown-option", "runs", "secret"],
+)
+def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
+    assert says in told(problems(write(folder, "telemetry", code, PLACES)))
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (f'hub = "Endpoint=sb://h/;SharedAccessKeyName=k;SharedAccessKey={PLANTED};EntityPath=e"', "shared access key"),
+        (f'url = "postgresql://me:{PLANTED}@host/db"', "a password in a URL"),
+        (f'url = "https://a.blob.core.windows.net/c?sv=1&sig={PLANTED}"', "a signature"),
+    ],
+)
+def test_a_secret_in_the_places_is_told_with_its_line_and_not_shown(folder: Path, line: str, says: str) -> None:
+    text = told(problems(write(folder, "telemetry", CODE, PLACES + f"[places.other]\n{line}\n")))
+    assert f"telemetry.toml:13 there is {'a ' if says.startswith('shared') else ''}{says}" in text
+    assert "env:NAME" in text
+
+
+def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    assert "--set places.readings.url" in told(
+        problems(file, places__readings__url=f"postgresql://me:{PLANTED}@host/db")
+    )
+
+
+def test_stages_in_a_circle_are_named(folder: Path) -> None:
+    code = CODE.replace('to="readings"', 'to="raw"')
+    assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(
+        problems(write(folder, "telemetry", code, PLACES))
+    )
+
+
+def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(folder: Path) -> None:
+    code = CODE.replace('source="clean", to="readings", group="store"', 'source="raw", to="spare", group="ingest"')
+    places = PLACES + '[places.spare]\nformat = "noop"\n'
+    text = told(problems(write(folder, "telemetry", code, places)))
+    assert "the stages ingest and store write the same checkpoint: group ingest" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("checkpoint='none'", "does not go with a table"),
+        ("checkpoint='sometimes'", "checkpoint: it is 'each batch', 'by hand', 'none'"),
+        ("dead_letters='clean'", "dead letters of a table go into its database"),
+        ("ownership='fair'", "ownership: write 'all', hubline.Balanced()"),
+        ("start='yesterday'", "position 'yesterday' is unknown"),
+        ("lookback='0s'", "lookback: it has to be longer than 0 seconds"),
+        ("mode='update'", "the table has no key"),
+        ("batch_count_max=0", "batch_count_max: it is a whole number, 1 or more"),
+        ("group='a/b'", "consumer group 'a/b' is not allowed"),
+    ],
+)
+def test_options_that_cannot_be_are_told(folder: Path, options: str, says: str) -> None:
+    name = options.partition("=")[0]
+    kept = [each for each in ("group='store'", "ownership='all'") if not each.startswith(name)]
+    code = f"""
+        import hubline
+        pipeline = hubline.Pipeline("telemetry")
+        @pipeline.stage(source="raw", to="readings", {", ".join([*kept, options])})
+        def store(events):
+            return events
+    """
+    found = problems(write(folder, "telemetry", code, PLACES))
+    assert says in told(found)
+    assert [each.line for each in found] == [3]
+
+
+def test_functions_are_asked_what_they_take(folder: Path) -> None:
+    code = CODE.replace("def store(events):", "def store(events, devices):").replace(
+        "def ingest(events):", "def ingest():"
+    )
+    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    assert "stage store: there is no place devices (a parameter of the function)" in text
+    assert "stage ingest: its function takes 0 parameters, and is given 1" in text
+
+
+def test_what_is_not_there_is_told(folder: Path) -> None:
+    database = sqlite3.connect(folder / "results.db")
+    database.execute("CREATE TABLE readings (id INTEGER)")
+    database.close()
+    places = PLACES.replace("hubs/raw", "hubs/rwa").replace(
+        'table = "readings"', 'table = "readings"\n    key = ["name"]'
+    )
+    text = told(problems(write(folder, "telemetry", CODE, places)))
+    assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (place raw): create it" in text
+    assert "telemetry.toml:10 table readings in sqlite" in text
+    assert "has no column name, which key names: it has id" in text
+
+
+def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
+    places = PLACES.replace('table = "readings"\n    create = true', 'table = "readings"')
+    assert "there is no table readings" in told(problems(write(folder, "telemetry", CODE, places)))
+
+
+def test_a_store_that_cannot_be_reached_is_told(folder: Path) -> None:
+    places = PLACES + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
+    text = told(problems(write(folder, "telemetry", CODE, places)))
+    assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: PostgreSQL cannot be" in text
+
+
+def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
+    places = (
+        PLACES + '[stages.store]\nownership = "fixed:8"\nbatch_count_max = 7\n[run.spark]\nspark.ui.enabled = false\n'
+    )
+    file = write(folder, "telemetry", CODE, places)
+    settings = {"stages.store.batch_count_max": "9", "run.state": "./other", "run.spark.spark.cores.max": "2"}
+    plan = checked_file(file, settings=settings).plan
+    assert (plan.stages[1].ownership, plan.stages[1].events_max) == ("fixed:8", 9)
+    assert plan.stages[1].folder == f"{folder}/other/store"
+    assert plan.run.spark == {"spark.ui.enabled": "false", "spark.cores.max": "2"}
+
+
+def test_stages_are_chosen_by_name(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    assert [stage.name for stage in checked_file(file, stages=["store"]).plan.stages] == ["store"]
+    with pytest.raises(ConfigError, match="there is no stage 'stoer': did you mean store"):
+        checked_file(file, stages=["stoer"])
+
+
+def test_functions_stay_what_they_are(folder: Path) -> None:
+    pipeline = hubline.Pipeline("telemetry")
+
+    @pipeline.events(source="raw", to="clean", schema="body binary")
+    def twice(number: int) -> int:
+        return 2 * number
+
+    assert twice(2) == 4
+    assert repr(pipeline) == "Pipeline('telemetry', twice)"
+
+
+def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(write(folder, "telemetry", CODE, PLACES))
+    assert main(["plan", file]) == ExitCode.OK
+    printed = capsys.readouterr().out
+    assert "ingest: local:" in printed
+    assert "  hub local:" in printed
+    assert main(["plan", file, "--json", "--stage", "store"]) == ExitCode.OK
+    assert '"stage":"store"' in capsys.readouterr().out
+    for verb in ("plan", "run"):
+        assert main([verb, file, "--set", "places.raw.hub=local:./hubs/none"]) == ExitCode.CHECKS_FAILED
+        said = capsys.readouterr().err
+        assert said.startswith("--set places.raw.hub: there is no hub")
+        assert said.endswith("hubline: 1 problem: nothing was started\n")
+    assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
+    assert main(["plan", "none.py"]) == ExitCode.CHECKS_FAILED

@@ -1,0 +1,138 @@
+"""Handlers as tasks run them, over Arrow batches and without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hubline.errors import ConfigError
+from hubline.model import Event
+from hubline.pipeline.handlers import BatchHandler, EventHandler
+
+Row = dict[str, Any]
+
+EVENTS = pa.schema(
+    [
+        pa.field("body", pa.binary()),
+        pa.field("partition", pa.string()),
+        pa.field("offset", pa.string()),
+        pa.field("sequenceNumber", pa.int64()),
+        pa.field("enqueuedTime", pa.timestamp("us", "UTC")),
+        pa.field("partitionKey", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+        pa.field("eventId", pa.string()),
+    ]
+)
+NUMBER = pa.schema([pa.field("number", pa.int32())])
+ERROR = pa.field("_error", pa.string())
+
+
+def events(*bodies: bytes, partition: str = "0") -> pa.RecordBatch:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {
+            "body": body,
+            "partition": partition,
+            "offset": str(place),
+            "sequenceNumber": place,
+            "enqueuedTime": now,
+            "properties": [("a", "b")],
+            "eventId": f"x/{partition}/{place}/0",
+        }
+        for place, body in enumerate(bodies)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=EVENTS)
+
+
+def by_event(function: Callable[[Event], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
+    kept = [field for field in EVENTS if field.name not in own.names]
+    handler = EventHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
+    return rows
+
+
+def by_batch(function: Callable[[pa.Table], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
+    kept = [field for field in EVENTS if field.name not in own.names]
+    handler = BatchHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
+    return rows
+
+
+def test_each_event_becomes_its_row_or_none() -> None:
+    def number(event: Event) -> dict[str, int] | None:
+        assert event.properties == {"a": "b"}
+        return None if event.body == b"no" else {"number": int(event.body)}
+
+    rows = by_event(number, events(b"1", b"no", b"3"))
+    assert [(row["number"], row["sequenceNumber"], row["eventId"], row["_error"]) for row in rows] == [
+        (1, 0, "x/0/0/0", None),
+        (3, 2, "x/0/2/0", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"number": "many"}, "number does not fit int32"),
+        ({"number": 2**40}, "number does not fit int32"),
+        ({"nubmer": 1}, "'nubmer', which schema does not name"),
+        (["number"], "gave list, and no dictionary"),
+    ],
+)
+def test_row_that_does_not_fit_makes_its_event_a_dead_letter_and_no_other(given: Any, says: str) -> None:
+    rows = by_event(lambda event: given if event.body == b"bad" else {"number": 1}, events(b"a", b"bad", b"c"))
+    assert [(row["number"], row["body"]) for row in rows] == [(1, b"a"), (None, b"bad"), (1, b"c")]
+    assert rows[0]["_error"] is None
+    assert says in rows[1]["_error"]
+
+
+def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another() -> None:
+    def shout(event: Event) -> dict[str, bytes]:
+        return {"body": event.text().upper().encode()}
+
+    rows = by_event(shout, events(b"a", b"\xff"), own=pa.schema([pa.field("body", pa.binary())]))
+    assert [row["body"] for row in rows] == [b"A", b"\xff"]
+    assert rows[1]["_error"].startswith("UnicodeDecodeError")
+
+
+def test_batch_without_events_that_are_kept_is_empty() -> None:
+    assert by_event(lambda _: None, events(b"a")) == []
+
+
+def test_table_is_of_one_partition_and_its_rows_keep_their_events() -> None:
+    seen: list[list[str]] = []
+
+    def lengths(table: pa.Table) -> pa.Table:
+        seen.append(table.column("partition").to_pylist())
+        return pa.table({"number": [len(body) for body in table.column("body").to_pylist()]})
+
+    mixed = pa.Table.from_batches([events(b"a", b"bb"), events(b"ccc", partition="1")]).combine_chunks().to_batches()
+    rows = by_batch(lengths, *mixed)
+    assert seen == [["0", "0"], ["1"]]
+    assert [(row["number"], row["eventId"]) for row in rows] == [(1, "x/0/0/0"), (2, "x/0/1/0"), (3, "x/1/0/0")]
+
+
+def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> None:
+    with pytest.raises(ConfigError, match=r"of 2 events its function made 1 rows.* partition, sequenceNumber, eventId"):
+        by_batch(lambda table: pa.table({"number": [1]}), events(b"a", b"b"))
+    own = pa.schema([*NUMBER, *(EVENTS.field(name) for name in ("partition", "sequenceNumber", "eventId"))])
+
+    def last(table: pa.Table) -> pa.Table:
+        kept = table.slice(1).select(["partition", "sequenceNumber", "eventId"])
+        return kept.append_column("number", pa.array([7]))
+
+    (row,) = by_batch(last, events(b"a", b"b"), own=own)
+    assert (row["number"], row["sequenceNumber"], row["body"]) == (7, 1, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [([1], "gave list, and no pyarrow.Table"), (pa.table({"other": [1]}), "gave no column number")],
+)
+def test_what_is_no_such_table_is_an_error(given: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        by_batch(lambda _: given, events(b"a"))
