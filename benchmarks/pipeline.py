@@ -178,7 +178,7 @@ class Scene:
             file = folder / "measured.py"
             file.write_text(CODE.format(events_max=BATCH_EVENTS, fields=FIELDS))
             file.with_suffix(".toml").write_text(PLACES.format(folder=folder))
-            run(checked_file(file, stages=[stage]), Request((stage,), once=True), spark=self.spark)
+            run(checked_file(file, stages=[stage]), Request(once=True), spark=self.spark)
 
     def new_table(self) -> str:
         database = self.server.new_database().reveal()

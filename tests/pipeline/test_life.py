@@ -131,7 +131,7 @@ def test_stage_that_fails_too_often_ends_the_run_with_the_reason(
     send(raw, readings(PARTITIONS))
     view = Notes()
     with pytest.raises(StageFailed, match="stage rows failed 1 times: RuntimeError: the handler is broken") as raised:
-        run(checked_file(file), Request(stages=("rows",)), spark=spark, view=view)
+        run(checked_file(file, stages=["rows"]), Request(), spark=spark, view=view)
     assert raised.value.stage == "rows"
     assert rows_count(tmp_path / "rows.db") == 0
 

@@ -90,7 +90,7 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         first, second = Notes(), Notes()
         assert run(checked_file(file), Request(once=True), spark=spark, view=first)
         send(raw, readings(MORE, first=COUNT))
-        assert run(checked_file(file), Request(once=True, stages=("ingest", "store")), spark=spark, view=second)
+        assert run(checked_file(file, stages=["ingest", "store"]), Request(once=True), spark=spark, view=second)
     return Ran(folder, first, second)
 
 

@@ -108,7 +108,7 @@ def run(
         checked = _checked(pipeline, stage, places, set_, tell)
     # On a terminal, stack traces would tear the live table apart: it has their last lines.
     quiet = {"spark.log.level": "FATAL"} if sys.stdout.isatty() and not json else {}
-    request = Request(stages=tuple(stage or ()), master=master, once=once, spark=quiet)
+    request = Request(master=master, once=once, spark=quiet)
     with _view(json=json) as view:
         try:
             is_done = run_pipeline(checked, request, view=view)

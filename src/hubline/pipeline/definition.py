@@ -246,8 +246,8 @@ class Pipeline:
         from hubline.pipeline.checks import checked
         from hubline.pipeline.runner import Request, run
 
-        request = Request(stages=tuple(stages), master=master, once=once)
-        run(checked(self, places=places, settings=settings or {}, stages=request.stages), request, spark=spark)
+        plan = checked(self, places=places, settings=settings or {}, stages=stages)
+        run(plan, Request(master=master, once=once), spark=spark)
 
     def _decorator(self, kind: StageKind, settings: dict[str, Any]) -> Callable[[Function], Function]:
         where = _caller()

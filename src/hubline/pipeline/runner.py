@@ -73,9 +73,8 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run was asked for."""
+    """How a checked plan is to run."""
 
-    stages: tuple[str, ...] = ()
     master: str | None = None
     once: bool = False
     spark: Mapping[str, str] = field(default_factory=dict)

@@ -132,6 +132,7 @@ class _Loop:
         closing = self.loop.create_task(self._close_what_idles())
         self.loop.run_forever()
         closing.cancel()
+        self.loop.run_until_complete(asyncio.wait([closing]))
         for address in list(self._hubs):
             self.loop.run_until_complete(self._close(address))
         self.loop.close()
