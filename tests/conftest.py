@@ -38,10 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A Spark session with two cores, one for all tests: starting one takes longer than most of them."""
     import hubline.spark
+    from tests.spark import planted
 
     folder = tmp_path_factory.mktemp("spark")
     config = {
-        "spark.ui.enabled": False,
+        **planted.settings(folder),
         "spark.sql.shuffle.partitions": 2,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "scratch"),

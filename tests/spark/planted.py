@@ -1,8 +1,4 @@
-"""A Spark program with secrets planted wherever people put them; writes down all that Spark shows of it.
-
-Started by test_session.py as ``python -m tests.spark.planted FOLDER HUB``, in a process of its own: a Spark session is
-one for a process.
-"""
+"""Secrets planted in a Spark session wherever people put them, and all that Spark shows of it written down."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ import io
 import json
 import os
 import re
-import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +30,11 @@ URL = f"jdbc:postgresql://ann:{SECRETS['password of a URL']}@localhost/db"
 SIGNATURE = f"SharedAccessSignature sr=sb%3A%2F%2Fh&sig={SECRETS['signature']}&se=1999999999&skn=root"
 
 
-def main(folder: Path, hub: str) -> None:
-    config: dict[str, Any] = {
+def settings(folder: Path) -> dict[str, object]:
+    """What the session is started with: pages and a log to look at, and secrets in settings of all kinds."""
+    (folder / "log").mkdir()
+    return {
+        "spark.ui.enabled": True,
         "spark.ui.port": 0,
         "spark.eventLog.enabled": True,
         "spark.eventLog.dir": f"file://{folder}/log",
@@ -44,25 +43,46 @@ def main(folder: Path, hub: str) -> None:
         "spark.acme.code": SECRETS["user's own"],
         "spark.acme.database": URL,
         "spark.redaction.regex": "(?i)acme[.]code",
-        "spark.sql.shuffle.partitions": 2,
     }
-    (folder / "log").mkdir()
-    spark = hubline.spark.session("planted", master="local[2]", **config)
+
+
+def everything_shown(spark: SparkSession, folder: Path, hub: str) -> dict[str, str]:
+    """Runs batches, a stream and what fails, and gives all that is to be seen of them, by the place of it."""
     shown = {"master": str(spark.sparkContext.master), "ui": str(spark.sparkContext.uiWebUrl)}
     shown["settings"] = json.dumps({name: spark.conf.get(name) for name in OUR_SETTINGS})
     shown["again"] = str(hubline.spark.session() is spark)
     other: dict[str, Any] = {"spark.sql.shuffle.partitions": 7}
     shown["other settings"] = refusal(lambda: hubline.spark.session(**other))
-    show_batch(spark, hub, shown)
-    show_stream(spark, hub, folder, shown)
-    show_errors(spark, hub, shown)
-    show_pages(spark, shown)
+    printed = folder / "printed"
+    with printing_to(printed, spark):
+        before = executions(spark)
+        show_batch(spark, hub, shown)
+        show_stream(spark, hub, folder, shown)
+        show_errors(spark, hub, shown)
+        show_pages(spark, shown, executions(spark) - before)
+    shown["what was printed"] = printed.read_text()
     shown["command line"] = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/cmdline").read_text()  # type: ignore[union-attr]
-    shown["environment left as it was"] = str({"JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON"} & os.environ.keys())
-    spark.stop()
-    shown["event log"] = "".join(path.read_text() for path in (folder / "log").rglob("*") if path.is_file())
-    (folder / "shown.json").write_text(json.dumps(shown))
+    log = Path(str(spark.conf.get("spark.eventLog.dir")).removeprefix("file://"))
+    shown["event log"] = "".join(path.read_text() for path in log.rglob("*") if path.is_file())
+    return shown
 
+
+@contextlib.contextmanager
+def printing_to(path: Path, spark: SparkSession) -> Iterator[None]:
+    """Has a file take what Java and the Python processes below it print, warnings included."""
+    own = os.dup(STANDARD_ERROR)
+    with path.open("wb") as file:
+        os.dup2(file.fileno(), STANDARD_ERROR)
+        spark.sparkContext.setLogLevel("WARN")
+        try:
+            yield
+        finally:
+            spark.sparkContext.setLogLevel("ERROR")
+            os.dup2(own, STANDARD_ERROR)
+            os.close(own)
+
+
+STANDARD_ERROR = 2
 
 OUR_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
@@ -142,25 +162,28 @@ def refusal(call: object) -> str:
     return "no error"
 
 
-def show_pages(spark: SparkSession, shown: dict[str, str]) -> None:
-    base = str(spark.sparkContext.uiWebUrl)
-    application = f"/api/v1/applications/{spark.sparkContext.applicationId}"
+def show_pages(spark: SparkSession, shown: dict[str, str], own_executions: set[int]) -> None:
+    base, application = str(spark.sparkContext.uiWebUrl), address_of(spark)
     pages = ["/environment/", "/jobs/", "/stages/", "/SQL/", "/StreamingQuery/", "/executors/"]
     pages += [
         f"{application}/environment",
         f"{application}/sql?details=true&planDescription=true",
         f"{application}/jobs",
     ]
-    executions = json.loads(fetched(f"{base}{application}/sql"))
-    pages += [f"/SQL/execution/?id={execution['id']}" for execution in executions]
+    pages += [f"/SQL/execution/?id={number}" for number in own_executions]
     for page in pages:
         shown[f"page {page.replace(application, '')}"] = fetched(base + page)
+
+
+def executions(spark: SparkSession) -> set[int]:
+    listed = json.loads(fetched(f"{spark.sparkContext.uiWebUrl}{address_of(spark)}/sql?length=1000&details=false"))
+    return {execution["id"] for execution in listed}
+
+
+def address_of(spark: SparkSession) -> str:
+    return f"/api/v1/applications/{spark.sparkContext.applicationId}"
 
 
 def fetched(url: str) -> str:
     with urllib.request.urlopen(url) as answer:  # noqa: S310 - loopback
         return str(answer.read().decode())
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
 from hubline.spark import sessions
 from hubline.spark.redaction import HIDING, hiding, is_hidden
 from tests.endpoint.serving import KEY, serving
-from tests.spark.planted import SECRETS
+from tests.spark.planted import SECRETS, everything_shown
 
 SHOWN_TO_ALL = (
     "explain of literals",
@@ -31,22 +31,14 @@ SHOWN_TO_ALL = (
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What Spark shows of a program with secrets in it."""
-    folder = tmp_path_factory.mktemp("planted")
+def shown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What Spark shows of a session with secrets in it."""
     with serving(tmp_path_factory.mktemp("served"), "--hub", "telemetry:2") as server:
-        program = [sys.executable, "-m", "tests.spark.planted", str(folder), server.connection_string("telemetry")]
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
-        done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
-    found: dict[str, str] = json.loads((folder / "shown.json").read_text())
-    return {**found, "what was printed": done.stdout + done.stderr}
+        return everything_shown(spark, tmp_path_factory.mktemp("planted"), server.connection_string("telemetry"))
 
 
-# One program for all of these, in one worker of a parallel run.
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(400)
-class TestProgram:
+class TestSession:
     @pytest.mark.parametrize("secret", [KEY, *SECRETS.values()])
     def test_no_secret_is_shown_anywhere(self, shown: dict[str, str], secret: str) -> None:
         assert [place for place, found in shown.items() if secret in found] == []
@@ -84,9 +76,6 @@ class TestProgram:
     def test_a_running_session_is_given_back_or_its_settings_named(self, shown: dict[str, str]) -> None:
         assert shown["again"] == "True"
         assert "other settings for spark.sql.shuffle.partitions: stop it" in shown["other settings"]
-
-    def test_the_environment_stays_as_it_was(self, shown: dict[str, str]) -> None:
-        assert shown["environment left as it was"] == "set()"
 
     def test_nothing_is_said_of_closed_pipes(self, shown: dict[str, str]) -> None:
         assert "BrokenPipe" not in shown["what was printed"]
@@ -154,6 +143,18 @@ class TestRedaction:
         assert once["spark.sql.redaction.string.regex"].startswith("(?:acme-[0-9]+)|")
         assert hiding(once) == once
         assert re.search(once["spark.redaction.string.regex"], "ACME-1") is None
+
+
+def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
+    before = dict(os.environ)
+
+    with sessions._surroundings({"spark.master": "local[2]"}):
+        within = dict(os.environ)
+
+    assert within["JAVA_HOME"]
+    assert within["PYSPARK_PYTHON"] == "/opt/python"
+    assert dict(os.environ) == before
 
 
 class TestArguments:
