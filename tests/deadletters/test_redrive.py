@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from hubline.connect import open_store
 from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.redrive import Bodies, Outcome, Progress, Redrive
 from hubline.deadletters.republish import REDRIVEN_PROPERTY, Republisher
@@ -20,7 +21,7 @@ from hubline.deadletters.transaction import LetterTransaction
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.identity import ID_PROPERTY, event_ids, split_ids
-from hubline.model import DeadLetter, Event, GroupKey, LetterState, Position, Stage, outgoing
+from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, LetterState, Position, Stage, outgoing
 from hubline.sinks import SqlSink
 from hubline.sinks.postgres import PostgresSinkConnection
 from hubline.sinks.repeats import sift_ordered
@@ -200,6 +201,24 @@ def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: p
     redriven(filled)
     assert rows(filled) == list(range(8))
     assert letters_in(filled) == []
+
+
+@pytest.mark.parametrize("last_sequence", [3, None])
+def test_letters_whose_events_come_again_are_left_to_them(filled: str, last_sequence: int | None) -> None:
+    key = GROUP.partition("0")
+
+    async def set_back() -> None:
+        store = open_store(filled)
+        place = None if last_sequence is None else Checkpoint(key, f"offset-{last_sequence}", last_sequence)
+        await store.reset_checkpoint(key, place)
+        await store.close()
+
+    asyncio.run(set_back())
+    done = outcomes(redriven(filled))
+
+    redriven_count = 0 if last_sequence is None else last_sequence + 1
+    assert list(done.values()) == ["redriven"] * redriven_count + ["held"] * (8 - redriven_count)
+    assert rows(filled) == list(range(redriven_count))
 
 
 def test_choice_leaves_the_others(filled: str) -> None:
@@ -433,10 +452,12 @@ class TestRepublishing:
         keep(url, [letter(3, key="k", properties={ID_PROPERTY: own})])
         first, again = self.sent(tmp_path, url, times=2)
         marks = {"local:/data/first@1/7": (900, 0)}
-        taken = sift_ordered(batch_of([letter(1, properties=first.properties)]), marks)
-        assert len(taken.batch) == 1
-        repeated = sift_ordered(batch_of([letter(2, properties=again.properties)]), {**marks, **taken.marks})
-        assert len(repeated.batch) == 0
+        sent, repeated = (
+            batch_of([letter(1, properties=each.properties)]).arrow.column("properties") for each in (first, again)
+        )
+        taken = sift_ordered(sent, marks)
+        assert taken.is_fresh.tolist() == [True]
+        assert sift_ordered(repeated, {**marks, **taken.marks}).is_fresh.tolist() == [False]
 
     def test_redriven_and_failed_again_elsewhere_it_has_a_new_id_of_the_same_length(
         self, url: str, tmp_path: Path

@@ -558,6 +558,59 @@ class TestQuarantine:
         assert results.ids == [1]
 
 
+class TestSetBack:
+    """The checkpoint is set back, and events come again of which letters wait."""
+
+    async def read_again(self, scene: Scene, results: Results, *, failing: set[int], last: int, **options: Any) -> None:
+        processor, _ = processor_of(scene, results, **options)
+
+        @processor.on_event
+        def handle(event: Event) -> dict[str, object]:
+            if event.sequence_number in failing:
+                raise ValueError("bad")
+            return {"id": event.sequence_number}
+
+        async with processor:
+            await until(lambda: results.checkpoint == last)
+
+    def set_back(self, results: Results) -> None:
+        results.execute('UPDATE hubline_checkpoint SET "offset" = NULL, sequence_number = NULL, epoch = epoch + 1')
+
+    def states(self, results: Results) -> list[tuple[int, str, str]]:
+        return results.execute("SELECT sequence_number, stage, state FROM hubline_dead_letter ORDER BY sequence_number")
+
+    @virtual
+    async def test_letters_are_answered_by_events_that_succeed_and_replaced_by_those_that_fail(
+        self, results: Results
+    ) -> None:
+        scene = Scene()
+        scene.append(5)
+        results.sink = SqlSink(results.url, table="results", key="id")
+        await self.read_again(scene, results, failing={1, 3}, last=4)
+        self.set_back(results)
+        await self.read_again(scene, results, failing={3, 4}, last=4, owner_id="b")
+
+        assert results.ids == [0, 1, 2, 4]
+        assert self.states(results) == [
+            (1, "handler", "redriven"),
+            (3, "handler", "waiting"),
+            (4, "handler", "waiting"),
+        ]
+
+    @virtual
+    async def test_a_letter_of_a_later_event_holds_up_no_earlier_one_of_its_key(self, results: Results) -> None:
+        scene = Scene()
+        bodies(scene, "a", "b", "c", key="x")
+        results.sink = SqlSink(results.url, table="results", key="id")
+        await self.read_again(scene, results, failing={1}, last=2, quarantine_keys=True)
+        assert self.states(results) == [(1, "handler", "waiting"), (2, "quarantine", "waiting")]
+        self.set_back(results)
+        await self.read_again(scene, results, failing=set(), last=2, quarantine_keys=True, owner_id="b")
+
+        assert results.ids == [0, 1, 2]
+        assert [state for _, _, state in self.states(results)] == ["redriven", "redriven"]
+
+
 class TestOwners:
     @virtual
     async def test_an_owner_that_was_fenced_in_the_sink_writes_nothing(self, results: Results) -> None:

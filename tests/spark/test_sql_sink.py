@@ -109,15 +109,19 @@ def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_agai
 def test_only_what_the_database_does_not_have_is_written(
     spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    send(hub, bodies(10), partition="1")
+    """The checkpoint was set back behind two letters: one event succeeds now, and one fails again."""
+    send(hub, [*bodies(8), b"not json", bodies(10)[9]], partition="1")
     events = parse_json(read(spark, hub), FIELDS)
     run_once(events, sink, tmp_path / "one")
+    database.execute("UPDATE hubline_dead_letter SET sequence_number = 7")  # as if that one had failed
     assert checkpoints(database) == {"1": 9}
     assert database.execute('SELECT "offset" FROM hubline_checkpoint').fetchall() == [(hub.events()["1"][9].offset,)]
     database.execute("UPDATE hubline_checkpoint SET sequence_number = 6")
     database.execute("DELETE FROM readings WHERE sequenceNumber > 6")
     run_once(events, sink, tmp_path / "other")
-    assert devices(database) == sorted(f"d{number}" for number in range(10))
+    assert devices(database) == sorted(f"d{number}" for number in range(10) if number != 8)
+    letters = database.execute("SELECT sequence_number, state FROM hubline_dead_letter ORDER BY 1").fetchall()
+    assert letters == [(7, "redriven"), (8, "waiting")]
 
 
 def test_a_partition_whose_rows_were_all_left_out_moves_on_too(

@@ -127,7 +127,7 @@ class Redrive:
         transaction = LetterTransaction(self.sink, lot, removes=self.removes)
         try:
             taken = await in_thread(transaction.take)
-            ready, others = await self._sorted_out(lot.key, taken, transaction.behind, stuck_keys)
+            ready, others = await self._sorted_out(lot.key, taken, transaction, stuck_keys)
             transaction.leave(each.letter for each in others)
             if ready:
                 await self.work(ready, transaction)
@@ -143,7 +143,7 @@ class Redrive:
         return [outcomes[_number(letter)] for letter in taken]
 
     async def _sorted_out(
-        self, key: PartitionKey, taken: Sequence[DeadLetter], behind: frozenset[int], stuck_keys: set[str]
+        self, key: PartitionKey, taken: Sequence[DeadLetter], transaction: LetterTransaction, stuck_keys: set[str]
     ) -> tuple[list[DeadLetter], list[Redriven]]:
         """Those that can be redriven, with their bodies; and the others, which stay."""
         fetched = await self._fetched(key, [letter for letter in taken if not letter.is_body_kept])
@@ -153,7 +153,10 @@ class Redrive:
         for letter in taken:
             number, partition_key = _number(letter), letter.event.partition_key
             follows = letter.stage == Stage.QUARANTINE
-            if follows and (partition_key in stuck or number in behind):
+            if number in transaction.ahead:
+                why = "the checkpoint was set back before it: its event comes again, and answers the letter"
+                others.append(Redriven(letter, Outcome.HELD, why))
+            elif follows and (partition_key in stuck or number in transaction.behind):
                 why = f"an earlier letter of the key {partition_key!r} still waits"
                 others.append(Redriven(letter, Outcome.HELD, why))
             elif letter.is_body_kept:

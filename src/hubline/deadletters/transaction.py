@@ -16,7 +16,7 @@ with the same id.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hubline.deadletters.choice import LetterChoice
@@ -24,9 +24,11 @@ from hubline.deadletters.queries import POSTGRES, SQLITE, LetterQueries
 from hubline.deadletters.shelf import letter_of
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model import DeadLetter, PartitionKey, Stage
-from hubline.sinks.connection import SinkConnection
-from hubline.sinks.sql import SqlSink, Transaction, explained
+from hubline.sinks.connection import Held, SinkConnection
+from hubline.sinks.sql import SinkPartition, SqlSink, Transaction, explained
 from hubline.sinks.sqlite import SqliteSinkConnection
+from hubline.sinks.tracing import Units
+from hubline.stores.fencing import NOBODY
 from hubline.stores.sql.database import Row, Statement
 
 LETTERS_COUNT_MAX = 100
@@ -65,6 +67,8 @@ class LetterTransaction(Transaction):
         self._followers: dict[int, DeadLetter] = {}
         self.behind: frozenset[int] = frozenset()
         """Letters that an earlier one of their key, which was not chosen, still waits before."""
+        self.ahead: frozenset[int] = frozenset()
+        """Letters of events that come again, since the checkpoint was set back before them."""
 
     def take(self) -> list[DeadLetter]:
         """The letters, oldest first, locked until the end. Raises PartitionBusy if another redrive has them."""
@@ -90,6 +94,9 @@ class LetterTransaction(Transaction):
     def settled(self) -> list[DeadLetter]:
         """What succeeded, as far as is known before the commit."""
         return [letter for letter in self._taken or () if not self._is_kept(letter)]
+
+    def handled(self, partition: SinkPartition, sequences: Units) -> None:
+        """Nothing: the letters of these events are what this is about."""
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
         connection = self._begun()
@@ -152,6 +159,7 @@ class LetterTransaction(Transaction):
         self.behind = frozenset(
             letter.event.sequence_number for letter, row in zip(taken, rows, strict=True) if row[-1]
         )
+        self.ahead = frozenset(_ahead(connection.read_fence(lot.key), taken))
 
     def _is_kept(self, letter: DeadLetter) -> bool:
         sequence = letter.event.sequence_number
@@ -159,6 +167,15 @@ class LetterTransaction(Transaction):
 
     def _queries(self, connection: SinkConnection) -> LetterQueries:
         return LetterQueries(SQLITE if isinstance(connection, SqliteSinkConnection) else POSTGRES)
+
+
+def _ahead(held: Held, letters: Iterable[DeadLetter]) -> Iterator[int]:
+    epoch, checkpoint = held
+    if epoch == NOBODY:  # whose progress is not kept here
+        return
+    for letter in letters:
+        if checkpoint is None or letter.event.sequence_number > checkpoint.sequence_number:
+            yield letter.event.sequence_number
 
 
 def _run(connection: SinkConnection, statement: Statement) -> list[Row]:

@@ -160,7 +160,7 @@ class Delivery:
         if not self._manner.quarantines_keys:
             return set()
         if self._waiting_keys is None or self._waiting_keys:
-            self._waiting_keys = await self._handling.in_thread(self._manner.sink.waiting_keys, self._partition.key)
+            self._waiting_keys = await self._handling.in_thread(self._partition.waiting_keys)
         return set(self._waiting_keys)
 
     # 1. Handle
@@ -262,8 +262,9 @@ class Delivery:
             transaction.rollback()  # before others are asked: they may wait for what it holds
             anew = self._partition.sift(batch)
             return anew, _Round([anew.batch])
-        failed = np.isin(batch.arrow.column("sequenceNumber").to_numpy(), list(coming.letters))
-        tally = self.tally.after(failed, now)
+        sequences = batch.arrow.column("sequenceNumber").to_numpy()
+        tally = self.tally.after(np.isin(sequences, list(coming.letters)), now)
+        transaction.handled(self._partition, sequences)
         transaction.dead_letter([coming.letters[sequence] for sequence in sorted(coming.letters)])
         transaction.commit()
         self.tally = tally

@@ -202,10 +202,20 @@ class SinkConnection(ABC):
     def write_letters(self, rows: Sequence[LetterRow]) -> None:
         """Adds letters of events that have none."""
 
-    def waiting_keys(self, key: PartitionKey) -> set[str]:
-        """The partition keys that have a letter waiting."""
-        rows = self._connection.read(Statement(self.queries.waiting_keys, of_partition(key)))
+    def waiting_keys(self, key: PartitionKey, *, last_sequence: int) -> set[str]:
+        """The partition keys that have a letter waiting, of an event up to this one."""
+        params = {**of_partition(key), "last_sequence": last_sequence}
+        rows = self._connection.read(Statement(self.queries.waiting_keys, params))
         return {str(partition_key) for (partition_key,) in rows}
+
+    def waiting_letters(self, key: PartitionKey, *, first_sequence: int, last_sequence: int) -> list[int]:
+        params = {**of_partition(key), "first_sequence": first_sequence, "last_sequence": last_sequence}
+        rows: Any = self._connection.read(Statement(self.queries.waiting_letters, params))
+        return [sequence for (sequence,) in rows]
+
+    def settle_letter(self, key: PartitionKey, sequence: int) -> None:
+        params = {**of_partition(key), "sequence_number": sequence}
+        self._connection.read(Statement(self.queries.settle_letter, params))
 
     def last_letter(self, key: PartitionKey) -> int:
         """The newest event of the partition that has a letter, whatever became of it; -1 if there is none."""

@@ -231,11 +231,6 @@ class SqlSink:
             connection.rehearse(plan)
         return None
 
-    def waiting_keys(self, key: PartitionKey) -> set[str]:
-        """The partition keys of the partition that have a dead letter waiting."""
-        with self.connection() as connection:
-            return connection.waiting_keys(key)
-
     def transaction(self, moves: Iterable[Move]) -> Transaction:
         """One that moves several partitions at once, which this sink opened."""
         return Transaction(self, moves)
@@ -336,6 +331,10 @@ class SqlSink:
         """The columns of the table; none while it is still to be made."""
         return connection.columns_of(self._required_table())
 
+    def pause(self, seconds: float) -> None:
+        """Waits for the database to come back."""
+        time.sleep(seconds)
+
     def forget_plans(self) -> None:
         """The table may be another one by now."""
         self._plans = {}
@@ -382,6 +381,16 @@ class SinkPartition:
         self.marks: Marks = {}
         self.ids_forgotten_at = 0.0
         self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
+
+    def waiting_keys(self) -> set[str]:
+        """The partition keys that have a dead letter waiting, of events before this place.
+
+        Letters of later events are there when the checkpoint was set back: those events come again, in their turn.
+        """
+        if self.checkpoint is None:
+            return set()
+        with self.sink.connection() as connection:
+            return connection.waiting_keys(self.key, last_sequence=self.checkpoint.sequence_number)
 
     def sift(self, batch: EventBatch) -> Sifted:
         """The batch without the events that the sink has already; give what it returns to ``remember``."""
@@ -523,6 +532,21 @@ class Transaction:
                 table=str(self._sink.table),
             )
         self.refused += refused
+
+    def handled(self, partition: SinkPartition, sequences: Units) -> None:
+        """Tells which events this is about, in order; those that fail are given to :meth:`dead_letter` after it.
+
+        After the checkpoint was set back, events may come again of which letters wait: these are answered now, and no
+        redrive must run them once more.
+        """
+        if not len(sequences):
+            return
+        connection, first, last = self._begun(), int(sequences[0]), int(sequences[-1])
+        with explained(connection, None):
+            if first <= self._last_letter(connection, partition.key):
+                waiting = connection.waiting_letters(partition.key, first_sequence=first, last_sequence=last)
+                for sequence in np.intersect1d(waiting, sequences).tolist():
+                    connection.settle_letter(partition.key, int(sequence))
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
         """Keeps events that failed. One that failed before, when its checkpoint was set back, has one letter: this."""
@@ -707,7 +731,7 @@ class Transaction:
                 with self._sink.connection() as connection:
                     stored = connection.take_fence(partition.key, partition.epoch)
             except StoreUnavailable:
-                time.sleep(SETTLE_SECONDS * 2**attempt)
+                self._sink.pause(SETTLE_SECONDS * 2**attempt)
                 continue
             if _sequence(stored) == move.checkpoint.sequence_number:
                 return

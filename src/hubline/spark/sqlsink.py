@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -52,6 +52,8 @@ _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
 _PROPERTIES: Final = "properties"
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NONE: Final[Units] = np.empty(0, np.int64)
 
 T = TypeVar("T")
 R = TypeVar("R", pa.Table, pa.RecordBatch)
@@ -214,6 +216,7 @@ class _Commits:
             checkpoint = Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1)
             with opened.transaction(checkpoint) as transaction:
                 if not batches:
+                    transaction.handled(opened, self._handled(opened))
                     return Written()
                 return self._write(transaction, {partition: opened}, self._missing(opened, batches))
 
@@ -253,8 +256,7 @@ class _Commits:
 
     def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> pa.Table:
         """The rows that the database does not have: neither by its checkpoint, nor as the source knows."""
-        rows, done = pa.Table.from_batches(batches), _last_sequence(opened)
-        first = max(self.entries[opened.key.partition].new_start, -1 if done is None else done + 1)
+        rows, first = pa.Table.from_batches(batches), self._first(opened)
         if first <= self.entries[opened.key.partition].start:
             return rows
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
@@ -274,11 +276,23 @@ class _Commits:
         if units is not None:
             letters += _refused_letters(self.group, good, units, transaction.refused)
             rows_count -= int(np.isin(units, [each.unit for each in transaction.refused]).sum())
+        for each in opened.values():
+            transaction.handled(each, self._handled(each, fresh.repeats.get(each.key.partition, _NONE)))
         transaction.dead_letter(letters)
         for partition, sifting in fresh.siftings:
             if not transaction.remember(partition, sifting):
                 raise _Overtaken
-        return Written(rows_count, len(letters), fresh.repeats_count)
+        return Written(rows_count, len(letters), sum(map(len, fresh.repeats.values())))
+
+    def _handled(self, opened: SinkPartition, repeats: Units = _NONE) -> Units:
+        """The events that this is about: all of the range that the database did not have, also without a row."""
+        sequences = np.arange(self._first(opened), self.entries[opened.key.partition].end)
+        return np.setdiff1d(sequences, repeats, assume_unique=True)
+
+    def _first(self, opened: SinkPartition) -> int:
+        """The first event of the range that the database does not have, and the source did not hand over before."""
+        done = _last_sequence(opened)
+        return max(self.entries[opened.key.partition].new_start, -1 if done is None else done + 1)
 
     def _is_done(self, opened: SinkPartition) -> bool:
         done = _last_sequence(opened)
@@ -309,24 +323,25 @@ class _Fresh:
 
     rows: pa.Table
     siftings: tuple[tuple[SinkPartition, Sifting], ...] = ()
+    repeats: Mapping[str, Units] = field(default_factory=dict)
+    """The events of each partition that were left out."""
 
     @classmethod
     def of(cls, opened: Mapping[str, SinkPartition], rows: pa.Table) -> _Fresh:
-        kept, siftings = [rows.slice(0, 0)], []
+        kept, siftings, repeats = [rows.slice(0, 0)], [], {}
         for partition, part in _by_partition(rows):
             if partition not in opened:
                 raise SinkError(f"a row is of partition {partition!r}, which the batch does not read: keep the column")
             # Once for each event, however many rows the query made of it.
-            _, firsts, events = np.unique(part.column(_SEQUENCE).to_numpy(), return_index=True, return_inverse=True)
+            sequences, firsts, events = np.unique(
+                part.column(_SEQUENCE).to_numpy(), return_index=True, return_inverse=True
+            )
             properties = part.column(_PROPERTIES).take(pa.array(firsts)).combine_chunks()
             sifting = opened[partition].sift_events(properties)
             kept.append(part.filter(pa.array(sifting.is_fresh[events])))
             siftings.append((opened[partition], sifting))
-        return cls(pa.concat_tables(kept), tuple(siftings))
-
-    @property
-    def repeats_count(self) -> int:
-        return sum(int(np.count_nonzero(~sifting.is_fresh)) for _, sifting in self.siftings)
+            repeats[partition] = sequences[~sifting.is_fresh]
+        return cls(pa.concat_tables(kept), tuple(siftings), repeats)
 
 
 def _last_sequence(opened: SinkPartition) -> int | None:

@@ -150,7 +150,17 @@ class Queries:
 
     waiting_keys: str = """
         SELECT DISTINCT partition_key FROM hubline_dead_letter
-        WHERE {key} AND state = 'waiting' AND partition_key IS NOT NULL
+        WHERE {key} AND state = 'waiting' AND partition_key IS NOT NULL AND sequence_number <= :last_sequence
+    """
+
+    waiting_letters: str = """
+        SELECT sequence_number FROM hubline_dead_letter
+        WHERE {key} AND state = 'waiting' AND sequence_number BETWEEN :first_sequence AND :last_sequence
+    """
+
+    settle_letter: str = """
+        UPDATE hubline_dead_letter SET state = 'redriven'
+        WHERE {key} AND sequence_number = :sequence_number AND state = 'waiting'
     """
 
     take_ownership: str = """
