@@ -79,6 +79,7 @@ class TestClaims:
             await store.update_checkpoint(Checkpoint(KEY, "7", 7), epoch=1)
             (given_up,) = await store.claim_ownership([replace(held, owner_id="")])
 
+            assert (await listed_ownership(store)).age_seconds < store.lease_seconds
             (taken,) = await store.claim_ownership([replace(given_up, owner_id="b", epoch=2)])
 
             assert taken.owner_id == "b"

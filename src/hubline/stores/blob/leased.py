@@ -259,6 +259,8 @@ class LeasedBlobStore:
         wrote last, within the lease; of one that does not run it is longer than a lease."""
         heard_at = max(blob.modified_at, heartbeat.modified_at if heartbeat else 0.0)
         age = age_seconds(heard_at, now)
+        if not blob.metadata.get(OWNER):
+            return age  # nobody's, and nobody's lease
         if blob.is_leased:
             return min(age, self._lease_seconds - RESOLUTION_SECONDS)
         return max(age, self._lease_seconds + RESOLUTION_SECONDS)
