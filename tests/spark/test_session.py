@@ -24,6 +24,7 @@ SHOWN_TO_ALL = (
     "checkpoint",
     "error of an address",
     "error of an outage",
+    "error of a signed address",
     "error of a misplaced secret",
     "command line",
     "event log",
@@ -54,6 +55,7 @@ class TestSession:
         assert "EntityPth" not in shown["error of an address"]
         assert "hubline.errors.ConfigError" in shown["error of an address"]
         assert "HubUnavailable" in shown["error of an outage"]
+        assert "HubUnavailable" in shown["error of a signed address"]
 
     def test_the_settings_that_matter_are_made(self, shown: dict[str, str]) -> None:
         settings = json.loads(shown["settings"])
