@@ -1,6 +1,9 @@
 """A Spark application that copies a hub into SQLite, each event once: to be started, joined and killed by tests.
 
-python -m tests.spark.driver HUB CHECKPOINT_FOLDER DATABASE NAME [OPTION=VALUE ...]
+python -m tests.spark.driver HUB FOLDER NAME [OPTION=VALUE ...]
+
+It writes to FOLDER/shared.db, with the options given. With ``alone=true`` a second query, without any of them, writes to
+FOLDER/alone.db: a Spark application is slow to start, and one query dies as another does.
 
 Its sink is the simplest that can do it: a transaction skips what it has, refuses to leave a gap, inserts and advances.
 """
@@ -12,7 +15,7 @@ import sys
 import threading
 from itertools import groupby
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import hubline.spark
@@ -57,19 +60,22 @@ class Sink:
         database.execute("INSERT OR REPLACE INTO progress VALUES (?, ?)", (partition, max(following, last + 1)))
 
 
-def main(hub: str, folder: str, database: str, name: str, *options: str) -> None:
+def main(hub: str, folder: str, name: str, *options: str) -> None:
     spark = hubline.spark.session(name, master="local[2]", **{"spark.ui.enabled": False, "spark.log.level": "ERROR"})
     given = dict(option.split("=", 1) for option in options)
-    frame = spark.readStream.format("eventhubs").options(hub=hub, start="earliest", **given).load()
-    query = (
-        frame.writeStream.foreachBatch(Sink(database, name).write)
-        .option("checkpointLocation", folder)
-        .trigger(processingTime="200 milliseconds")
-        .start()
-    )
-    threading.Thread(target=stop_at_end_of_input, args=[query], daemon=True).start()
-    query.awaitTermination()
+    is_beside_one_alone = given.pop("alone", "") == "true"
+    shared = started(spark, Sink(f"{folder}/shared.db", name), f"{folder}/{name}", hub=hub, **given)
+    if is_beside_one_alone:
+        started(spark, Sink(f"{folder}/alone.db", name), f"{folder}/{name}-alone", hub=hub)
+    threading.Thread(target=stop_at_end_of_input, args=[shared], daemon=True).start()
+    spark.streams.awaitAnyTermination()
     spark.stop()
+
+
+def started(spark: SparkSession, sink: Sink, checkpoint: str, **options: str) -> StreamingQuery:
+    frame = spark.readStream.format("eventhubs").options(start="earliest", max_events="1000", **options).load()
+    writing = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint)
+    return writing.trigger(processingTime="200 milliseconds").start()
 
 
 def stop_at_end_of_input(query: StreamingQuery) -> None:
