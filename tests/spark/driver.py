@@ -2,8 +2,8 @@
 
 python -m tests.spark.driver HUB FOLDER NAME [OPTION=VALUE ...]
 
-It writes to FOLDER/shared.db, with the options given. With ``alone=true`` a second query, without any of them, writes to
-FOLDER/alone.db: a Spark application is slow to start, and one query dies as another does.
+It writes to FOLDER/shared.db, with the options given. With ``alone=true`` a second query, without any of them, writes
+to FOLDER/alone.db: a Spark application is slow to start, and one query dies as another does.
 
 Its sink is the simplest that can do it: a transaction skips what it has, refuses to leave a gap, inserts and advances.
 """

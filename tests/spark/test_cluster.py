@@ -27,10 +27,11 @@ PROGRAM = """
 import json, os, sys
 import hubline.spark
 
-master, source, target, folder = sys.argv[1:]
+master, source, target, written, folder = sys.argv[1:]
 spark = hubline.spark.session("cluster", master=master, **{
     "spark.ui.enabled": False, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
     "spark.log.level": "ERROR", "spark.cores.max": 2, "spark.executor.cores": 1, "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": os.environ["SPARK_DAEMON_JAVA_OPTS"],
 })
 frame = spark.readStream.format("eventhubs").options(hub=source, start="earliest", max_events="600").load()
 query = (
@@ -40,6 +41,8 @@ query = (
 query.awaitTermination()
 # Where tasks ran: each executor has a folder of its own.
 batch = spark.read.format("eventhubs").option("hub", source).load()
+copied = batch.selectExpr("body", "partition as partitionId", "properties").write.format("eventhubs")
+copied.option("hub", written).mode("append").save()
 executors = set(batch.rdd.map(lambda _row: os.getcwd()).collect())
 print(json.dumps({"batches": len(query.recentProgress), "executors": len(executors)}))
 spark.stop()
@@ -106,10 +109,11 @@ async def fill(root: Path, count: int) -> None:
 def test_a_cluster_copies_a_hub_event_by_event(master: str, tmp_path: Path) -> None:
     asyncio.run(fill(tmp_path, 2_000))
     source = TestHub(f"local:{tmp_path}/source", tmp_path, "source")
-    target = TestHub.local(tmp_path, "target")
+    streamed, written = TestHub.local(tmp_path, "streamed"), TestHub.local(tmp_path, "written")
+    addresses = [source.address, streamed.address, written.address]
 
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM, master, source.address, target.address, str(tmp_path / "checkpoint")],
+        [sys.executable, "-c", PROGRAM, master, *addresses, str(tmp_path / "checkpoint")],
         cwd=ROOT,
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
@@ -122,7 +126,8 @@ def test_a_cluster_copies_a_hub_event_by_event(master: str, tmp_path: Path) -> N
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["executors"] == 2
     assert said["batches"] >= 4
-    for partition, events in source.events().items():
-        copied = target.events()[partition]
-        assert [event.body for event in copied] == [event.body for event in events]
-        assert [event.properties["n"] for event in copied] == [event.properties["n"] for event in events]
+    for target in (streamed, written):
+        for partition, events in source.events().items():
+            copied = target.events()[partition]
+            assert [event.body for event in copied] == [event.body for event in events]
+            assert [event.properties["n"] for event in copied] == [event.properties["n"] for event in events]
