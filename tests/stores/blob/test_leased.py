@@ -237,6 +237,14 @@ class TestCheckpoints:
 
         play(container, scenario)
 
+    def test_a_checkpoint_without_an_offset_is_kept_as_it_is(self, container: str) -> None:
+        async def scenario(store: LeasedBlobStore) -> None:
+            await store.reset_checkpoint(KEY, Checkpoint(KEY, "", 7))
+            assert await store.fence(KEY, 3) == Checkpoint(KEY, "", 7)
+            assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "", 7)]
+
+        play(container, scenario)
+
     def test_one_damaged_blob_stops_its_partition_only(self, container: str) -> None:
         async def scenario(store: LeasedBlobStore) -> None:
             await write(store.container, lease_blob(KEY), {"ownerid": "", "hublineepoch": "1", "sequencenumber": "x"})

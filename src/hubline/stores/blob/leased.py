@@ -40,7 +40,6 @@ from hubline.stores.blob.records import (
     OWNER,
     SEQUENCE,
     Damage,
-    checkpoint_metadata,
     damaged_checkpoint,
     damaged_ownership,
     is_ahead,
@@ -108,8 +107,7 @@ class _Record:
 
     @property
     def metadata(self) -> dict[str, str]:
-        position = {} if self.checkpoint is None else checkpoint_metadata(self.checkpoint, self.epoch)
-        return {**position, **_owner_metadata(self.owner_id, self.epoch, self.lease_id)}
+        return {**_position(self.checkpoint), **_owner_metadata(self.owner_id, self.epoch, self.lease_id)}
 
 
 class LeasedBlobStore:
@@ -420,6 +418,14 @@ def _epoch_of_damaged(blob: Blob) -> int:
         return ownership_epoch(blob)
     except Damage:
         return int(blob.modified_at)
+
+
+def _position(checkpoint: Checkpoint | None) -> dict[str, str]:
+    """Also without an offset: no SDK reads it here, and one without is resumed by its number."""
+    if checkpoint is None:
+        return {}
+    number = {SEQUENCE: str(checkpoint.sequence_number)}
+    return {OFFSET: checkpoint.offset, **number} if checkpoint.offset else number
 
 
 def _owner_metadata(owner_id: str, epoch: int, lease_id: str) -> dict[str, str]:

@@ -615,7 +615,7 @@ class RaceContract(StoreFactory):
 
     @race
     async def test_overlapping_calls_in_any_order_all_get_through(self, stores: list[CheckpointStore]) -> None:
-        keys = [GROUP.partition(str(number)) for number in range(48)]
+        keys = [GROUP.partition(str(number)) for number in range(min(48, self.partition_count))]
         await stores[0].claim_ownership([Ownership(key, "nobody", epoch=0) for key in keys])
         order = random.Random(7)
 
