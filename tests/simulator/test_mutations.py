@@ -6,8 +6,10 @@ A mutation replaces one small piece of production code by one with a plausible m
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +22,11 @@ from hubline.processor.options import ReleaseReason
 from hubline.processor.prefetch import Prefetch
 from hubline.processor.pump import PartitionPump
 from hubline.processor.runtime import Runtime
+from hubline.sinks import Move, Transaction
+from hubline.sinks.connection import Ending
+from hubline.sinks.sqlite import SqliteSinkConnection
 from hubline.stores.memory import MemoryStore
+from hubline.stores.sql.sqlite import QUERIES
 from hubline.testing.simulator import simulate
 
 SEEDS_MAX = 150
@@ -239,3 +245,47 @@ def test_the_simulator_sees(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             assert report.violations[0].split(":")[0] in laws
             return
     pytest.fail(f"{SEEDS_MAX} seeds did not notice that {name.replace('_', ' ')}")
+
+
+SINK_MUTATIONS: dict[str, Patch] = {}
+
+
+def sink_mutation(patch: Patch) -> Patch:
+    """Registers one that must break the law that every event is in the sink exactly once."""
+    SINK_MUTATIONS[patch.__name__] = patch
+    return patch
+
+
+@sink_mutation
+def nobody_looks_at_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    unfenced = re.sub(r"AND epoch = .*", "", QUERIES.update_checkpoint.partition("RETURNING")[0]) + "RETURNING epoch"
+    monkeypatch.setattr(SqliteSinkConnection, "queries", replace(QUERIES, update_checkpoint=unfenced))
+    monkeypatch.setattr(Move, "check", lambda *_: None)
+
+
+@sink_mutation
+def the_letters_of_refused_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Transaction, "dead_letter", lambda *_: None)
+
+
+@sink_mutation
+def rows_are_committed_before_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = SqliteSinkConnection.commit
+
+    def commit(self: SqliteSinkConnection, ending: Ending) -> None:
+        self._statement("COMMIT")
+        self.begin([checkpoint.key for checkpoint, _ in ending.checkpoints])
+        original(self, ending)
+
+    monkeypatch.setattr(SqliteSinkConnection, "commit", commit)
+
+
+@pytest.mark.parametrize("name", SINK_MUTATIONS)
+def test_the_simulator_sees_the_sink_mutation(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    SINK_MUTATIONS[name](monkeypatch)
+
+    for seed in range(SEEDS_MAX):
+        if violations := simulate(seed, into_sink=True).violations:
+            assert any(violation.startswith("exactly once") for violation in violations), violations
+            return
+    raise AssertionError(f"{SEEDS_MAX} seeds did not see it")

@@ -14,6 +14,9 @@ from hubline.testing.simulator import Scenario, simulate
 SEEDS_COUNT = 300
 """Enough to meet every kind of fault many times, and to stay under a minute and a half. `make simulate` runs more."""
 
+SINK_SEEDS_COUNT = 75
+"""With a database in each, which takes twice as long."""
+
 CHUNK = 25
 
 
@@ -22,6 +25,13 @@ def test_no_seed_breaks_a_law(first: int) -> None:
     for seed in range(first, first + CHUNK):
         report = simulate(seed)
         assert report.violations == [], f"seed {seed}: python -m hubline.testing.simulate --seed {seed} --trace"
+
+
+@pytest.mark.parametrize("first", range(0, SINK_SEEDS_COUNT, CHUNK))
+def test_no_seed_writes_an_event_twice_or_never(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        report = simulate(seed, into_sink=True)
+        assert report.violations == [], f"seed {seed}: python -m hubline.testing.simulate --sink --seed {seed} --trace"
 
 
 def test_the_seeds_inject_every_kind_of_fault() -> None:

@@ -716,6 +716,8 @@ class PartitionPump:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait([running])
+            if not running.cancelled():
+                running.exception()  # looked at: whoever ended this does not want to know any more
             raise
         finally:
             if overdue is not None:

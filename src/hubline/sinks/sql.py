@@ -641,6 +641,15 @@ class Transaction:
             raise
         return connection
 
+    def _begin_anew(self, connection: SinkConnection) -> None:
+        """With the same connection, where nothing is in the transaction that has to stay."""
+        try:
+            connection.rollback()
+            self._lock(connection)
+        except BaseException:
+            self.rollback()
+            raise
+
     def _lock(self, connection: SinkConnection) -> None:
         for move, held in zip(self._moves, connection.begin([move.partition.key for move in self._moves]), strict=True):
             move.check(*held)
@@ -686,8 +695,7 @@ class Transaction:
                 refused = []
         except Refusal as refusal:
             if is_first:
-                connection.rollback()
-                self._lock(connection)
+                self._begin_anew(connection)
                 plan = self._sink.plan(connection, rows.schema)  # a table that was made is to be made again
             refused = connection.write_except(plan, rows, units, refusal)
         self._written.append(plan)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import heapq
 import itertools
 import random
@@ -102,6 +103,8 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.is_dead = False
         self.paused_until = 0.0
         self._steps_to_live: int | None = None
+        self.call_latency: Callable[[], float] | None = None
+        """How long what a plain function asks for is on its way, there and back; None runs it in place."""
         self._rate = rate
         self._clock_start = clock_start
         # Kept, so that no coroutine of a killed process is closed, and its ``finally`` run, by the garbage collector.
@@ -197,18 +200,30 @@ class SimProcess(asyncio.AbstractEventLoop):
         func: Callable[..., T],
         *args: Any,
     ) -> asyncio.Future[T]:
-        """Runs plain functions in place: the virtual world has no threads."""
-        future = self.create_future()
+        """Runs plain functions in place: the virtual world has no threads.
+
+        With a latency, they take effect in the world and not in the process, which may be paused or killed meanwhile.
+        """
+        future, latency = self.create_future(), self.call_latency
 
         def run() -> None:
             try:
                 result = func(*args)
             except Exception as error:  # noqa: BLE001 - handed to whoever awaits
-                future.set_exception(error)
+                answer(functools.partial(future.set_exception, error))
             else:
-                future.set_result(result)
+                answer(functools.partial(future.set_result, result))
 
-        self.call_soon(run)
+        def answer(outcome: Callable[[], None]) -> None:
+            if latency is None:
+                outcome()
+            else:
+                self.world.call_later(latency(), lambda: None if future.done() else outcome())
+
+        if latency is None:
+            self.call_soon(run)
+        else:
+            self.world.call_later(latency(), lambda: None if self.world.is_over else run())
         return future
 
     def get_debug(self) -> bool:

@@ -30,12 +30,12 @@ def _simulate(options: argparse.Namespace) -> int:
     reports: list[Report] = []
     started_at = said_at = time.monotonic()
     for seed in seeds:
-        report = simulate(seed)
+        report = simulate(seed, into_sink=options.sink)
         reports.append(report)
         if options.trace:
-            sys.stdout.write("\n".join([str(Scenario.draw(seed)), *report.trace, ""]))
+            sys.stdout.write("\n".join([str(Scenario.draw(seed, into_sink=options.sink)), *report.trace, ""]))
         if report.violations:
-            _print_failure(report)
+            _print_failure(report, into_sink=options.sink)
             return 1
         if time.monotonic() - said_at > PROGRESS_SECONDS:
             said_at = time.monotonic()
@@ -53,14 +53,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seeds", type=int, default=1000, help="how many seeds (1000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="this one seed alone")
+    parser.add_argument("--sink", action="store_true", help="write into a SQL sink, exactly once")
     parser.add_argument("--trace", action="store_true", help="print everything that happened")
     return parser
 
 
-def _print_failure(report: Report) -> None:
+def _print_failure(report: Report, *, into_sink: bool) -> None:
     lines = [f"seed {report.seed} FAILED", *(f"  {violation}" for violation in report.violations)]
     lines += ["the last things that happened:", *(f"  {line}" for line in report.trace[-25:])]
-    lines.append(f"run it again alone: python -m hubline.testing.simulate --seed {report.seed} --trace")
+    flags = " --sink" if into_sink else ""
+    lines.append(f"run it again alone: python -m hubline.testing.simulate --seed {report.seed} --trace{flags}")
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -3,6 +3,9 @@
 ``simulate(seed)`` draws a scenario (partitions, members, options, a schedule of faults), runs it, lets the weather
 clear, and then asks for liveness: every partition owned by a living member, shares even, every event handled and
 checkpointed. The laws in :mod:`hubline.testing.ledger` hold at every step. The same seed gives the same run.
+
+With ``into_sink``, the same processors write into a database (:mod:`hubline.testing.sink`), where every event has to be
+at the end: in the table or among the dead letters, once, and in order.
 """
 
 from __future__ import annotations
@@ -12,6 +15,8 @@ import hashlib
 import random
 from collections import Counter
 from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
 
 from hubline.balance import Balanced, Fixed, Greedy, Strategy
 from hubline.errors import HublineError
@@ -29,11 +34,15 @@ from hubline.testing.faults import RemoteHub, RemoteStore, Weather
 from hubline.testing.hub import MemoryHub
 from hubline.testing.ledger import Ledger, LedgerStore, Session
 from hubline.testing.loop import SimProcess, World, run_now
+from hubline.testing.sink import BAD, RemoteSink, SimulatedDatabase, rows_of
 
 GROUP = "simulated"
 
 CLOCK_ERROR = 0.001
 """How wrong the rate of a process's clock may be: a part in a thousand, ten times what a bad quartz has."""
+
+BAD_SHARE = 0.05
+"""How many events the table of a sink refuses."""
 
 FAULTY_SECONDS = 120.0
 """How long faults are injected: several leases, so that they meet each other's consequences."""
@@ -54,9 +63,19 @@ class Scenario:
     events_per_second: float
     weather: Weather
     faults: tuple[tuple[float, str], ...]
+    into_sink: bool = False
 
     @classmethod
-    def draw(cls, seed: int) -> Scenario:
+    def draw(cls, seed: int, *, into_sink: bool = False) -> Scenario:
+        drawn = cls._drawn(seed)
+        if not into_sink:
+            return drawn
+        # What fails is found by the database. However much it is, no partition is to stop for it.
+        options = replace(drawn.options, dead_letters_in_row_max=10**9, dead_letter_ratio_max=1.0)
+        return replace(drawn, into_sink=True, handler_failure=0.0, options=options)
+
+    @classmethod
+    def _drawn(cls, seed: int) -> Scenario:
         rng = random.Random(f"scenario {seed}")
         is_calm = rng.random() < 0.2
         partitions_count = rng.randint(1, 10)
@@ -93,9 +112,9 @@ class Report:
         return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()
 
 
-def simulate(seed: int) -> Report:
+def simulate(seed: int, *, into_sink: bool = False) -> Report:
     """Runs one seed to its end."""
-    return Simulation(Scenario.draw(seed)).run()
+    return Simulation(Scenario.draw(seed, into_sink=into_sink)).run()
 
 
 @dataclass(slots=True)
@@ -123,6 +142,7 @@ class Simulation:
         )
         self.store = LedgerStore(self.world, self.ledger)
         self.hub = MemoryHub(scenario.partitions_count, now=lambda: self.world.now)
+        self.database = SimulatedDatabase() if scenario.into_sink else None
         self.hosts: list[_Host] = []
         self.events_count = 0
         self._is_producing = True
@@ -143,8 +163,11 @@ class Simulation:
         self.world.look_for_failed_tasks()
         if not self.world.failures:
             self._check_liveness()
+            self._check_sink()
         report = self._report()
         self.world.end()
+        if self.database is not None:
+            self.database.close()
         return report
 
     def _report(self) -> Report:
@@ -180,12 +203,19 @@ class Simulation:
             strategy=self.scenario.strategy,
             owner_id=name,
             options=self.scenario.options,
+            sink=self._sink(process),
             rng=rng,
         )
         self._register_handlers(processor, process, rng)
         self.hosts.append(_Host(process, processor))
         self.ledger.note(f"{process.name} starts")
         process.spawn(self._start(process, processor))
+
+    def _sink(self, process: SimProcess) -> RemoteSink | None:
+        if self.database is None:
+            return None
+        process.call_latency = lambda: self.weather.latency(self.world)
+        return RemoteSink(process, self.database, self.weather)
 
     async def _start(self, process: SimProcess, processor: Processor) -> None:
         try:
@@ -206,7 +236,7 @@ class Simulation:
             )
 
         @processor.on_batch
-        async def handle(batch: EventBatch, partition: PartitionContext) -> None:
+        async def handle(batch: EventBatch, partition: PartitionContext) -> pa.Table | None:
             session = sessions[partition.partition]
             self.ledger.handling(session, batch)
             await asyncio.sleep(0 if self._is_recovering else rng.uniform(0, self.scenario.handler_seconds_max))
@@ -214,6 +244,7 @@ class Simulation:
                 self.weather.count("handler_failure")
                 raise RuntimeError("injected")
             self.ledger.handled(session, batch)
+            return rows_of(batch) if self.scenario.into_sink else None
 
         @processor.on_released
         async def released(partition: PartitionContext, reason: ReleaseReason) -> None:
@@ -276,9 +307,14 @@ class Simulation:
             return
         ids = self._partition_ids()
         count = self.world.rng.randint(1, 8)
-        self.hub.append(self.world.rng.choice(ids), [b"x"] * count)
+        self.hub.append(self.world.rng.choice(ids), self._bodies(count))
         self.events_count += count
         self.world.call_later(self.world.rng.expovariate(self.scenario.events_per_second / 4.5), self._produce)
+
+    def _bodies(self, count: int) -> list[bytes]:
+        if not self.scenario.into_sink:
+            return [b"x"] * count
+        return [BAD if self.world.rng.random() < BAD_SHARE else b"x" for _ in range(count)]
 
     def _partition_ids(self) -> tuple[str, ...]:
         return run_now(self.hub.describe()).partition_ids
@@ -328,7 +364,9 @@ class Simulation:
         for partition in owned:
             book = self.ledger.partition(partition)
             last = run_now(self.hub.describe_partition(partition)).last_sequence
-            if book.handled_to != last or book.checkpoint_sequence != last:
+            # With a sink, its own checkpoint counts: an operator's hand on the store's changes nothing there.
+            checkpoint = last if self.scenario.into_sink else book.checkpoint_sequence
+            if book.handled_to != last or checkpoint != last:
                 self.ledger.object(
                     "liveness",
                     f"partition {partition} ends at {last}, was handled to {book.handled_to} "
@@ -336,6 +374,21 @@ class Simulation:
                 )
             if self.scenario.is_calm and book.repeats_count:
                 self.ledger.object("no repeats", f"partition {partition}: {book.repeats_count} events, without a fault")
+
+    def _check_sink(self) -> None:
+        if self.database is None:
+            return
+        for partition in self._partition_ids():
+            last = run_now(self.hub.describe_partition(partition)).last_sequence
+            if self.ledger.partition(partition).handled_to != last:
+                continue  # nobody owns it, which liveness is about
+            written, failed = self.database.rows(partition), self.database.letters(partition)
+            if sorted(written + failed) != list(range(last + 1)):
+                counts = Counter(written + failed)
+                wrong = [sequence for sequence in range(last + 1) if counts[sequence] != 1]
+                self.ledger.object("exactly once", f"partition {partition}: not so for events {wrong[:10]}")
+            if written != sorted(written):
+                self.ledger.object("order in the sink", f"partition {partition}: rows stand in another order")
 
 
 def _draw_strategy(rng: random.Random, partitions_count: int, members_count: int) -> Strategy:
