@@ -14,7 +14,7 @@ from hubline.testing.simulator import Scenario, simulate
 SEEDS_COUNT = 300
 """Enough to meet every kind of fault many times, and to stay under a minute and a half. `make simulate` runs more."""
 
-SINK_SEEDS_COUNT = 75
+SINK_SEEDS_COUNT = 50
 """With a database in each, which takes twice as long."""
 
 CHUNK = 25
