@@ -155,6 +155,13 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
     )
 
 
+def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> None:
+    looked_up = 'import os\npassword = os.environ.get("P")\nURL = f"postgresql://me:{password}@host/db"\n'
+    file = write(folder, "telemetry", CODE, PLACES)
+    file.write_text(looked_up + file.read_text())
+    assert len(checked_file(file).plan.stages) == 2
+
+
 def test_stages_in_a_circle_are_named(folder: Path) -> None:
     code = CODE.replace('to="readings"', 'to="raw"')
     assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(
@@ -167,6 +174,14 @@ def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(fold
     places = PLACES + '[places.spare]\nformat = "noop"\n'
     text = told(problems(write(folder, "telemetry", code, places)))
     assert "the stages ingest and store write the same checkpoint: group ingest" in text
+
+
+def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Path) -> None:
+    code = CODE.replace('source="clean", to="readings"', 'source="raw", to="clean"')
+    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
+    code = code.replace('batch_wait="5s"', "identity=False")
+    assert len(checked(folder, code).plan.stages) == 2
 
 
 @pytest.mark.parametrize(

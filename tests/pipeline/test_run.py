@@ -36,6 +36,11 @@ CODE = """
         parsed = hubline.spark.parse_json(events, "id long, celsius double")
         return parsed.join(F.broadcast(names), "id", "left")
 
+    @pipeline.stage(source="raw", to="recent", group="recent", ownership=hubline.Fixed(2), lookback="1h")
+    def recent(events):
+        seen = F.when(F.col("replayed"), F.lit("replayed")).otherwise(F.lit("new"))
+        return events.withColumn("properties", F.create_map(F.lit("seen"), seen))
+
     @pipeline.events(source="clean", to="warm", group="warm", dead_letters="dead", schema="body binary")
     def warm(event):
         reading = json.loads(event.body)
@@ -47,6 +52,7 @@ PLACES = """
     raw = { hub = "local:hubs/raw" }
     clean = { hub = "local:hubs/clean", create = true, partitions = 2 }
     warm = { hub = "local:hubs/warm", create = true, partitions = 2 }
+    recent = { hub = "local:hubs/recent", create = true, partitions = 2 }
     dead = { hub = "local:hubs/dead", create = true, partitions = 2 }
     readings = { url = "sqlite:///results/readings.db", table = "readings", create = true }
     names = { format = "csv", path = "names.csv", options = { header = true, inferSchema = true } }
@@ -90,7 +96,9 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
         first, second = Notes(), Notes()
         assert run(checked_file(file), Request(once=True), spark=spark, view=first)
         send(raw, readings(MORE, first=COUNT))
-        assert run(checked_file(file, stages=["ingest", "store"]), Request(once=True), spark=spark, view=second)
+        assert run(
+            checked_file(file, stages=["ingest", "recent", "store"]), Request(once=True), spark=spark, view=second
+        )
     return Ran(folder, first, second)
 
 
@@ -125,8 +133,15 @@ def test_handler_by_event_publishes_and_keeps_what_it_cannot_take(ran: Ran) -> N
     assert (letter.key.hub, letter.key.group) == ("clean", "warm")
 
 
+def test_what_is_read_again_to_warm_up_is_not_published_again_and_what_is_new_is(ran: Ran) -> None:
+    published = ran.hub("recent").flat()
+    assert len(published) == COUNT + 2 + MORE
+    assert {event.properties["seen"] for event in published} == {"new"}
+    assert ran.second.reports["recent"].events == COUNT + 2 + MORE  # read, to know the last hour
+
+
 def test_reports_tell_events_lag_and_dead_letters(ran: Ran) -> None:
     report = ran.first.reports["store"]
     assert (report.state, report.events, report.dead_letters, report.lag_events) == ("done", COUNT + 1, 1, 0)
     assert ran.second.reports["ingest"].events == MORE
-    assert list(ran.second.reports) == ["ingest", "store"]
+    assert list(ran.second.reports) == ["ingest", "store", "recent"]

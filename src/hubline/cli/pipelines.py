@@ -101,6 +101,7 @@ def run(
       hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.ownership=fixed:2
       hubline run telemetry.py --places production.toml --master spark://head:7077
     """
+    _require_spark()
     from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
 
@@ -120,6 +121,13 @@ def run(
         _tell_problems(problems)
     if once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _require_spark() -> None:
+    try:
+        import hubline.spark  # noqa: F401 - says what is missing, and how to get it
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _checked(
@@ -239,7 +247,6 @@ class _LineView:
 
     def __init__(self) -> None:
         self._told_at = time.monotonic()
-        self._reports: Sequence[StageReport] = ()
 
     def show(self, reports: Sequence[StageReport]) -> None:
         is_end = all(report.state in ("done", "stopped", "failed") for report in reports)
@@ -272,7 +279,7 @@ class _LiveView:
         from rich.console import Group
         from rich.text import Text
 
-        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">restarts")
+        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">repeats", ">restarts")
         rows = [
             (
                 each.name,
@@ -282,6 +289,7 @@ class _LiveView:
                 each.lag_events,
                 seconds_text(each.batch_seconds),
                 each.dead_letters,
+                each.repeats,
                 each.restarts,
             )
             for each in self._reports
@@ -307,7 +315,9 @@ def _report_data(report: StageReport) -> Mapping[str, object]:
         "lagEvents": report.lag_events,
         "batchSeconds": report.batch_seconds,
         "batches": report.batches,
+        "rows": report.rows,
         "deadLetters": report.dead_letters,
+        "repeats": report.repeats,
         "restarts": report.restarts,
         "error": report.error or None,
     }

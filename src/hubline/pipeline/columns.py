@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 
 from hubline.identity import ID_PROPERTY
 from hubline.pipeline.planned import PlannedStage
 from hubline.spark.columns import REPLAYED as REPLAYED
 from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.functions import derived_id
 from hubline.spark.parsing import ERROR_COLUMN
 
 EVENT_ID: Final = "eventId"
@@ -20,11 +21,18 @@ NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey",
 """Where an event stood in the hub that it was read from says nothing in the next one."""
 
 
+def output_id(place: Column) -> Column:
+    """The ``eventId`` of one of several events that a stage makes of one: ``place`` counts them from 0.
+
+    events.select("eventId", F.posexplode("parts").alias("place", "body"))
+          .withColumn("eventId", hubline.pipeline.output_id(F.col("place")))
+    """
+    return derived_id(F.col(EVENT_ID), place)
+
+
 def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
     """What goes to a hub. Without identity, events also lose the ids that they came with: they mean nothing now."""
-    frame = frame.drop(*NOT_PUBLISHED, REPLAYED)
-    if stage.letters is not None:
-        frame = frame.drop(ERROR_COLUMN)
+    frame = frame.drop(*NOT_PUBLISHED, REPLAYED, ERROR_COLUMN)
     if not stage.stage.identity:
         frame = frame.drop(EVENT_ID)
         if "properties" in frame.columns:

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,15 +60,24 @@ class Reading:
 
 def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
     """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
-    events = [_events(spark, stage, source, reading) for source in stage.sources]
+    events = _all_events(spark, stage, reading)
     frame = _transformed(spark, stage, events)
-    problems = list(_problems(stage, frame))
+    problems = _problems(stage, frame, given_ids={_id_attribute(each) for each in events})
     if problems:
         raise PipelineInvalid(problems)
     return _as_taken(stage, frame)
 
 
 # Reading -----------------------------------------------------------------------------------------------------------
+
+
+def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> list[DataFrame]:
+    problem = None
+    try:
+        return [_events(spark, stage, source, reading) for source in stage.sources]
+    except (HublineError, PySparkException) as error:
+        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {_first_line(error)}")
+    raise PipelineInvalid([problem])
 
 
 def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
@@ -117,7 +126,7 @@ def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
 # The function ------------------------------------------------------------------------------------------------------
 
 
-def _transformed(spark: SparkSession, stage: PlannedStage, events: list[DataFrame]) -> DataFrame:
+def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame]) -> DataFrame:
     problem = None
     try:
         if stage.stage.kind is StageKind.FRAME:
@@ -217,7 +226,7 @@ def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
 # What the place takes ----------------------------------------------------------------------------------------------
 
 
-def _problems(stage: PlannedStage, frame: DataFrame) -> list[Problem]:
+def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> list[Problem]:
     wrong = []
     if stage.lookback is not None and REPLAYED not in frame.columns:
         wrong.append((
@@ -236,27 +245,32 @@ def _problems(stage: PlannedStage, frame: DataFrame) -> list[Problem]:
         ))  # fmt: skip
     match stage.target:
         case HubPlace():
-            wrong += _hub_problems(stage, frame)
+            wrong += _hub_problems(stage, frame, given_ids)
         case TablePlace() as place:
-            wrong += _table_problems(place, frame)
+            wrong += _table_problems(stage, place, frame)
         case FormatPlace():
             pass
     where = stage.where
     return [Problem(where.file, where.line, f"stage {stage.name}: {what}", mend) for what, mend in wrong]
 
 
-def _hub_problems(stage: PlannedStage, frame: DataFrame) -> list[tuple[str, str]]:
+def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
     wrong = []
     if stage.stage.identity and EVENT_ID not in frame.columns:
         wrong.append((
             f"it drops the column {EVENT_ID}, by which repetitions are known",
             "keep it; rows that are made of many events have none: say identity=False, and they go without",
         ))  # fmt: skip
-    elif stage.stage.identity and (moving := _moving(frame)):
+    elif stage.stage.identity and "Generate" in _nodes(frame) and _id_attribute(frame) in given_ids:
         wrong.append((
-            f"it moves rows between tasks ({moving}): their ids would come out of order, and a table that drops "
-            "repetitions would take late ones for such",
-            "join with F.broadcast(...), or leave that to the last stage; or say identity=False, and they go without",
+            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for repetitions",
+            f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
+        ))  # fmt: skip
+    elif stage.is_read_in_order and (moving := _moving(frame)):
+        wrong.append((
+            f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
+            "on order (drop_repeats='ordered')",
+            "say drop_repeats='shuffled' there",
         ))  # fmt: skip
     try:
         RowLayout(published(stage, frame).schema)
@@ -265,7 +279,8 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame) -> list[tuple[str, str]
     return wrong
 
 
-_NODE: Final = re.compile(r"^[\s:+|-]*(\w+)")
+# A tree in text: what reads a stream has a ~ before its name.
+_NODE: Final = re.compile(r"^[\s:+|~'-]*(\w+)")
 _MOVING: Final = frozenset(
     {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "RebalancePartitions",
      "Repartition", "RepartitionByExpression", "Sort", "Window"}
@@ -273,23 +288,35 @@ _MOVING: Final = frozenset(
 """Nodes of a plan that move rows between tasks; so do those that group by key, and joins unless one side is sent."""
 
 
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
+
+
+def _nodes(frame: DataFrame) -> list[str]:
+    return [match[1] for line in _plan(frame).toString().splitlines() if (match := _NODE.match(line))]
+
+
+def _id_attribute(frame: DataFrame) -> str:
+    """The column of ids as Spark knows it: another one of the same name is not the same."""
+    names: list[str] = _plan(frame).output().mkString(",").split(",")
+    return next((name for name in names if name.startswith(f"{EVENT_ID}#")), "")
+
+
 def _moving(frame: DataFrame) -> str | None:
     """What in the frame's plan moves rows between tasks, if anything does."""
-    plan: str = frame._jdf.queryExecution().analyzed().toString()  # noqa: SLF001 - no public way
-    nodes = [match[1] for line in plan.splitlines() if (match := _NODE.match(line))]
-    is_sent = "strategy=broadcast" in plan
-    for node in nodes:
+    is_sent = "strategy=broadcast" in _plan(frame).toString()
+    for node in _nodes(frame):
         if node in _MOVING or "Groups" in node or "WithState" in node or (node == "Join" and not is_sent):
             return node
     return None
 
 
-def _table_problems(place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
+def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
     rows = stored(frame, table_columns(place) or [])
     if not set(rows.columns) - set(SOURCE_SCHEMA.names) - {ERROR_COLUMN}:
         return [("it gives no column for the table", "the columns of events themselves are not written")]
     try:
-        table_sink(place, rows.columns, By.BATCH).check(rows.schema)
+        table_sink(stage, place, rows.columns, By.BATCH).check(rows.schema)
     except (ConfigError, SinkError) as error:
         return [(" ".join(str(error).split()), "")]
     return []

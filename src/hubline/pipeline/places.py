@@ -38,7 +38,6 @@ from hubline.config import (
 from hubline.errors import ConfigError, Problem
 from hubline.pipeline.definition import Where
 from hubline.pipeline.toml import TomlFile, read_toml
-from hubline.sinks.repeats import Repeats
 from hubline.sinks.tables import TableName, checked_name
 
 DEFAULT_PARTITIONS: Final = 4
@@ -78,7 +77,7 @@ class HubPlace:
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """A table of a database. ``repeats`` says how events are known that were published twice; None keeps them."""
+    """A table of a database."""
 
     name: str
     where: Where
@@ -88,7 +87,6 @@ class TablePlace:
     table: str
     key: tuple[str, ...] = ()
     create: bool = False
-    repeats: Repeats | None = Repeats.ORDERED
 
     @property
     def identity(self) -> str:
@@ -151,8 +149,7 @@ STAGE_KEYS: Final = (
 _TABLES: Final = ("places", "run", "stages")
 _RUN_KEYS: Final = ("state", "store", "master", "restarts", "spark")
 _HUB_KEYS: Final = ("hub", "create", "partitions")
-_TABLE_KEYS: Final = ("url", "table", "key", "create", "repeats")
-_REPEATS: Final = {**{str(each): each for each in Repeats}, "keep": None}
+_TABLE_KEYS: Final = ("url", "table", "key", "create")
 _FORMAT_KEYS: Final = ("format", "path", "options")
 
 
@@ -270,10 +267,6 @@ class _Reading:
             return None
         if self.parsed((*path, "table"), lambda: TableName.parse(named)) is None:
             return None
-        repeats = self.text((*path, "repeats"), table) or Repeats.ORDERED
-        if repeats not in _REPEATS:
-            self.wrong((*path, "repeats"), f"repeats is {', '.join(_REPEATS)}", "ordered is the default")
-            return None
         return TablePlace(
             name,
             self.file.where(*path, "table"),
@@ -282,7 +275,6 @@ class _Reading:
             named,
             tuple(keys),
             bool(create),
-            _REPEATS[repeats],
         )
 
     def _format(self, name: str, table: Mapping[str, Any]) -> Place | None:

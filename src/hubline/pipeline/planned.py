@@ -61,6 +61,8 @@ class PlannedStage:
     repeats: DropRepeats
     store: str | None
     folder: str
+    is_read_in_order: bool = False
+    """Whether a stage that reads what this one writes counts on the order of ids."""
 
     @property
     def name(self) -> str:
@@ -96,7 +98,9 @@ def planned(pipeline: Pipeline, places: Places) -> tuple[Plan, list[Problem]]:
     planning.check_names()
     stages = [found for stage in pipeline.stages if (found := planning.stage(stage)) is not None]
     stages = [_with_repeats(stage, stages) for stage in stages]
+    stages = [replace(stage, is_read_in_order=_is_read_in_order(stage, stages)) for stage in stages]
     planning.check_checkpoints(stages)
+    planning.check_ids(stages)
     levels = planning.levels(stages)
     where = places.file.where("run", "store")
     plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, places.run, planning.default_store, where)
@@ -110,6 +114,13 @@ def _with_repeats(stage: PlannedStage, stages: Sequence[PlannedStage]) -> Planne
     read = {source.identity for source in stage.sources}
     is_fed = any(each.target.identity in read and each.stage.identity for each in stages)
     return replace(stage, repeats=DropRepeats.SHUFFLED if is_fed else DropRepeats.NONE)
+
+
+def _is_read_in_order(stage: PlannedStage, stages: Sequence[PlannedStage]) -> bool:
+    return any(
+        each.repeats is DropRepeats.ORDERED and stage.target.identity in {source.identity for source in each.sources}
+        for each in stages
+    )
 
 
 def is_remote(folder: str) -> bool:
@@ -174,6 +185,20 @@ class _Planning:
                         f"the stages {other.name} and {stage.name} write the same checkpoint: group {stage.group} of "
                         f"{source} in {parse_store(stage.store)}",
                         "give one of them another group=...",
+                    )
+
+    def check_ids(self, stages: Sequence[PlannedStage]) -> None:
+        """Two stages that publish the same events to one hub would give them the same ids: one would be dropped."""
+        publishing = [stage for stage in stages if isinstance(stage.target, HubPlace) and stage.stage.identity]
+        for place, stage in enumerate(publishing):
+            for other in publishing[:place]:
+                is_shared = _origins(stage, stages) & _origins(other, stages)
+                if stage.target.identity == other.target.identity and is_shared:
+                    self._wrong(
+                        stage.where,
+                        f"the stages {other.name} and {stage.name} publish what they make of the same events to "
+                        f"{stage.target}, with the same ids: one would pass for a repetition of the other",
+                        "let one write another hub, or say identity=False",
                     )
 
     def levels(self, stages: Sequence[PlannedStage]) -> tuple[tuple[str, ...], ...]:
@@ -335,6 +360,15 @@ def _reaches(stage: PlannedStage, goal: PlannedStage, stages: Sequence[PlannedSt
                 seen.add(each.name)
                 ahead.append(each)
     return False
+
+
+def _origins(stage: PlannedStage, stages: Sequence[PlannedStage], seen: frozenset[str] = frozenset()) -> set[str]:
+    """The hubs that the events of a stage may first have come from."""
+    origins = {source.identity for source in stage.sources}
+    for each in stages:
+        if each.name not in seen and each.target.identity in origins:
+            origins |= _origins(each, stages, seen | {stage.name})
+    return origins
 
 
 def _contradictions(stage: Stage, target: Place, checkpoint: Checkpoints, ownership: str) -> Iterator[tuple[str, str]]:

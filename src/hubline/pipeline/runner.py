@@ -22,16 +22,18 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
 from hubline.config import LocalHubAddress, SqliteAddress, parse_store
-from hubline.errors import ConfigError, PipelineInvalid, Problem, StageFailed
+from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
 from hubline.pipeline.frames import Reading, built
@@ -59,6 +61,9 @@ READY_SECONDS_MAX: Final = 60.0
 """How long the next stage waits for one that starts. Spark gives up a planning process that takes ten seconds to come
 up, and several that start at once on a few cores would take longer."""
 BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
+
+JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
+"""What every call of Spark raises once its Java process is no more."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     # Stages take turns at the cores: none waits for the whole batch of another.
@@ -99,7 +104,8 @@ class LogView:
         """Nothing."""
 
     def note(self, text: str) -> None:
-        log.warning(text) if "fail" in text else log.info(text)
+        # Without any set-up of logging, Python shows warnings.
+        log.log(logging.WARNING if ": failed" in text else logging.INFO, text)
 
 
 def run(checked: Checked, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
@@ -114,15 +120,24 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
         _prepare(plan, view)
         if spark is None:
             view.note("starting Spark ...")
-            spark = session(
-                plan.name, master=request.master or plan.run.master, **{**SETTINGS, **request.spark, **plan.run.spark}
-            )
-            stack.callback(spark.stop)
+            settings = {**SETTINGS, **request.spark, **plan.run.spark}
+            spark = session(plan.name, master=request.master or plan.run.master, **settings)
+            stack.callback(_stop_session, spark)
         running = _Run(plan, request, spark, view)
         stack.callback(running.close)
-        running.build()
-        stack.enter_context(running.stopped_by_signals())
-        return running.run()
+        try:
+            running.build()
+            stack.enter_context(running.stopped_by_signals())
+            return running.run()
+        except JAVA_GONE:
+            pass
+        # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
+        raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
+
+
+def _stop_session(spark: SparkSession) -> None:
+    with suppress(*JAVA_GONE), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+        spark.stop()
 
 
 # Before ------------------------------------------------------------------------------------------------------------
@@ -231,6 +246,8 @@ class _Run:
     def build(self) -> None:
         """Analyses all stages. Raises PipelineInvalid with the problems of all of them."""
         self._prepare_spark()
+        # PySpark logs what it raises as well, with all of the plan.
+        logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
         problems: list[Problem] = []
         owner_id = _owner_id(self._plan)
         for each in self._stages.values():
@@ -363,7 +380,7 @@ class _Run:
             # It would fail the same way again: what Spark finds wrong with the query itself.
             where = each.stage.where
             problem = Problem(where.file, where.line, f"stage {each.stage.name}: {explained(error)}")
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             self._failed(each, error)
         if problem is not None:
             raise PipelineInvalid([problem])
@@ -413,16 +430,17 @@ class _Run:
                 active.remove(each)
                 self._stop(each, is_cut=not _is_at_rest(each))
             time.sleep(POLL_SECONDS if active else 0)
+        for each in self._stages.values():
+            each.state = each.state if each.is_over else State.STOPPED
 
     def _stop(self, each: _StageRun, *, is_cut: bool) -> None:
         assert each.query is not None  # noqa: S101 - only those that have one are stopped
         self._take_progress(each)
         try:
             each.query.stop()
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             log.warning("stop_failed stage=%s %s", each.stage.name, explained(error))
-        if each.state is State.RUNNING:
-            each.state = State.STOPPED
+        each.state = State.STOPPED
         cut = ": its batch was cut short, and comes again" if is_cut else ""
         self._view.note(f"{each.stage.name}: stopped{cut}")
 

@@ -16,7 +16,9 @@ _SHAPES: Final = (
     ("a signature", re.compile(r"[?&;\"']sig=[A-Za-z0-9+/%_-]{8,}")),
     ("an account key", re.compile(r"AccountKey\s*=\s*[A-Za-z0-9+/%_-]{8,}", re.IGNORECASE)),
     ("a password in a URL", re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@:\"'`{}]*:[^\s/@\"'`{}]+@", re.IGNORECASE)),
-    ("a password", re.compile(r"[?&\s;\"']password\s*=\s*(?![\"']?(?:env|file):)[^\s&;\"'{}]{3,}", re.IGNORECASE)),
+    ("a password", re.compile(r"[?&;]password=[^\s&;\"'{}]{3,}", re.IGNORECASE)),
+    # Not one that is looked up: password = os.environ["PASSWORD"].
+    ("a password", re.compile(r"\bpassword\s*=\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),
 )
 
 

@@ -16,6 +16,7 @@ from hubline.config import HubAddress
 from hubline.connect import open_hub
 from hubline.model import DeadLetter, Event, GroupKey, Stage
 from hubline.pipeline.columns import published
+from hubline.pipeline.definition import DropRepeats
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.sinks.hub import HubLetters
@@ -42,25 +43,32 @@ def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWrite
     writing = frame.writeStream.outputMode(stage.stage.mode)
     match stage.target:
         case TablePlace() as place:
-            return writing.foreachBatch(_TableWriter(place, tell))
+            return writing.foreachBatch(_TableWriter(stage, place, tell))
         case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
             return writing.foreachBatch(_SplitWriter(stage, stage.letters, tell))
-        case HubPlace() as place:
+        case HubPlace() as place if stage.stage.mode == "append":
             return writing.format("eventhubs").option("hub", place.option)
+        case HubPlace() as place:
+            return writing.foreachBatch(_HubWriter(place.option))
         case FormatPlace() as place:
             path = {} if place.path is None else {"path": place.path}
             return writing.format(place.format).options(**place.options, **path)
 
 
-def table_sink(place: TablePlace, columns: Sequence[str], by: By, tell: Told = lambda _: None) -> SqlSink:
-    """The sink of a table, for rows of these columns. Repeats are known where rows are known to be of one event."""
-    repeats = place.repeats if set(TRACED) <= set(columns) else None
+def table_sink(
+    stage: PlannedStage, place: TablePlace, columns: Sequence[str], by: By, tell: Told = lambda _: None
+) -> SqlSink:
+    """The sink of a table, for rows of these columns.
+
+    Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
+    """
+    is_known = set(TRACED) <= set(columns) and stage.repeats is not DropRepeats.NONE
     return SqlSink(
         place.text,
         table=place.table,
         key=place.key,
         create=place.create,
-        drop_repeats=repeats,
+        drop_repeats=stage.repeats if is_known else None,
         by=by,
         on_commit=lambda _, written: tell(written),
     )
@@ -69,7 +77,8 @@ def table_sink(place: TablePlace, columns: Sequence[str], by: By, tell: Told = l
 class _TableWriter:
     """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
 
-    def __init__(self, place: TablePlace, tell: Told) -> None:
+    def __init__(self, stage: PlannedStage, place: TablePlace, tell: Told) -> None:
+        self._stage = stage
         self._place = place
         self._tell = tell
         self._sinks: dict[By, SqlSink] = {}
@@ -78,8 +87,18 @@ class _TableWriter:
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
         by = By.PARTITION if is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
         if by not in self._sinks:
-            self._sinks[by] = table_sink(self._place, frame.columns, by, self._tell)
+            self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
         self._sinks[by](frame, batch_id)
+
+
+@dataclass(frozen=True, slots=True)
+class _HubWriter:
+    """Appends each batch to the hub: Spark lets sinks that are written in Python do nothing but append."""
+
+    hub: str
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        frame.write.format("eventhubs").option("hub", self.hub).mode("append").save()
 
 
 class _SplitWriter:

@@ -23,10 +23,7 @@ def event_id(hub: str, place: Column | None = None) -> Column:
     carried = F.col("properties")[ID_PROPERTY]
     if place is None:
         return F.coalesce(carried, _joined(origin, F.lit("0")))
-    place = F.when(place < OUTPUTS_MAX, place).otherwise(
-        F.raise_error(F.lit(f"one event may become {OUTPUTS_MAX:,} events at most"))
-    )
-    return F.coalesce(_derived(carried, place), _joined(origin, place.cast("string")))
+    return F.coalesce(derived_id(carried, place), _joined(origin, _checked(place).cast("string")))
 
 
 async def _described(address: HubAddress) -> HubProperties:
@@ -38,8 +35,14 @@ def _joined(origin: Column, index: Column) -> Column:
     return F.concat_ws("/", origin, "partition", F.col("sequenceNumber").cast("string"), index)
 
 
-def _derived(carried: Column, place: Column) -> Column:
+def derived_id(carried: Column, place: Column) -> Column:
     """As :func:`hubline.identity.derived_ids`, in the words of Spark; null where there is no id."""
     origin = F.regexp_extract(carried, "^(.+)/[0-9]+$", 1)
     index = F.substring_index(carried, "/", -1).try_cast("bigint")
-    return F.concat(origin, F.lit("/"), (index * OUTPUTS_MAX + place).cast("string"))
+    return F.concat(origin, F.lit("/"), (index * OUTPUTS_MAX + _checked(place)).cast("string"))
+
+
+def _checked(place: Column) -> Column:
+    return F.when(place < OUTPUTS_MAX, place).otherwise(
+        F.raise_error(F.lit(f"one event may become {OUTPUTS_MAX:,} events at most"))
+    )
