@@ -26,8 +26,8 @@ $(STAMP): pyproject.toml
 
 setup: $(STAMP) ## install hubline and its tools into .venv
 
-demo: $(STAMP) ## run processors over an 8-partition hub: one joins, one is killed, one stops
-	@$(BIN)/hubline demo
+demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
+	@$(BIN)/python examples/telemetry/demo.py
 
 check: $(STAMP) ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -49,8 +49,9 @@ nexmark: $(STAMP) ## Nexmark's queries over a hub, checked against a batch run: 
 simulate: $(STAMP) ## the seeded simulator: make simulate SEEDS=1000 [FIRST=0]
 	@$(BIN)/python -m hubline.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
-chaos: $(STAMP) ## kill processes and crash PostgreSQL under load: make chaos KILLS=1000 RESTARTS=50
+chaos: $(STAMP) ## kill processes, executors and databases under load: make chaos KILLS=1000 RESTARTS=50 EVENTS=1000000
 	@CHAOS_KILLS=$(KILLS) CHAOS_RESTARTS=$(RESTARTS) $(BIN)/python -m pytest tests/sinks/test_chaos.py tests/sinks/test_lost_answers.py --timeout 0
+	@CHAOS_EVENTS=$(EVENTS) CHAOS_PIPELINE_KILLS=20 $(BIN)/python -m pytest tests/pipeline/test_chaos.py --timeout 0
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data

@@ -1,9 +1,9 @@
 """The pipeline of examples/telemetry under kills: afterwards every reading that reads is in the table once, and every
 other one among the dead letters, once.
 
-The run is killed with its Java, its Python workers are killed, and the database crashes, at random moments while
-readings keep coming. ``make chaos`` does the same with a million readings and twenty kills, over both kinds of hub and
-of database.
+The run is killed with its Java, executors and Python workers are killed, and the database crashes, at random moments
+while readings keep coming: on a cluster, from hubs over AMQP, into PostgreSQL. ``make chaos`` does the same with a
+million readings and twenty kills, and on one machine, over both kinds of hub and of database.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ import pytest
 import hubline
 from examples.telemetry.readings import BATCH_COUNT, readings
 from hubline.hubs.local import create_hub
+from tests.support.cluster import cluster, executors
 from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(0)]
 
-EVENTS_COUNT = int(os.environ.get("CHAOS_EVENTS", "20000"))
-KILLS_COUNT = int(os.environ.get("CHAOS_PIPELINE_KILLS", "3"))
+EVENTS_COUNT = int(os.environ.get("CHAOS_EVENTS", "8000"))
+KILLS_COUNT = int(os.environ.get("CHAOS_PIPELINE_KILLS", "4"))
 IS_FULL = "CHAOS_EVENTS" in os.environ
 PARTITIONS = 4
 PIPELINE = Path(__file__).parents[2] / "examples" / "telemetry" / "telemetry.py"
 
-PAUSE_SECONDS_MAX = 8.0
+PAUSE_SECONDS_MAX = 4.0
 """Between two kills: a run that was just started is at work by then, or in the middle of starting."""
 SETTLE_SECONDS_MAX = 600.0
 POLL_SECONDS = 0.5
@@ -46,8 +47,11 @@ POLL_SECONDS = 0.5
 class Scene:
     """Hubs, a database, and the run between them."""
 
-    def __init__(self, folder: Path, hubs: dict[str, str], url: str, server: PostgresServer | None) -> None:
+    def __init__(
+        self, folder: Path, master: str, hubs: dict[str, str], url: str, server: PostgresServer | None
+    ) -> None:
         self._folder = folder
+        self._master = master
         self._hubs = hubs
         self._url = url
         self._server = server
@@ -63,12 +67,13 @@ class Scene:
             "run.store": "env:DATABASE",
             "run.state": f"{self._folder}/state",
             "run.restarts": "1000",
+            **{f"run.spark.{name}": value for name, value in SPARK_SETTINGS.items()},
             "stages.store.batch_count_max": str(max(EVENTS_COUNT // 50, 500)),
         }
         arguments = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
         with (self._folder / "run.log").open("ab") as log:
             self._run = subprocess.Popen(
-                [sys.executable, "-m", "hubline", "run", str(PIPELINE), "--master", "local[2,8]", *arguments],
+                [sys.executable, "-m", "hubline", "run", str(PIPELINE), "--master", self._master, *arguments],
                 cwd=self._folder,
                 env={**os.environ, **{name.upper(): text for name, text in self._hubs.items()}, "DATABASE": self._url},
                 stdout=log,
@@ -95,7 +100,8 @@ class Scene:
 
     def faults(self) -> Sequence[Callable[[], None]]:
         crash = [] if self._server is None else [self.crash_database]
-        return [self.kill_run, self.kill_worker, *crash]
+        executor = [self.kill_executor] if self._master.startswith("spark:") else []
+        return [self.kill_run, self.kill_worker, *executor, *crash]
 
     def kill_run(self) -> None:
         self.end()
@@ -104,9 +110,14 @@ class Scene:
     def kill_worker(self) -> None:
         """One of Spark's Python workers, if there is one by now."""
         assert self._run is not None
-        workers = [pid for pid in _session_members(self._run.pid) if b"pyspark.daemon" in _command(pid)]
+        parents = {self._run.pid, *executors(self._folder)}
+        workers = [pid for pid in _descendants(parents) if b"pyspark.daemon" in _command(pid)]
         if workers:
             os.kill(workers[-1], signal.SIGKILL)
+
+    def kill_executor(self) -> None:
+        for pid in executors(self._folder)[:1]:
+            os.kill(pid, signal.SIGKILL)
 
     def crash_database(self) -> None:
         assert self._server is not None
@@ -172,17 +183,21 @@ class Scene:
         return ids, len(malformed)
 
 
-def _session_members(session_id: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                is_member = os.getsid(int(entry.name)) == session_id
-            except OSError:
-                continue
-            if is_member:
-                found.append(int(entry.name))
+def _descendants(pids: set[int]) -> list[int]:
+    """All processes below these, the youngest last."""
+    parents = {int(process.name): _parent(process) for process in Path("/proc").glob("[0-9]*")}
+    found, ahead = set(), pids
+    while ahead:
+        ahead = {pid for pid, parent in parents.items() if parent in ahead}
+        found |= ahead
     return sorted(found)
+
+
+def _parent(process: Path) -> int:
+    try:
+        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0  # it ended meanwhile
 
 
 def _command(pid: int) -> bytes:
@@ -211,11 +226,26 @@ def serving(folder: Path) -> Iterator[dict[str, str]]:
 
 
 HUBS = ("raw", "clean", "averages")
-KINDS = [("served", "postgresql"), ("local", "sqlite"), ("local", "postgresql"), ("served", "sqlite")]
+CLUSTER = "cluster"
+SPARK_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.sql.shuffle.partitions": "2",
+}
+KINDS = [
+    (CLUSTER, "served", "postgresql"),
+    ("local[2,8]", "local", "sqlite"),
+    ("local[2,8]", "served", "sqlite"),
+    ("local[2,8]", "local", "postgresql"),
+    ("local[2,8]", "served", "postgresql"),
+]
 
 
-@pytest.mark.parametrize(("hubs", "database"), KINDS if IS_FULL else KINDS[:1])
-def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, hubs: str, database: str) -> None:
+@pytest.mark.parametrize(("master", "hubs", "database"), KINDS if IS_FULL else KINDS[:1])
+def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, master: str, hubs: str, database: str) -> None:
     for name in HUBS:
         asyncio.run(create_hub(tmp_path / "hubs", name, partitions=PARTITIONS))
     with ExitStack() as stack:
@@ -223,6 +253,7 @@ def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, hubs: str,
         url = server.new_database().reveal() if server is not None else f"sqlite:///{tmp_path}/readings.db"
         local = {name: f"local:{tmp_path}/hubs/{name}" for name in HUBS}
         addresses = stack.enter_context(serving(tmp_path / "hubs")) if hubs == "served" else local
-        scene = Scene(tmp_path, addresses, url, server)
+        address = stack.enter_context(cluster(tmp_path)) if master == CLUSTER else master
+        scene = Scene(tmp_path, address, addresses, url, server)
         stack.callback(scene.end)
         asyncio.run(scene.play(random.Random(7)))

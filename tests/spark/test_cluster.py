@@ -5,23 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model import outgoing
 from tests.spark.hubs import TestHub
+from tests.support.cluster import PATIENCE_SECONDS, cluster
 
 ROOT = Path(__file__).parents[2]
-# Far longer than anything takes: a bound on waiting, not a measure.
-PATIENCE_SECONDS = 400
 
 PROGRAM = """
 import json, os, sys
@@ -53,47 +49,8 @@ pytestmark = [pytest.mark.kills, pytest.mark.timeout(2 * PATIENCE_SECONDS)]
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
-    """The address of a cluster of two workers with a core each."""
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
-    with ExitStack() as stack:
-        ports = ["--port", str(port), "--webui-port", "0"]
-        stack.enter_context(running(tmp_path, "master", "master.Master", "--host", "127.0.0.1", *ports))
-        for number in range(2):
-            arguments = ["--cores", "1", "--memory", "700m", "--webui-port", "0", "--host", "127.0.0.1"]
-            folder = ["--work-dir", str(tmp_path / f"worker-{number}")]
-            stack.enter_context(running(tmp_path, f"worker-{number}", "worker.Worker", *arguments, *folder, address))
+    with cluster(tmp_path) as address:
         yield address
-
-
-@contextmanager
-def running(folder: Path, name: str, kind: str, *arguments: str) -> Iterator[None]:
-    home = Path(pyspark.__file__).parent
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{kind}", *arguments],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(PATIENCE_SECONDS)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 async def fill(root: Path, count: int) -> None:

@@ -46,12 +46,11 @@ SETTINGS: Final[Mapping[str, str]] = {
 LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": LOOPBACK,
     "spark.driver.bindAddress": LOOPBACK,
-    # The default starts some 40 processes a micro-batch to write its logs: these two make 15 ms of 70. They are for
-    # folders of this machine, which is where a session without a cluster keeps its checkpoints.
+    # The default starts some 40 processes a micro-batch to write its logs: this, and no files of checksums, make 15 ms
+    # of 70. It is for folders of this machine, which is where a session without a cluster keeps its checkpoints.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
 }
 """What a session without a cluster gets in addition."""
 
@@ -88,7 +87,22 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         given["spark.master"] = LOCAL_MASTER
     with _surroundings(given):
         conf = _completed(_started_with(given), given)
-        return _prepared(SparkSession.builder.config(conf=conf).getOrCreate())
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+    if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
+        _write_no_checksums(spark)
+    return _prepared(spark)
+
+
+_FILES: Final = "spark.hadoop.fs.file.impl"
+
+
+def _write_no_checksums(spark: SparkSession) -> None:
+    """Keeps Java from writing a hidden file beside each one in a folder of this machine, by processes of its own.
+
+    Not by another kind of file system: RocksDB, where Spark keeps state by key, counts on this one.
+    """
+    jvm, java = spark.sparkContext._jvm, spark.sparkContext._jsc  # noqa: SLF001 (Spark has no public way)
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(java.hadoopConfiguration()).setWriteChecksum(False)  # type: ignore[union-attr]
 
 
 def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> dict[str, str]:
@@ -144,12 +158,11 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
         yield
         return
     with java_home(find_java()) as home:
-        wanted = {"JAVA_HOME": str(home)}
+        # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
+        wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
         if _LOCAL.fullmatch(given.get("spark.master", "")):
             # The user interface goes by this alone: it would listen on every address of the machine.
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
-            # Otherwise workers run on whichever python3 comes first, which may have no hubline.
-            wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
         before = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
         try:
