@@ -90,7 +90,6 @@ OUR_SETTINGS = (
     "spark.sql.python.filterPushdown.enabled",
     "spark.sql.shuffle.partitions",
     "spark.redaction.regex",
-    "spark.hadoop.fs.file.impl",
 )
 
 
@@ -138,6 +137,7 @@ def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, st
         return show_stream(spark, hub, folder, shown, attempts_left - 1)
     shown["progress"] = json.dumps([progress.json for progress in query.recentProgress])
     files = [path for path in (folder / "checkpoint").rglob("*") if path.is_file()]
+    shown["files of the checkpoint"] = " ".join(str(path) for path in files)
     shown["checkpoint"] = "".join(path.read_text(errors="replace") for path in files)
     return None
 

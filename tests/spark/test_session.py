@@ -64,7 +64,10 @@ class TestSession:
         assert settings["spark.python.unix.domain.socket.enabled"] == "true"
         assert settings["spark.sql.session.timeZone"] == "UTC"
         assert settings["spark.sql.shuffle.partitions"] == "2"
-        assert settings["spark.hadoop.fs.file.impl"].endswith("RawLocalFileSystem")
+
+    def test_a_stream_leaves_no_files_of_checksums(self, shown: dict[str, str]) -> None:
+        assert "offsets/0" in shown["files of the checkpoint"]
+        assert ".crc" not in shown["files of the checkpoint"]
 
     def test_the_users_own_redaction_is_joined_to_ours(self, shown: dict[str, str]) -> None:
         expression = json.loads(shown["settings"])["spark.redaction.regex"]

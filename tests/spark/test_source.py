@@ -19,6 +19,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model import Event, outgoing
@@ -80,12 +81,34 @@ def stream(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
     return spark.readStream.format("eventhubs").options(hub=hub.address, **{"start": "earliest", **options}).load()
 
 
-def read_now(frame: DataFrame, folder: Path) -> list[Row]:
+class CountByKey(StatefulProcessor):
+    """Counts the events of a key, over all batches."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "count long")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: tuple[str],
+        rows: Iterator[Row],
+        timerValues: TimerValues,  # noqa: N803
+    ) -> Iterator[Row]:
+        before = self._count.get()
+        count = (before[0] if before else 0) + sum(1 for _ in rows)
+        self._count.update((count,))
+        yield Row(key=key[0], count=count)
+
+    def close(self) -> None:
+        pass
+
+
+def read_now(frame: DataFrame, folder: Path, mode: str = "append") -> list[Row]:
     """What is there now, read as a stream into memory; the folder remembers how far it came."""
     rows: list[Row] = []
     writing = (
         frame.writeStream.foreachBatch(lambda found, _id: rows.extend(found.collect()))
         .option("checkpointLocation", str(folder))
+        .outputMode(mode)
         .trigger(availableNow=True)
     )
     for attempt in range(START_ATTEMPTS):
@@ -259,6 +282,23 @@ class TestStreams:
 
         assert numbers(rows) == list(range(100))
         assert [row.total for row in spark.table("counted").agg(F.sum("count").alias("total")).collect()] == [200]
+
+    def test_state_by_key(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
+        send(local_hub, 200)
+        spark.conf.set(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        frame = stream(spark, local_hub, max_events="120").groupBy("partitionKey")
+        counts = frame.transformWithState(CountByKey(), "key string, count long", "Update", "None")
+
+        try:
+            rows = read_now(counts, tmp_path / "state", mode="update")
+        finally:
+            spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+        assert len(rows) > 50  # two batches, and the second goes on from the first
+        assert {row.key: row["count"] for row in rows} == {f"key-{number}": 4 for number in range(50)}
 
     def test_into_parquet(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
         send(local_hub, 100)
