@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pyspark
 
+from hubline.spark.java import find_java, java_home
+
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 400
 
@@ -22,12 +24,13 @@ def cluster(folder: Path) -> Iterator[str]:
     port = free_port()
     address = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
+        java = stack.enter_context(java_home(find_java()))
         ports = ["--port", str(port), "--webui-port", "0"]
-        stack.enter_context(running(folder, "master", "master.Master", "--host", "127.0.0.1", *ports))
+        stack.enter_context(running(folder, java, "master", "master.Master", "--host", "127.0.0.1", *ports))
         for number in range(2):
             arguments = ["--cores", "1", "--memory", "700m", "--webui-port", "0", "--host", "127.0.0.1"]
             arguments += ["--work-dir", str(folder / f"worker-{number}")]
-            stack.enter_context(running(folder, f"worker-{number}", "worker.Worker", *arguments, address))
+            stack.enter_context(running(folder, java, f"worker-{number}", "worker.Worker", *arguments, address))
         yield address
 
 
@@ -45,10 +48,11 @@ def executors(folder: Path) -> list[int]:
 
 
 @contextmanager
-def running(folder: Path, name: str, kind: str, *arguments: str) -> Iterator[None]:
+def running(folder: Path, java: Path, name: str, kind: str, *arguments: str) -> Iterator[None]:
     home = Path(pyspark.__file__).parent
     environment = {
         **os.environ,
+        "JAVA_HOME": str(java),
         "SPARK_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
