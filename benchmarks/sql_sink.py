@@ -111,6 +111,7 @@ class _Scene:
     def __enter__(self) -> _Scene:
         self._server = PostgresServer.start()
         self._url = self._server.new_database().reveal()
+        self._written: list[pa.Table] = []
         self._sink = SqlSink(self._url, table="of_sink")
         self._driver = psycopg.connect(self._url)
         for table in ("of_sink", "of_copy", "of_classic"):
@@ -124,7 +125,10 @@ class _Scene:
         self._driver.commit()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            ((written,),) = self._driver.execute("SELECT count(*) FROM of_sink").fetchall()
+            assert written == sum(map(len, self._written)), "what was measured did not write what it was given"
         self._driver.close()
         self._sink.close()
         self._server.close()
@@ -221,6 +225,7 @@ class _Scene:
                     assert len(sifted.batch) == count
                     transaction.remember(partition, sifted)
                 transaction.insert(rows)
+            self._written.append(rows)
 
         return work
 
@@ -241,6 +246,7 @@ class _Scene:
                 for number in range(poison_count)
             ]
             partition.commit(Checkpoint(key, str(last), last), rows, letters=letters)
+            self._written.append(rows)
 
         return work
 
