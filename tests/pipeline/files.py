@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hubline.connect import open_hub, open_store
@@ -15,6 +16,8 @@ from hubline.pipeline.progress import StageReport
 from tests.spark.hubs import TestHub
 
 PARTITIONS = 2
+# Far longer than anything takes: a bound on waiting, not a measure.
+PATIENCE_SECONDS = 60.0
 
 
 class Notes:
@@ -71,6 +74,14 @@ def checkpoints(store: str, hub: TestHub, group: str) -> dict[str, int | None]:
         return {each.key.partition: each.last_sequence for each in found}
 
     return asyncio.run(listed())
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    """Waits until it is so: a planning process releases its partitions after its query has ended."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def owners(store: str, hub: TestHub, group: str) -> set[str]:

@@ -14,9 +14,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError, PipelineInvalid, StageFailed
+from hubline.identity import ID_PROPERTY
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, explained, locked, run
-from tests.pipeline.files import PARTITIONS, Notes, checkpoints, new_hub, owners, readings, send, write
+from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.
@@ -105,22 +106,23 @@ def test_failed_stage_starts_again_and_a_signal_ends_all_between_two_batches(
     copy = TestHub(f"local:{tmp_path}/hubs/copy", tmp_path / "hubs", "copy")
     before = signal.getsignal(signal.SIGTERM)
     checked = checked_file(file)
-    ending = signal_when(lambda: rows_count(tmp_path / "rows.db") == COUNT and view.reports["copy"].events == COUNT)
+    ending = signal_when(lambda: rows_count(tmp_path / "rows.db") == COUNT and view.reports["copy"].events >= COUNT)
 
     assert not run(checked, Request(), spark=spark, view=view)
 
     ending.join()
     reports = view.reports
-    assert (reports["copy"].state, reports["copy"].events) == ("stopped", COUNT)
+    assert reports["copy"].state == "stopped"
     assert (reports["rows"].state, reports["rows"].rows) == ("stopped", COUNT)
     assert reports["rows"].restarts >= 1
     assert any("RuntimeError: the handler is broken" in note for note in view.notes)
     assert "copy: stopped" in view.notes  # and not cut short
-    assert len(copy.flat()) == COUNT
+    # At least once: on a machine so busy that Spark gives up a planning process, a batch may come again.
+    assert len({event.properties[ID_PROPERTY] for event in copy.flat()}) == COUNT
     store = f"sqlite:///{tmp_path}/state/life/checkpoints.db"
     assert sum((last or 0) + 1 for last in checkpoints(store, raw, "copy").values()) == COUNT
-    assert owners(store, raw, "copy") == set()
-    assert owners(f"sqlite:///{tmp_path}/rows.db", raw, "rows") == set()
+    eventually(lambda: owners(store, raw, "copy") == set())
+    eventually(lambda: owners(f"sqlite:///{tmp_path}/rows.db", raw, "rows") == set())
     assert signal.getsignal(signal.SIGTERM) is before
 
 

@@ -13,7 +13,7 @@ from hubline.identity import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
 from hubline.sinks.hub import letter_of
-from tests.pipeline.files import Notes, checkpoints, new_hub, owners, readings, send, write
+from tests.pipeline.files import Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.
@@ -122,7 +122,7 @@ def test_progress_is_in_the_store_and_nobody_owns_anything_after_the_end(ran: Ra
     assert sum((last or 0) + 1 for last in checkpoints(ran.store, raw, "ingest").values()) == COUNT + 2 + MORE
     readings_store = f"sqlite:///{ran.folder}/results/readings.db"
     assert sum((last or 0) + 1 for last in checkpoints(readings_store, clean, "store").values()) == COUNT + 1 + MORE
-    assert owners(ran.store, raw, "ingest") == set()
+    eventually(lambda: owners(ran.store, raw, "ingest") == set())
 
 
 def test_handler_by_event_publishes_and_keeps_what_it_cannot_take(ran: Ran) -> None:
