@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
 import os
 import shutil
 import signal
@@ -20,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,9 +46,6 @@ WAIT_SECONDS_MAX = 240.0
 """Long past what a slow machine takes: then something is wrong."""
 
 PARTITIONS = 4
-
-STAGES = {"ingested": "ingest", "averaged": "recent", "stored": "store"}
-"""The counts that tell how far each stage is."""
 
 NEXT = """
 What to try next:
@@ -97,14 +95,12 @@ class Run:
     """A ``hubline run`` of some stages, with its Java, in a process group of its own."""
 
     def __init__(self, folder: Path, name: str, *stages: str) -> None:
-        self._log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "hubline", "run", str(HERE / "telemetry.py")]
+        self._log, self._reports = folder / f"{name}.log", folder / f"{name}.jsonl"
+        command = [sys.executable, "-m", "hubline", "run", str(HERE / "telemetry.py"), "--json"]
         command += ["--set", f"run.state={folder}/data/state-{name}"]
         command += [argument for stage in stages for argument in ("--stage", stage)]
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        with self._log.open("ab") as log, self._reports.open("ab") as reports:
+            self._process = subprocess.Popen(command, cwd=folder, stdout=reports, stderr=log, start_new_session=True)
 
     def kill(self) -> None:
         os.killpg(self._process.pid, signal.SIGKILL)
@@ -115,6 +111,15 @@ class Run:
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait()
+
+    def rates(self) -> dict[str, float]:
+        """The best rate of each stage over ten seconds, in events a second."""
+        best: dict[str, float] = {}
+        for line in self._reports.read_text().splitlines():
+            with suppress(ValueError):  # a line that was cut short by a kill
+                report = json.loads(line)
+                best[report["stage"]] = max(best.get(report["stage"], 0.0), report["eventsPerSecond"])
+        return best
 
     def require_running(self) -> None:
         if self._process.poll() is not None:
@@ -131,7 +136,6 @@ class Demo:
         self._store = hubline.open_store(f"sqlite:///{folder}/data/progress.db")
         self._sent = Sent()
         self._counts = Counts()
-        self._moved: dict[str, tuple[float, float]] = {}  # when each count first and last changed
         self._started_at = time.monotonic()
         self._story: list[str] = []
         self._live: Live | None = None
@@ -149,6 +153,7 @@ class Demo:
                 second.kill()
                 second = Run(self._folder, "second", "store")
                 self._note("it is started again, while readings keep coming")
+                await self._until(lambda _: sending.done(), first, second)
                 await sending
                 self._note("the last reading is sent")
                 await self._until(self._is_done, first, second)
@@ -159,7 +164,7 @@ class Demo:
         for hub in self._hubs.values():
             await hub.close()
         await self._store.close()
-        return self._conclude()
+        return self._conclude({**first.rates(), **second.rates()})
 
     # What happens
 
@@ -187,17 +192,12 @@ class Demo:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        counts = Counts(
+        self._counts = Counts(
             sent=self._sent.count,
             ingested=await _done(self._store, self._hubs["raw"], "ingest"),
             averaged=await _done(self._store, self._hubs["clean"], "recent"),
             **await asyncio.to_thread(_in_tables, self._folder / "data" / "readings.db"),
         )
-        now = time.monotonic()
-        for name in STAGES:
-            if getattr(counts, name) != getattr(self._counts, name):
-                self._moved[name] = (self._moved.get(name, (now, now))[0], now)
-        self._counts = counts
         if self._live is not None:
             self._live.update(self._view(), refresh=True)
 
@@ -231,7 +231,7 @@ class Demo:
             table.add_row(title, f"{count:,}", ProgressBar(total=self._events_count, completed=count, width=40))
         return Group(*map(Text, self._story), Text(), table)
 
-    def _conclude(self) -> bool:
+    def _conclude(self, rates: dict[str, float]) -> bool:
         counts, sent = self._counts, self._sent
         lost = len(sent.ids) - counts.distinct + max(0, len(sent.malformed) - counts.letters)
         duplicated = counts.rows - counts.distinct + max(0, counts.letters - len(sent.malformed))
@@ -244,16 +244,12 @@ class Demo:
             ("repeats dropped", f"{sent.count - counts.stored:,}"),
             ("lost", f"{lost:,}"),
             ("duplicated", f"{duplicated:,}"),
-            *((f"events/s, {stage}", f"{self._rate(name):,.0f}") for name, stage in STAGES.items()),
+            *((f"events/s, {stage}", f"{rate:,.0f}") for stage, rate in rates.items()),
         ):
             table.add_row(title, value)
         console.print()
         console.print(table)
         return not lost and not duplicated
-
-    def _rate(self, name: str) -> float:
-        first, last = self._moved.get(name, (0.0, 0.0))
-        return float(getattr(self._counts, name)) / max(last - first, LOOK_SECONDS)
 
 
 async def _done(store: CheckpointStore, hub: Hub, group: str) -> int:
