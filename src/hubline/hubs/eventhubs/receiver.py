@@ -74,8 +74,8 @@ _FILTER: Final = Symbol("apache.org:selector-filter:string")
 _EPOCH: Final = Symbol("com.microsoft:epoch")
 _NAME: Final = Symbol("com.microsoft:receiver-name")
 _CAPABILITIES: Final = ("com.microsoft:georeplication",)
-# The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is; those
-# who read a range, or look at some events, are not.
+# The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is;
+# those who read a range, or look at some events, are not.
 _OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
 
 Describe = Callable[[], Awaitable[PartitionProperties]]
