@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from hubline.errors import ConfigError, PipelineInvalid, StageFailed
 from hubline.identity import ID_PROPERTY
 from hubline.pipeline.checks import checked_file
-from hubline.pipeline.runner import Request, explained, locked, run
+from hubline.pipeline.runner import Request, locked, run
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -133,7 +133,7 @@ def test_stage_that_fails_too_often_ends_the_run_with_the_reason(
     (tmp_path / "broken").touch()
     send(raw, readings(PARTITIONS))
     view = Notes()
-    with pytest.raises(StageFailed, match="stage rows failed 1 times: RuntimeError: the handler is broken") as raised:
+    with pytest.raises(StageFailed, match="stage rows failed 1 time: RuntimeError: the handler is broken") as raised:
         run(checked_file(file, stages=["rows"]), Request(), spark=spark, view=view)
     assert raised.value.stage == "rows"
     assert rows_count(tmp_path / "rows.db") == 0
@@ -197,9 +197,3 @@ def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
         pass
     with locked(plan):
         pass
-
-
-def test_errors_of_spark_are_one_line_without_secrets() -> None:
-    text = "[FOREACH] failed\n  File x\nhubline.errors.SinkError: no table\n SQLSTATE: 39000\nat java.base/x"
-    assert explained(ValueError(text)) == "hubline.errors.SinkError: no table"
-    assert explained(ValueError("x SharedAccessKey=abc y\nz")) == "x *** y"

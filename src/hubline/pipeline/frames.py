@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
@@ -26,11 +27,11 @@ from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, 
 from hubline.model import GroupKey
 from hubline.pipeline.columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.definition import Checkpoints, Stage, StageKind
+from hubline.pipeline.explaining import explained
 from hubline.pipeline.handlers import BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
 from hubline.pipeline.planned import PlannedStage
-from hubline.pipeline.secrets import without_secrets
 from hubline.pipeline.source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.surroundings import table_columns
 from hubline.pipeline.writing import table_sink
@@ -62,10 +63,27 @@ def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFra
     """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
     events = _all_events(spark, stage, reading)
     frame = _transformed(spark, stage, events)
+    if isinstance(stage.target, FormatPlace) and not _is_known(spark, stage.target.format):
+        mend = "correct its name, or add its package to [run.spark]: spark.jars.packages"
+        where = stage.target.where
+        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.target.format}", mend)])
     problems = _problems(stage, frame, given_ids={_id_attribute(each) for each in events})
     if problems:
         raise PipelineInvalid(problems)
     return _as_taken(stage, frame)
+
+
+def _is_known(spark: SparkSession, kind: str) -> bool:
+    """Whether Spark can write the format: one that it does not know is found out at the start of the query alone."""
+    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - no public way
+    if kind == "memory" or state.dataSourceManager().dataSourceExists(kind):
+        return True
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(kind, state.conf())
+    except (PySparkException, Py4JJavaError):
+        return False
+    return True
 
 
 # Reading -----------------------------------------------------------------------------------------------------------
@@ -75,8 +93,8 @@ def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> l
     problem = None
     try:
         return [_events(spark, stage, source, reading) for source in stage.sources]
-    except (HublineError, PySparkException) as error:
-        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {_first_line(error)}")
+    except (HublineError, PySparkException, Py4JJavaError) as error:
+        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {explained(error)}")
     raise PipelineInvalid([problem])
 
 
@@ -134,10 +152,10 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
             frame = stage.stage.function(*events, **tables)
         else:
             frame = _handled(stage.stage, events[0])
-    except (HublineError, PySparkException) as error:
-        problem = _raised(stage.stage, error, _first_line(error))
+    except (HublineError, PySparkException, Py4JJavaError) as error:
+        problem = _raised(stage.stage, error, explained(error))
     except Exception as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
-        problem = _raised(stage.stage, error, f"{type(error).__name__} ({_first_line(error)})")
+        problem = _raised(stage.stage, error, f"{type(error).__name__} ({explained(error)})")
     else:
         if isinstance(frame, DataFrame) and frame.isStreaming:
             return frame
@@ -153,11 +171,6 @@ def _raised(stage: Stage, error: Exception, text: str) -> Problem:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     line = (frames[-1].lineno if frames else None) or stage.where.line
     return Problem(file if frames else stage.where.file, line, f"stage {stage.name}: {text}", "correct the function")
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return without_secrets(text.strip().rstrip("."))
 
 
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:

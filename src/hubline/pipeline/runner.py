@@ -17,7 +17,6 @@ import hashlib
 import json
 import logging
 import random
-import re
 import signal
 import socket
 import threading
@@ -36,6 +35,7 @@ from hubline.config import LocalHubAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
+from hubline.pipeline.explaining import explained
 from hubline.pipeline.frames import Reading, built
 from hubline.pipeline.places import FormatPlace, HubPlace
 from hubline.pipeline.planned import Plan, PlannedStage, is_remote
@@ -43,7 +43,6 @@ from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
-from hubline.spark.redaction import HIDING
 from hubline.spark.sessions import session
 
 if TYPE_CHECKING:
@@ -64,6 +63,9 @@ BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
 
 JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 """What every call of Spark raises once its Java process is no more."""
+
+RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""PySpark logs what it raises as well, with all of the plan."""
 
 SETTINGS: Final[Mapping[str, str]] = {
     # Stages take turns at the cores: none waits for the whole batch of another.
@@ -246,8 +248,8 @@ class _Run:
     def build(self) -> None:
         """Analyses all stages. Raises PipelineInvalid with the problems of all of them."""
         self._prepare_spark()
-        # PySpark logs what it raises as well, with all of the plan.
-        logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+        for name in RAISED_TWICE:
+            logging.getLogger(name).setLevel(logging.CRITICAL)
         problems: list[Problem] = []
         owner_id = _owner_id(self._plan)
         for each in self._stages.values():
@@ -272,7 +274,9 @@ class _Run:
         failed = [each for each in self._stages.values() if each.state is State.FAILED]
         if failed:
             raise StageFailed(
-                "\n".join(f"stage {each.stage.name} failed {each.failures} times: {each.error}" for each in failed),
+                "\n".join(
+                    f"stage {each.stage.name} failed {_counted(each.failures, 'time')}: {each.error}" for each in failed
+                ),
                 stage=failed[0].stage.name,
             )
         return not self._stopping.is_set()
@@ -390,7 +394,8 @@ class _Run:
         each.error = explained(error)
         if each.failures > self._plan.run.restarts:
             each.state = State.FAILED
-            self._view.note(f"{each.stage.name}: failed for good, after {each.restarts} restarts: {each.error}")
+            restarts = _counted(each.restarts, "restart")
+            self._view.note(f"{each.stage.name}: failed for good, after {restarts}: {each.error}")
             return
         delay = BACKOFF.delay(each.failures, self._rng)
         each.state, each.restart_at = State.RESTARTING, time.monotonic() + delay
@@ -452,16 +457,5 @@ def _is_at_rest(each: _StageRun) -> bool:
     return not each.query.status["isTriggerActive"] and each.stage.batch_wait_ms > 1000 * POLL_SECONDS
 
 
-_SECRETS: Final = re.compile(HIDING["spark.redaction.string.regex"])
-_RAISED: Final = re.compile(
-    r"^(?:[\w.]+\.)?(\w+(?:Error|Exception|Invalid|NotFound|Unavailable|Refused|Denied|Fenced|\w*Limit)): (.+)$"
-)
-_ERROR_LENGTH_MAX: Final = 600
-
-
-def explained(error: Exception) -> str:
-    """One line of what Spark says in a hundred: the last error of Python's, or else the first line. No secret."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    raised = [line for line in lines if _RAISED.match(line)]
-    text = raised[-1] if raised else (lines[0] if lines else type(error).__name__)
-    return _SECRETS.sub("***", text)[:_ERROR_LENGTH_MAX]
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
