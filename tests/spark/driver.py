@@ -15,11 +15,12 @@ import sys
 import threading
 from itertools import groupby
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 import hubline.spark
 
+START_ATTEMPTS = 3
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS progress (partition TEXT PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS events (partition TEXT, sequence INTEGER, body TEXT, PRIMARY KEY (partition, sequence));
@@ -64,24 +65,34 @@ def main(hub: str, folder: str, name: str, *options: str) -> None:
     spark = hubline.spark.session(name, master="local[2]", **{"spark.ui.enabled": False, "spark.log.level": "ERROR"})
     given = dict(option.split("=", 1) for option in options)
     is_beside_one_alone = given.pop("alone", "") == "true"
-    shared = started(spark, Sink(f"{folder}/shared.db", name), f"{folder}/{name}", hub=hub, **given)
+    threading.Thread(target=stop_at_end_of_input, args=[spark], daemon=True).start()
     if is_beside_one_alone:
-        started(spark, Sink(f"{folder}/alone.db", name), f"{folder}/{name}-alone", hub=hub)
-    threading.Thread(target=stop_at_end_of_input, args=[shared], daemon=True).start()
-    spark.streams.awaitAnyTermination()
+        alone = Sink(f"{folder}/alone.db", name), f"{folder}/{name}-alone", {"hub": hub}
+        threading.Thread(target=run, args=[spark, *alone], daemon=True).start()
+    run(spark, Sink(f"{folder}/shared.db", name), f"{folder}/{name}", {"hub": hub, **given})
     spark.stop()
 
 
-def started(spark: SparkSession, sink: Sink, checkpoint: str, **options: str) -> StreamingQuery:
+def run(spark: SparkSession, sink: Sink, checkpoint: str, options: dict[str, str]) -> None:
+    """Runs the query until it is stopped. Spark gives its planning process ten seconds to start, however busy the
+    machine is: then it is started again."""
     frame = spark.readStream.format("eventhubs").options(start="earliest", max_events="1000", **options).load()
     writing = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint)
-    return writing.trigger(processingTime="200 milliseconds").start()
+    for attempts_left in reversed(range(START_ATTEMPTS)):
+        try:
+            writing.trigger(processingTime="200 milliseconds").start().awaitTermination()
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error) or not attempts_left:
+                raise
+        else:
+            return
 
 
-def stop_at_end_of_input(query: StreamingQuery) -> None:
+def stop_at_end_of_input(spark: SparkSession) -> None:
     """Whoever started it ends it by closing its standard input, or less gently."""
     sys.stdin.read()
-    query.stop()
+    for query in spark.streams.active:
+        query.stop()
 
 
 if __name__ == "__main__":

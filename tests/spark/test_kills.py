@@ -148,6 +148,8 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         for application in its.applications:
             if application.poll() is None:
                 kill(application)
+            elif application.stdin:
+                application.stdin.close()
 
 
 def test_applications_that_share_a_group_are_killed_joined_and_restarted(played: Stage) -> None:
