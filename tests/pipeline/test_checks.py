@@ -47,6 +47,9 @@ PLACES = """
 """
 
 
+HEAD = "import hubline\npipeline = hubline.Pipeline('t')\n"
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a person stands who has a hub named raw."""
@@ -124,14 +127,41 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
         (
             "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', to='clean')\n"
             "def f(e): return e\n\npipeline.run()\n",
-            "telemetry.py:6 importing the file raises ConfigError (the file runs its pipeline when it is imported",
+            "telemetry.py:6 the file runs its pipeline when it is imported",
+        ),
+        ("import hubline\n\nhubline.Pipeline('a b')\n", "telemetry.py:3 the pipeline's name 'a b' is not allowed"),
+        ("import os\nimport no_such_module\n", "telemetry.py:2 importing the file raises ModuleNotFoundError"),
+        ("import hubline\n\nimport beside\n", "telemetry.py:3 importing the file raises ZeroDivisionError"),
+        (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage says nothing of its places: write @pipe"),
+        (f"{HEAD}@pipeline.stage(to='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source: write @pipeline"),
+        (f"{HEAD}@pipeline.stage(source=5, to='clean')\ndef f(e): ...\n", "telemetry.py:3 source and to are names"),
+        (f"{HEAD}@pipeline.stage(source=[], to='clean')\ndef f(): ...\n", "telemetry.py:3 source and to are names"),
+        (
+            f"{HEAD}@pipeline.stage(source=['raw', 'raw'], to='clean')\ndef f(a, b): ...\n",
+            "telemetry.py:3 stage f: it reads one hub twice",
+        ),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean')\nasync def f(e): ...\n",
+            "telemetry.py:3 stage f: its function is async",
+        ),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean', group=7)\ndef f(e): ...\n",
+            "telemetry.py:3 stage f: group: it is text in quotes, and not int",
         ),
         (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
     ],
-    ids=["syntax", "raises", "none", "two", "no-stages", "unknown-option", "runs", "secret"],
 )
 def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
-    assert says in told(problems(write(folder, "telemetry", code, PLACES)))
+    (folder / "beside.py").write_text("1 / 0\n")
+    file = write(folder, "telemetry", code, PLACES)
+    assert says in told(problems(file))
+    assert told(problems(Path(file.name))) == told(problems(file))  # as a person types it
+
+
+def test_files_of_sparks_need_a_path(folder: Path) -> None:
+    places = PLACES + '[places.spare]\nformat = "parquet"\n'
+    text = told(problems(write(folder, "telemetry", CODE.replace('to="clean"', 'to="spare"'), places)))
+    assert "telemetry.toml:12 the place spare has no path: add path" in text
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ class Pipeline:
     """
 
     def __init__(self, name: str, *, places: Path | str | None = None) -> None:
-        self.name = validate_hub_name(name)  # it becomes part of folders and names of queries
+        self.name = _checked_name(name)
         self.where = _caller()
         self.places = Path(places) if places is not None else None
         self._stages: list[Stage] = []
@@ -253,7 +253,9 @@ class Pipeline:
         where = _caller()
         del settings["self"]
         source, name = settings.pop("source"), settings.pop("name")
-        sources = (source,) if isinstance(source, str) else tuple(source)
+        sources = tuple(source) if isinstance(source, Sequence) and not isinstance(source, str) else (source,)
+        if not sources or not all(isinstance(place, str) and place for place in (*sources, settings["to"])):
+            raise ConfigError("source and to are names of places: write for instance source='raw', to='readings'")
 
         def add(function: Function) -> Function:
             named = name or getattr(function, "__name__", "stage")
@@ -261,6 +263,15 @@ class Pipeline:
             return function
 
         return add
+
+
+def _checked_name(name: str) -> str:
+    """It becomes part of folders and of names of queries, as a hub's does."""
+    try:
+        return validate_hub_name(name)
+    except ConfigError as error:
+        text = str(error).replace("the hub name", "the pipeline's name")
+    raise ConfigError(text)
 
 
 def _caller() -> Where:

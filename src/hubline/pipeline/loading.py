@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from hubline.errors import PipelineInvalid, Problem
+from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.pipeline.definition import Pipeline, loading
 from hubline.pipeline.places import nearest
 from hubline.pipeline.secrets import secrets_in, without_secrets
@@ -21,10 +21,13 @@ MODULE_PREFIX: Final = "hubline_pipeline_"
 """Of the name under which a file is imported: it cannot hide a package of the same name."""
 
 _UNEXPECTED: Final = re.compile(r"Pipeline\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_MISSING: Final = re.compile(r"Pipeline\.(\w+)\(\) missing \d+ required keyword-only arguments?: (.+)")
+_BARE: Final = re.compile(r"Pipeline\.(\w+)\(\) takes 1 positional argument but")
 
 
 def load(path: Path) -> Pipeline:
     """The pipeline that a file defines. Raises PipelineInvalid with all that is wrong with it."""
+    path = path.absolute()  # as tracebacks have it
     text = _text(path)
     problems = [*secrets_in(text, str(path)), *_syntax(text, path)]
     if problems:
@@ -79,13 +82,35 @@ def _imported(path: Path) -> ModuleType:
 
 
 def _raised(path: Path, error: BaseException) -> Problem:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = (frames[-1].lineno if frames else None) or 1
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename == str(path)]
+    line = (own[-1].lineno if own else None) or 1
     text = without_secrets(" ".join(str(error).split()))
+    if isinstance(error, HublineError):
+        return Problem(str(path), line, text)  # says itself what to do
+    what, mend = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct it")
+    if isinstance(error, ImportError):
+        mend = "install it for this Python, or put it beside the file"
+    beside = [frame for frame in frames if Path(frame.filename).is_relative_to(path.parent)]
+    if beside and beside[-1].filename != str(path):
+        what = f"{what}, in {beside[-1].filename}:{beside[-1].lineno}"
+    return Problem(str(path), line, what, mend)
+
+
+def _of_option(text: str) -> tuple[str, str] | None:
+    """What Python says of options of a decorator, in words that a person can act on."""
     if match := _UNEXPECTED.search(text):
         known = [name for name in inspect.signature(getattr(Pipeline, match[1])).parameters if name != "self"]
-        return Problem(str(path), line, f"{match[1]} has no option {match[2]}", nearest(match[2], known))
-    return Problem(str(path), line, f"importing the file raises {type(error).__name__} ({text})", "correct it")
+        return f"{match[1]} has no option {match[2]}", nearest(match[2], known)
+    if match := _MISSING.search(text):
+        return f"{match[1]} lacks {match[2].replace(chr(39), '')}", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
+    if match := _BARE.search(text):
+        return f"{match[1]} says nothing of its places", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
+    return None
+
+
+_HANDLER: Final = 'source="raw", to="readings", schema="id long, celsius double"'
+_EXAMPLES: Final = {"stage": 'source="raw", to="readings"', "batches": _HANDLER, "events": _HANDLER}
 
 
 def _only_pipeline(path: Path, module: ModuleType) -> Pipeline:

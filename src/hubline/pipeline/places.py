@@ -146,6 +146,9 @@ STAGE_KEYS: Final = (
 )  # fmt: skip
 """What the file may change of a stage."""
 
+FILE_FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
+"""Formats of files, in a folder; their writers remember which batches they have."""
+
 _TABLES: Final = ("places", "run", "stages")
 _RUN_KEYS: Final = ("state", "store", "master", "restarts", "spark")
 _HUB_KEYS: Final = ("hub", "create", "partitions")
@@ -286,6 +289,9 @@ class _Reading:
             return None
         if kind in ("eventhubs", "hubline-stage"):
             self.wrong((*path, "format"), "a hub is no format here", 'write hub = "ADDRESS"')
+            return None
+        if kind in FILE_FORMATS and "path" not in table and "path" not in options:
+            self.wrong(path, f"the place {name} has no path", 'add path = "FOLDER"')
             return None
         return FormatPlace(name, self.file.where(*path), kind, _absolute(self.text((*path, "path"), table)), options)
 

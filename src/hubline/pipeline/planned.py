@@ -247,6 +247,9 @@ class _Planning:
         except (TypeError, ValueError):
             self._wrong(stage.where, f"stage {stage.name}: its function cannot be called", "give a plain function")
             return ()
+        if inspect.iscoroutinefunction(stage.function):
+            self._wrong(stage.where, f"stage {stage.name}: its function is async", "write def, without async")
+            return ()
         given = len(stage.sources)
         positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
         takes_all = any(each.kind is each.VAR_POSITIONAL for each in positional)
@@ -265,6 +268,9 @@ class _Planning:
         if len(sources) > 1 and isinstance(target, TablePlace):
             mend = "its checkpoint is one hub's: write to a hub, and store from there"
             self._wrong(stage.where, f"stage {stage.name}: a table takes the rows of one source", mend)
+        if len({source.identity for source in sources}) < len(sources):
+            mend = "name each hub once, and use its events twice"
+            self._wrong(stage.where, f"stage {stage.name}: it reads one hub twice", mend)
 
     def _folder(self, stage: Stage) -> str:
         state = self._places.run.state
@@ -333,6 +339,8 @@ class _Planning:
         if value is None:
             return None
         try:
+            if name in _TEXTS and not isinstance(value, str):
+                raise ConfigError(f"it is text in quotes, and not {type(value).__name__}")
             return parse(value)
         except (ConfigError, TypeError, ValueError) as error:
             is_ours = name in self._places.overrides.get(stage.name, {})
@@ -344,6 +352,7 @@ class _Planning:
         self.problems.append(Problem(where.file, where.line, what, mend))
 
 
+_TEXTS: Final = ("group", "batch_wait", "lookback", "checkpoint", "drop_repeats", "mode")
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 

@@ -6,11 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from hubline.pipeline.definition import Checkpoints, DropRepeats
-from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
+from hubline.pipeline.places import FILE_FORMATS, FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
-
-FILE_SINKS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
-"""Formats whose writers remember which batches they have."""
 
 _SHARING: Final = {
     "all": "one runner reads all partitions; a second one stands by",
@@ -50,7 +47,7 @@ def _delivery(stage: PlannedStage) -> str:
             return "at least once, with the same id each time: a table at the end drops what comes twice"
         case HubPlace():
             return "at least once, without ids: what is published twice stays twice"
-        case FormatPlace(format=kind) if kind in FILE_SINKS and stage.letters is None:
+        case FormatPlace(format=kind) if kind in FILE_FORMATS and stage.letters is None:
             return "exactly once, as long as the state folder is kept: Spark's files remember their batches"
         case _:
             return "at least once"
