@@ -38,8 +38,8 @@ from hubline.model import GroupKey
 from hubline.ports import CheckpointStore, Hub
 
 HERE = Path(__file__).parent
-SENDING_SECONDS = 25.0
-"""The readings come over so long, so that there is something to see and something to interrupt."""
+SENDING_SECONDS = 15.0
+"""Each half of the readings comes over so long, so that there is something to see and something to interrupt."""
 KILLED_AT_SHARE = 0.3
 LOOK_SECONDS = 0.5
 WAIT_SECONDS_MAX = 240.0
@@ -147,8 +147,11 @@ class Demo:
             self._note("Spark starts, twice: one run has the stages ingest and recent, the other store")
             first, second = Run(self._folder, "first", "ingest", "recent"), Run(self._folder, "second", "store")
             try:
-                sending = asyncio.create_task(self._send())
+                coming = readings(self._events_count)
+                sending = asyncio.create_task(self._send(itertools.islice(coming, self._events_count // 2)))
                 await self._until(lambda counts: counts.stored > KILLED_AT_SHARE * self._events_count, first, second)
+                await sending
+                sending = asyncio.create_task(self._send(coming))
                 self._note(f"the run of the stage store is killed (kill -9), with {self._counts.rows:,} rows written")
                 second.kill()
                 second = Run(self._folder, "second", "store")
@@ -168,14 +171,13 @@ class Demo:
 
     # What happens
 
-    async def _send(self) -> None:
+    async def _send(self, coming: Iterator[Reading]) -> None:
         sender = await self._hubs["raw"].open_sender()
-        left, started_at = readings(self._events_count), time.monotonic()
-        while batch := list(itertools.islice(left, BATCH_COUNT)):
+        pause = 2 * SENDING_SECONDS * BATCH_COUNT / self._events_count
+        while batch := list(itertools.islice(coming, BATCH_COUNT)):
             await sender.send(hubline.outgoing(reading.event for reading in batch))
             self._sent.note(batch)
-            due = started_at + SENDING_SECONDS * self._sent.count / self._events_count
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            await asyncio.sleep(pause)
         await sender.close()
 
     def _is_done(self, counts: Counts) -> bool:
