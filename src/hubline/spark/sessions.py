@@ -51,6 +51,8 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Each of Spark's 200 would cost a task, and files of state, in every micro-batch that shuffles.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }
 """What a session without a cluster gets in addition."""
 
