@@ -7,15 +7,20 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from hubline.errors import ConfigError, PipelineInvalid, StageFailed
+from hubline.cli import main
+from hubline.cli.exits import ExitCode
+from hubline.errors import ConfigError, PipelineInvalid
 from hubline.identity import ID_PROPERTY
+from hubline.pipeline import runner as runner_module
 from hubline.pipeline.checks import checked_file
+from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
@@ -126,19 +131,6 @@ def test_failed_stage_starts_again_and_a_signal_ends_all_between_two_batches(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_stage_that_fails_too_often_ends_the_run_with_the_reason(
-    spark: SparkSession, raw: TestHub, tmp_path: Path
-) -> None:
-    file = write(tmp_path, "life", CODE, PLACES + "    [run]\n    restarts = 0\n")
-    (tmp_path / "broken").touch()
-    send(raw, readings(PARTITIONS))
-    view = Notes()
-    with pytest.raises(StageFailed, match="stage rows failed 1 time: RuntimeError: the handler is broken") as raised:
-        run(checked_file(file, stages=["rows"]), Request(), spark=spark, view=view)
-    assert raised.value.stage == "rows"
-    assert rows_count(tmp_path / "rows.db") == 0
-
-
 def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
@@ -197,3 +189,126 @@ def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
         pass
     with locked(plan):
         pass
+
+
+class Ended(Exception):
+    """Whoever watches a run has seen enough."""
+
+
+class Watching(Notes):
+    """Ends its run, which has no signals in a thread, when told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_enough = threading.Event()
+        self._has_ended = False
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        super().show(reports)
+        if self.is_enough.is_set() and not self._has_ended:
+            self._has_ended = True  # the last report still comes
+            raise Ended
+
+
+def test_two_runners_share_a_group_and_one_takes_over_what_the_other_leaves(
+    spark: SparkSession, raw: TestHub, tmp_path: Path
+) -> None:
+    file = write(tmp_path, "life", CODE, PLACES + "    [run]\n    store = 'sqlite:///progress.db'\n")
+    store = f"sqlite:///{tmp_path}/progress.db"
+    copy = TestHub(f"local:{tmp_path}/hubs/copy", tmp_path / "hubs", "copy")
+    views = {"one": Watching(), "two": Watching()}
+
+    def runner(name: str) -> None:
+        checked = checked_file(file, stages=["copy"], settings={"run.state": f"state/{name}"})
+        # A session has but one query of a name.
+        with suppress(Ended):
+            run(checked, Request(), spark=spark.newSession(), view=views[name])
+
+    def copied() -> int:
+        return len({event.properties[ID_PROPERTY] for event in copy.flat()})
+
+    threads = {name: threading.Thread(target=runner, args=(name,)) for name in views}
+    try:
+        for thread in threads.values():
+            thread.start()
+        eventually(lambda: len(owners(store, raw, "copy")) == len(views))
+        send(raw, readings(COUNT // 2), partition="0")
+        send(raw, readings(COUNT // 2), partition="1")
+        eventually(lambda: copied() == COUNT)
+        eventually(lambda: [view.reports["copy"].events for view in views.values()] == [COUNT // 2] * 2)
+
+        views["one"].is_enough.set()
+        threads["one"].join()
+        assert "copy: stopped" in views["one"].notes  # and not cut short
+        for partition in ("0", "1"):
+            send(raw, readings(1), partition=partition)
+        eventually(lambda: copied() == COUNT + 2)
+    finally:
+        for view in views.values():
+            view.is_enough.set()
+        for thread in threads.values():
+            thread.join()
+    assert len(copy.flat()) == COUNT + 2  # nothing was published twice
+
+
+HOLDING = """
+    from pathlib import Path
+    import time
+    import pyarrow as pa
+    import hubline
+
+    pipeline = hubline.Pipeline("held")
+    HERE = Path(__file__).parent
+
+    @pipeline.batches(source="raw", to="rows", group="rows", schema="bytes long")
+    def rows(events):
+        (HERE / "begun").touch()
+        while (HERE / "hold").exists():
+            time.sleep(0.05)
+        return pa.table({"bytes": [len(body) for body in events.column("body").to_pylist()]})
+"""
+
+
+def test_second_signal_cuts_a_batch_short_and_it_comes_again(
+    spark: SparkSession, raw: TestHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path, "held", HOLDING, PLACES)
+    (tmp_path / "hold").touch()
+    send(raw, readings(COUNT))
+    view = Notes()
+    signals = [
+        signal_when((tmp_path / "begun").exists),
+        signal_when(lambda: any(note.startswith("stopping rows") for note in view.notes)),
+    ]
+    assert not run(checked_file(file), Request(), spark=spark, view=view)
+    for thread in signals:
+        thread.join()
+    assert "rows: stopped: its batch was cut short, and comes again" in view.notes
+    (tmp_path / "hold").unlink()
+    assert rows_count(tmp_path / "rows.db") == 0
+
+    # The command, in this process and on this session.
+    monkeypatch.setattr(runner_module, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(runner_module, "_stop_session", lambda _: None)
+    assert main(["run", str(file), "--once"]) == ExitCode.OK
+    assert rows_count(tmp_path / "rows.db") == COUNT
+
+
+def test_command_ends_with_8_where_a_stage_fails_too_often(
+    spark: SparkSession,
+    raw: TestHub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(runner_module, "session", lambda *_, **__: spark)
+    monkeypatch.setattr(runner_module, "_stop_session", lambda _: None)
+    file = write(tmp_path, "life", CODE, PLACES)
+    (tmp_path / "broken").touch()
+    send(raw, readings(PARTITIONS))
+    arguments = ["--stage", "rows", "--set", "run.restarts=1"]
+    assert main(["run", str(file), *arguments]) == ExitCode.STAGE_FAILED
+    said = capsys.readouterr().err
+    assert "rows: failed for good, after 1 restart: RuntimeError: the handler is broken" in said
+    assert said.endswith("hubline: stage rows failed 2 times: RuntimeError: the handler is broken\n")
+    assert rows_count(tmp_path / "rows.db") == 0

@@ -43,6 +43,7 @@ from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
+from hubline.spark.datasource import EventHubs
 from hubline.spark.sessions import session
 
 if TYPE_CHECKING:
@@ -306,8 +307,12 @@ class _Run:
 
     def _prepare_spark(self) -> None:
         manager = self._spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
-        if not manager.dataSourceExists(StageSource.name()):
-            self._spark.dataSource.register(StageSource)
+        # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
+        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)  # noqa: SLF001
+        for source in (EventHubs, StageSource):  # a session of somebody's own may know neither
+            if not manager.dataSourceExists(source.name()):
+                self._spark.dataSource.register(source)
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
 

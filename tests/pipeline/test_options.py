@@ -1,0 +1,226 @@
+"""What stages can be told, on real Spark: each option does what the reference says of it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from hubline.cli import main
+from hubline.identity import ID_PROPERTY, origin_of
+from hubline.pipeline.checks import checked_file
+from hubline.pipeline.runner import Request, run
+from tests.pipeline.files import Notes, checkpoints, new_hub, readings, send, write
+from tests.spark.hubs import TestHub
+
+# Far longer than anything takes: a bound on waiting, not a measure.
+pytestmark = pytest.mark.timeout(600)
+
+Once = Callable[..., Notes]
+
+
+@pytest.fixture
+def hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hubs"
+
+
+@pytest.fixture
+def once(spark: SparkSession) -> Once:
+    """Runs a file's stages until all is done."""
+
+    def ran(file: Path, *stages: str) -> Notes:
+        view = Notes()
+        assert run(checked_file(file, stages=stages), Request(once=True), spark=spark, view=view)
+        return view
+
+    return ran
+
+
+def at(hubs: Path, name: str) -> TestHub:
+    return TestHub(f"local:{hubs}/{name}", hubs, name)
+
+
+def numbers(hub: TestHub) -> list[int]:
+    return sorted(json.loads(event.body)["id"] for event in hub.flat())
+
+
+def rows(database: Path, text: str) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(database)
+    try:
+        return connection.execute(text).fetchall()
+    finally:
+        connection.close()
+
+
+def test_checkpoints_by_hand_are_where_every_start_reads_on_and_without_any_it_begins_anew(
+    once: Once, hubs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = """
+        import hubline
+        pipeline = hubline.Pipeline("hand")
+        @pipeline.stage(source="raw", to="by-hand", group="hand", checkpoint="by hand")
+        def hand(events):
+            return events
+        @pipeline.stage(source="raw", to="anew", group="none", checkpoint="none")
+        def none(events):
+            return events
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        by-hand = { hub = "local:hubs/by-hand", create = true, partitions = 2 }
+        anew = { hub = "local:hubs/anew", create = true, partitions = 2 }
+    """
+    file = write(hubs.parent, "hand", code, places)
+    raw = new_hub(hubs, "raw")
+    send(raw, readings(6), partition="0")
+    store = f"sqlite:///{hubs.parent}/state/hand/checkpoints.db"
+
+    once(file)
+    assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5]
+    assert numbers(at(hubs, "anew")) == [0, 1, 2, 3, 4, 5]
+    assert checkpoints(store, raw, "hand") == {}
+
+    moved = ["--store", store, "--group", "hand", "--partition", "0", "--to", "sequence:4", "--yes"]
+    assert main(["checkpoints", "set", raw.address, *moved]) == 0
+    once(file)
+    assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5, 5]
+    assert numbers(at(hubs, "anew")) == sorted([0, 1, 2, 3, 4, 5] * 2)
+    assert checkpoints(store, raw, "hand") == {"0": 4}
+
+
+def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apart(once: Once, hubs: Path) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("joined")
+        @pipeline.stage(source=["north", "south"], to="out", group="joined")
+        def joined(north, south, names, sites):
+            both = parse_json(north.unionByName(south), "id long, celsius double").where("_error is null")
+            named = both.join(F.broadcast(names), "id").join(F.broadcast(sites), "site")
+            parts = F.array(F.col("name"), F.col("city"))
+            exploded = named.select("eventId", F.posexplode(parts).alias("pos", "part"))
+            numbered = exploded.withColumn("eventId", hubline.pipeline.output_id(F.col("pos")))
+            return numbered.select("eventId", F.col("part").cast("binary").alias("body"))
+    """
+    places = """
+        [places]
+        north = { hub = "local:hubs/north" }
+        south = { hub = "local:hubs/south" }
+        out = { hub = "local:hubs/out", create = true, partitions = 2 }
+        names = { url = "sqlite:///names.db", table = "names" }
+        sites = { format = "csv", path = "sites.csv", options = { header = true } }
+    """
+    file = write(hubs.parent, "joined", code, places)
+    north, south = new_hub(hubs, "north"), new_hub(hubs, "south")
+    send(north, readings(1))
+    send(south, [*readings(1, first=1), b"unknown"])
+    database = sqlite3.connect(hubs.parent / "names.db")
+    database.execute("CREATE TABLE names (id INTEGER, name TEXT, site TEXT)")
+    database.execute("INSERT INTO names VALUES (0, 'zero', 'n'), (1, 'one', 's')")
+    database.commit()
+    database.close()
+    (hubs.parent / "sites.csv").write_text("site,city\nn,Narvik\ns,Sevilla\n")
+
+    once(file)
+    first = at(hubs, "out").flat()
+    assert sorted(event.body for event in first) == [b"Narvik", b"Sevilla", b"one", b"zero"]
+    ids = {event.properties[ID_PROPERTY]: event.body for event in first}
+    assert len(ids) == 4
+    assert {each.rsplit("/", 3)[0] for each in ids} == {origin_of(north.described()), origin_of(south.described())}
+
+    assert once(file).reports["joined"].events == 0  # nothing new: nothing is written
+    assert len(at(hubs, "out").flat()) == 4
+
+
+def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published(once: Once, hubs: Path) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("recent")
+        def totals(events):
+            read = parse_json(events, "id long, celsius double").where("_error is null")
+            replayed = F.bool_and("replayed").alias("replayed")
+            return read.groupBy((F.col("id") % 2).alias("odd")).agg(F.count("*").alias("n"), replayed)
+        @pipeline.stage(source="raw", to="out", group="a", lookback="1h", mode="update", identity=False)
+        def published(events):
+            return totals(events).select(F.to_json(F.struct("odd", "n")).alias("body"), "replayed")
+        @pipeline.stage(source="raw", to="totals", group="b", lookback="1h", mode="update")
+        def kept(events):
+            return totals(events)
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        out = { hub = "local:hubs/out", create = true, partitions = 2 }
+        totals = { url = "sqlite:///totals.db", table = "totals", key = ["odd"], create = true }
+    """
+    file = write(hubs.parent, "recent", code, places)
+    raw = new_hub(hubs, "raw")
+    send(raw, readings(4))
+
+    def bodies() -> list[tuple[int, int]]:
+        found = (json.loads(event.body) for event in at(hubs, "out").flat())
+        return sorted((each["odd"], each["n"]) for each in found)
+
+    once(file)
+    assert bodies() == [(0, 2), (1, 2)]
+    assert rows(hubs.parent / "totals.db", "SELECT odd, n FROM totals ORDER BY odd") == [(0, 2), (1, 2)]
+
+    send(raw, [b'{"id": 5, "celsius": 1}'])  # it arrives while nothing runs
+    again = once(file)
+    assert again.reports["published"].events == 5  # read again, into state
+    assert bodies() == [(0, 2), (1, 2), (1, 3)]  # made of all of the last hour, and nothing else again
+    assert rows(hubs.parent / "totals.db", "SELECT odd, n FROM totals ORDER BY odd") == [(0, 2), (1, 3)]
+
+
+def test_windows_that_are_over_are_files_once_and_tables_in_memory_have_their_places_name(
+    spark: SparkSession, once: Once, hubs: Path
+) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("windows")
+        @pipeline.stage(source="raw", to="minutes", group="windows")
+        def minutes(events):
+            read = parse_json(events, "at timestamp").where("_error is null").withWatermark("at", "10 seconds")
+            counted = read.groupBy(F.window("at", "1 minute").alias("during")).count()
+            return counted.select(F.col("during.start").alias("minute"), "count")
+        @pipeline.stage(source="raw", to="seen", group="seen")
+        def seen(events):
+            return events.select(F.col("body").cast("string").alias("body"))
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        minutes = { format = "parquet", path = "minutes" }
+        seen = { format = "memory" }
+    """
+    file = write(hubs.parent, "windows", code, places)
+    raw = new_hub(hubs, "raw")
+    start = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
+
+    def sent(*seconds: int) -> None:
+        bodies = [json.dumps({"at": (start + timedelta(seconds=each)).isoformat()}).encode() for each in seconds]
+        send(raw, bodies, partition="0")
+
+    def written() -> list[int]:
+        return sorted(row["count"] for row in spark.read.parquet(str(hubs.parent / "minutes")).collect())
+
+    sent(1, 2, 3, 61, 62, 200)
+    once(file)
+    assert written() == [2, 3]  # the last one is not over
+    assert spark.table("seen").count() == 6
+    sent(400)
+    once(file, "minutes")  # state is kept: the window of before ends, and no other comes again
+    assert written() == [1, 2, 3]
+    spark.catalog.dropTempView("seen")
