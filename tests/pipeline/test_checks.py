@@ -192,6 +192,14 @@ def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> 
     assert len(checked_file(file).plan.stages) == 2
 
 
+@pytest.mark.parametrize("password", ["PASSWORD", "...", "***", "<password>"])
+def test_word_that_stands_for_a_password_is_no_secret(folder: Path, password: str) -> None:
+    told_so = f"# export DATABASE=postgresql://USER:{password}@HOST/NAME\n"
+    file = write(folder, "telemetry", CODE, PLACES)
+    file.with_suffix(".toml").write_text(told_so + file.with_suffix(".toml").read_text())
+    assert len(checked_file(file).plan.stages) == 2
+
+
 def test_stages_in_a_circle_are_named(folder: Path) -> None:
     code = CODE.replace('to="readings"', 'to="raw"')
     assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(

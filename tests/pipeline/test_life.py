@@ -191,6 +191,22 @@ def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
         pass
 
 
+def test_stage_that_tells_of_another_hub_is_not_started_again(
+    raw: TestHub, tmp_path: Path, spark: SparkSession
+) -> None:
+    checked = checked_file(write(tmp_path, "life", CODE, PLACES), stages=["copy"])
+    view = Notes()
+    running = runner_module._Run(checked.plan, Request(), spark, view)
+    each = running._stages["copy"]
+    raised = (
+        "hubline.errors.PositionInvalid: partition 1 of hub raw cannot be read from sequence:0: it is of another hub"
+    )
+    running._failed(each, ValueError(f"Traceback (most recent call last):\n  File x\n{raised}\n"))
+    running.close()
+    assert each.state == "failed"
+    assert view.notes[0].endswith(f"remove {tmp_path}/state/life/copy; else name it anew")
+
+
 class Ended(Exception):
     """Whoever watches a run has seen enough."""
 

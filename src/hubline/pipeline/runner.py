@@ -65,6 +65,9 @@ BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
 JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 """What every call of Spark raises once its Java process is no more."""
 
+OF_ANOTHER_HUB: Final = "it is of another hub"
+"""What the source says where a stage's folder or checkpoint tells of another hub than the one that it reads."""
+
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
 
@@ -397,7 +400,12 @@ class _Run:
     def _failed(self, each: _StageRun, error: Exception) -> None:
         each.failures += 1
         each.error = explained(error)
-        if each.failures > self._plan.run.restarts:
+        is_of_another = OF_ANOTHER_HUB in each.error
+        if is_of_another:  # it stays so, however often the stage is started
+            each.error += (
+                f". If the stage shall read this hub from its start, remove {each.stage.folder}; else name it anew"
+            )
+        if is_of_another or each.failures > self._plan.run.restarts:
             each.state = State.FAILED
             restarts = _counted(each.restarts, "restart")
             self._view.note(f"{each.stage.name}: failed for good, after {restarts}: {each.error}")

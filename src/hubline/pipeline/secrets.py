@@ -15,7 +15,13 @@ _SHAPES: Final = (
     ("a shared access signature", re.compile(r"SharedAccessSignature\s*[= ]\s*s[a-z]{1,2}=", re.IGNORECASE)),
     ("a signature", re.compile(r"[?&;\"']sig=[A-Za-z0-9+/%_-]{8,}")),
     ("an account key", re.compile(r"AccountKey\s*=\s*[A-Za-z0-9+/%_-]{8,}", re.IGNORECASE)),
-    ("a password in a URL", re.compile(r"[a-z][a-z0-9+.-]*://[^\s/@:\"'`{}]*:[^\s/@\"'`{}]+@", re.IGNORECASE)),
+    # Not where it only says what stands there: postgresql://USER:PASSWORD@HOST/NAME.
+    (
+        "a password in a URL",
+        re.compile(
+            r"[a-z][a-z0-9+.-]*://[^\s/@:\"'`{}]*:(?!(?-i:PASSWORD)@|\.\.\.@|\*+@|<)[^\s/@\"'`{}]+@", re.IGNORECASE
+        ),
+    ),
     ("a password", re.compile(r"[?&;]password=[^\s&;\"'{}]{3,}", re.IGNORECASE)),
     # Not one that is looked up: password = os.environ["PASSWORD"].
     ("a password", re.compile(r"\bpassword\s*=\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),

@@ -1,0 +1,74 @@
+"""Pipelines in the docs and the examples can run as they stand there: they pass all checks that need no Spark."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hubline.cli import main
+from hubline.pipeline.checks import Checked, checked_file
+
+ROOT = Path(__file__).parents[2]
+PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+TOML = re.compile(r"^```toml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader stands who has made a hub."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["hub", "create", "local:./data/raw", "--partitions", "4"]) == 0
+    return tmp_path
+
+
+def planned(folder: Path, code: str, places: str) -> list[str]:
+    (folder / "telemetry.py").write_text(code)
+    (folder / "telemetry.toml").write_text(places)
+    return names(checked_file(Path("telemetry.py")))
+
+
+def names(checked: Checked) -> list[str]:
+    return [stage.name for stage in checked.plan.stages]
+
+
+def test_tutorials_steps_are_pipelines(folder: Path) -> None:
+    page = (ROOT / "docs/tutorial/pipeline.md").read_text()
+    one, two, third = PYTHON.findall(page)
+    places, clean, averages = TOML.findall(page)
+    assert planned(folder, one, places) == ["store"]
+    assert planned(folder, two, places + clean) == ["ingest", "store"]
+    assert planned(folder, two + third, places + clean + averages) == ["ingest", "store", "recent"]
+    assert "functions as F" in two  # names that only a run of Spark would miss
+
+
+def test_readmes_pipeline_is_one(folder: Path) -> None:
+    page = (ROOT / "README.md").read_text().partition("## A pipeline in a minute")[2]
+    assert planned(folder, PYTHON.findall(page)[0], TOML.findall(page)[0]) == ["ingest", "store"]
+
+
+def test_references_pipeline_is_one(folder: Path) -> None:
+    page = (ROOT / "docs/reference/pipeline.md").read_text()
+    places = "".join(TOML.findall((ROOT / "README.md").read_text())[:1])
+    assert planned(folder, PYTHON.findall(page)[0], places) == ["ingest", "store"]
+
+
+def test_examples_are_pipelines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
+    monkeypatch.chdir(folder / "examples/telemetry")
+    three = ["ingest", "recent", "store"]
+    assert names(checked_file(Path("telemetry.py"))) == three
+    # What is elsewhere in production is here for once.
+    monkeypatch.setenv("DATABASE", f"sqlite:///{folder}/database.db")
+    assert names(checked_file(Path("telemetry.py"), places="postgresql.toml")) == three
+    for name in ("raw", "clean", "averages"):
+        assert main(["hub", "create", f"local:{folder}/azure/{name}"]) == 0
+        monkeypatch.setenv(name.upper(), f"local:{folder}/azure/{name}")
+    monkeypatch.setenv("STORE", f"sqlite:///{folder}/store.db")
+    assert names(checked_file(Path("telemetry.py"), places="azure.toml")) == three
+
+    assert main(["hub", "create", "local:./data/raw"]) == 0
+    monkeypatch.chdir(folder / "examples/windows")
+    assert names(checked_file(Path("windows.py"))) == ["minutes"]
