@@ -86,7 +86,11 @@ class Tally:
 
     def _add(self, batch: Mapping[str, Any]) -> None:
         self.batches += 1
-        self.events += sum(_read(_parsed(source["endOffset"])) for source in _hubs(batch["sources"]))
+        # A batch without events, which Spark runs for state when a watermark moves, ends where the one before it did.
+        moved = [
+            each for each in _hubs(batch["sources"]) if _parsed(each.get("startOffset")) != _parsed(each["endOffset"])
+        ]
+        self.events += sum(_read(_parsed(source["endOffset"])) for source in moved)
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 
     def _remember(self, now: float) -> None:
