@@ -15,12 +15,13 @@ import pytest
 from hubline.cli import main
 
 ROOT = Path(__file__).parents[2]
-# Their programs need a server: tests/endpoint, tests/eventhubs and tests/sinks run them.
+# Their programs need a server: tests/endpoint, tests/eventhubs, tests/sinks and tests/stores run them.
 SERVED = (
     "event-hubs-on-your-laptop",
     "connect-to-azure",
     "share-with-the-official-sdks",
     "exactly-once-into-postgresql",
+    "keep-partitions-in-place",
 )
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem not in SERVED)]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
