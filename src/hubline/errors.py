@@ -249,7 +249,7 @@ class PipelineError(HublineError):
 
 
 class PipelineInvalid(PipelineError):
-    """The checks of a pipeline found problems, all of which are told. Nothing was started, and nothing changed."""
+    """The checks of a pipeline found problems, all of which are told. No stage was started."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
