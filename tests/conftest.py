@@ -27,6 +27,7 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, QUICK_JAVA)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker of a parallel run gets all that need the Spark session."""
     for item in items:
