@@ -14,7 +14,6 @@ import re
 import statistics
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from benchmarks.amqp_client import FOLDER
 from benchmarks.harness import Result, benchmark
-from benchmarks.spark_source import _serving, _session
+from benchmarks.spark_source import _seconds, _serving, _session
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model import Checkpoint, GroupKey, outgoing
 from hubline.pipeline.checks import checked_file
@@ -97,7 +96,7 @@ def hub_to_hub() -> Iterator[Result]:
             "the sink": its.median(lambda: its.write_to_hub(its.local["clean"])),
         }
         served = its.median(lambda: its.run("copy", its.served))
-        by_hand = max(SDK_COUNT / seconds(lambda: copy_by_sdk(its.served)) for _ in range(ROUNDS))
+        by_hand = max(SDK_COUNT / _seconds(lambda: copy_by_sdk(its.served)) for _ in range(ROUNDS))
     yield _against_parts("pipeline-hub-to-hub", own, parts)
     yield Result("pipeline-hub-to-hub", served, "events/s", served / by_hand, AGAINST_SDK)
 
@@ -114,7 +113,7 @@ def hub_to_postgres() -> Iterator[Result]:
         }
         served = its.median(lambda: its.run("store", its.served))
         by_hand = max(
-            SDK_COUNT / seconds(lambda: store_by_sdk(its.served["raw"], its.new_table())) for _ in range(ROUNDS)
+            SDK_COUNT / _seconds(lambda: store_by_sdk(its.served["raw"], its.new_table())) for _ in range(ROUNDS)
         )
     yield _against_parts("pipeline-hub-to-postgres", own, parts)
     yield Result("pipeline-hub-to-postgres", served, "events/s", served / by_hand, AGAINST_SDK)
@@ -217,7 +216,7 @@ class Scene:
             for key, partition in zip(keys, opened, strict=True)
         ]
         with ThreadPoolExecutor(CORES) as threads:
-            took = seconds(lambda: [call.result() for call in [threads.submit(work) for work in works]])
+            took = _seconds(lambda: [call.result() for call in [threads.submit(work) for work in works]])
         sink.close()
         return took
 
@@ -281,12 +280,6 @@ def store_by_sdk(connection_string: str, database: str) -> None:
             connection.commit()
 
         _received(connection_string, store)
-
-
-def seconds(work: Callable[[], object]) -> float:
-    started_at = time.perf_counter()
-    work()
-    return time.perf_counter() - started_at
 
 
 # The scene

@@ -142,7 +142,7 @@ def started(its: Scene, frame: DataFrame, **trigger: Any) -> StreamingQuery:
     return frame.writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(**trigger).start()
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     started_at = time.perf_counter()
     work()
     return time.perf_counter() - started_at

@@ -34,7 +34,7 @@ from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.pipeline.source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.surroundings import table_columns
-from hubline.pipeline.writing import table_sink
+from hubline.pipeline.writing import TRACED, table_sink
 from hubline.sinks.sql import SqlSink as Database
 from hubline.sinks.tables import TableName
 from hubline.spark.columns import SOURCE_SCHEMA
@@ -46,7 +46,6 @@ from hubline.spark.sqlsink import By
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
 
-_KNOWN_BY: Final = {"partition", "sequenceNumber", "properties"}
 _UNUSED: Final = ("publisher", "systemProperties")
 
 
@@ -251,7 +250,7 @@ def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> 
             f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
             "name a hub for them, dead_letters='PLACE', or drop the column",
         ))  # fmt: skip
-    if stage.stage.drop_repeats in ("ordered", "shuffled") and (missing := _KNOWN_BY - set(frame.columns)):
+    if stage.stage.drop_repeats in ("ordered", "shuffled") and (missing := set(TRACED) - set(frame.columns)):
         wrong.append((
             f"it drops the column {min(missing)}, by which repetitions are known",
             "keep it, or leave drop_repeats out",

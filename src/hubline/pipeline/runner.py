@@ -44,7 +44,8 @@ from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
 from hubline.spark.datasource import EventHubs
-from hubline.spark.sessions import session
+from hubline.spark.positions import OF_ANOTHER_HUB
+from hubline.spark.sessions import register, session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,9 +65,6 @@ BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
 
 JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 """What every call of Spark raises once its Java process is no more."""
-
-OF_ANOTHER_HUB: Final = "it is of another hub"
-"""What the source says where a stage's folder or checkpoint tells of another hub than the one that it reads."""
 
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
@@ -309,13 +307,10 @@ class _Run:
     # Starting
 
     def _prepare_spark(self) -> None:
-        manager = self._spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)  # noqa: SLF001
-        for source in (EventHubs, StageSource):  # a session of somebody's own may know neither
-            if not manager.dataSourceExists(source.name()):
-                self._spark.dataSource.register(source)
+        register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
 
@@ -400,6 +395,7 @@ class _Run:
     def _failed(self, each: _StageRun, error: Exception) -> None:
         each.failures += 1
         each.error = explained(error)
+        # Of the source's error, Spark leaves the text alone.
         is_of_another = OF_ANOTHER_HUB in each.error
         if is_of_another:  # it stays so, however often the stage is started
             each.error += (

@@ -18,10 +18,11 @@ from hubline.processor.prefetch import described
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 
+OF_ANOTHER_HUB: Final = "it is of another hub"
 REASONS: Final = {
     "expired": "events from there on have been removed",
     "beyond": "it is after the last event",
-    "foreign": "it is of another hub, or of one of this name that was deleted since",
+    "foreign": f"{OF_ANOTHER_HUB}, or of one of this name that was deleted since",
 }
 
 

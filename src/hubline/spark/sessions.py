@@ -20,6 +20,7 @@ from hubline.spark.redaction import HIDING, hiding, is_hidden
 if TYPE_CHECKING:
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
 
 # A task that fails is tried so often in all, as on a cluster; plain local[N] gives up at once.
 TASK_ATTEMPTS: Final = 4
@@ -240,7 +241,13 @@ def _prepared(spark: SparkSession) -> SparkSession:
 
     # Goes with the source to Spark's planning processes, which are told nothing else of the cluster.
     spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
-    # Registering again would do no harm, but for a warning.
-    if not spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists(EventHubs.name()):  # noqa: SLF001
-        spark.dataSource.register(EventHubs)
+    register(spark, EventHubs)
     return spark
+
+
+def register(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Lets a session know these sources. Those that it knows are left: registering again would warn."""
+    known = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
+    for source in sources:
+        if not known.dataSourceExists(source.name()):
+            spark.dataSource.register(source)

@@ -100,3 +100,13 @@ async def official(server: Azurite, address: str, group: GroupKey) -> AsyncItera
 def transport_of(address: str) -> Transport:
     parsed = blob_address(address)
     return Transport(parsed, credential_of(parsed))
+
+
+async def eventually(is_true: Callable[[], bool] | Callable[[], Awaitable[bool]], *, seconds_max: float) -> None:
+    """Returns once it is so."""
+    async with asyncio.timeout(seconds_max):
+        while True:
+            truth = is_true()
+            if truth if isinstance(truth, bool) else await truth:
+                return
+            await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hubline.stores.blob import LeasedBlobStore
 from hubline.stores.blob.layout import lease_blob
 from hubline.testing.hub import MemoryHub
 from tests.stores.blob.fixed_member import GROUP, OPTIONS, FixedMember, Task
-from tests.stores.blob.support import leased_store
+from tests.stores.blob.support import eventually, leased_store
 from tests.support.azurite import azurite
 
 pytestmark = [pytest.mark.xdist_group("azurite"), pytest.mark.kills]
@@ -26,13 +27,7 @@ pytestmark = [pytest.mark.xdist_group("azurite"), pytest.mark.kills]
 PATIENCE_SECONDS = 120.0
 
 
-async def until(is_true: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            truth = is_true()
-            if truth if isinstance(truth, bool) else await truth:
-                return
-            await asyncio.sleep(0.05)
+until = functools.partial(eventually, seconds_max=PATIENCE_SECONDS)
 
 
 def test_a_standby_takes_over_from_the_killed_and_the_frozen_who_can_write_nothing(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import functools
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +12,7 @@ from hubline.errors import LeaseLost, StoreUnavailable
 from hubline.model import EventBatch, GroupKey, Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions
 from hubline.testing.hub import MemoryHub
-from tests.stores.blob.support import blob_store
+from tests.stores.blob.support import blob_store, eventually
 from tests.support.azurite import azurite
 
 pytestmark = pytest.mark.xdist_group("azurite")
@@ -21,13 +22,7 @@ LEASE = LeaseOptions(lease_seconds=4.0, interval_seconds=0.5, settle_seconds=0.2
 PATIENCE_SECONDS = 90.0
 
 
-async def until(is_true: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            truth = is_true()
-            if truth if isinstance(truth, bool) else await truth:
-                return
-            await asyncio.sleep(0.05)
+until = functools.partial(eventually, seconds_max=PATIENCE_SECONDS)
 
 
 def test_every_event_is_handled_after_an_outage(container: str) -> None:
