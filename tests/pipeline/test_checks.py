@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked, checked_file
 from hubline.pipeline.promises import promises
+from hubline.pipeline.runner import Request, locked
 from tests.pipeline.files import write
 
 PLANTED = "hUnTeR2pLaNtEdSeCrEt"
@@ -296,6 +298,55 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
     assert plan.run.spark == {"spark.ui.enabled": "false", "spark.cores.max": "2"}
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer: did you mean store?"),
+        ("places.claen.create", "true", "--set places.claen.create:0 no stage uses a place claen: did you mean clean?"),
+        ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]': did you mean local[4]?"),
+        ("stages.store.on_invalid_position", "oldest", "it is 'fail', 'earliest', 'latest', and not 'oldest'"),
+    ],
+)
+def test_settings_of_the_command_line_that_change_nothing_are_told(
+    folder: Path, setting: str, value: str, says: str
+) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    with pytest.raises(PipelineInvalid) as raised:
+        checked_file(file, settings={setting: value})
+    assert says in told(list(raised.value.problems))
+
+
+@pytest.mark.parametrize(
+    "master", ["local", "local[*]", "local[2,8]", "spark://a:7077,b:7077", "yarn", "k8s://https://a"]
+)
+def test_masters_that_spark_knows_are_taken(master: str) -> None:
+    assert Request(master=master).master == master
+
+
+@pytest.mark.parametrize("master", ["", "Local", "local[x]", "local[0]", "spark://host", "http://host:80", "localhost"])
+def test_masters_that_spark_does_not_know_are_refused(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"Spark knows no master"):
+        Request(master=master)
+
+
+def test_state_folder_that_cannot_be_made_is_told(folder: Path) -> None:
+    (folder / "taken").touch()
+    file = write(folder, "telemetry", CODE, PLACES + '[run]\nstate = "./taken/state"\n')
+    text = told(problems(file))
+    assert f"telemetry.toml:13 the state folder {folder}/taken/state cannot be made: {folder}/taken is a file" in text
+    plan = checked_file(file, settings={"run.state": "./state"}).plan
+    taken = replace(plan, run=replace(plan.run, state="./taken/state"))  # by then
+    with pytest.raises(ConfigError, match=r"taken/state cannot be written to .*--set run.state=PATH"), locked(taken):
+        pass
+
+
+def test_plan_tells_that_gaps_are_jumped(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES + '[stages.store]\non_invalid_position = "latest"\n')
+    ingest, store = checked_file(file).plan.stages
+    assert any("reading goes on at the latest event, and the run tells of the gap" in each for each in promises(store))
+    assert not any("gap" in each for each in promises(ingest))
+
+
 def test_stages_are_chosen_by_name(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, PLACES)
     assert [stage.name for stage in checked_file(file, stages=["store"]).plan.stages] == ["store"]
@@ -330,4 +381,5 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
         assert said.startswith("--set places.raw.hub: there is no hub")
         assert said.endswith("hubline: 1 problem: nothing was started\n")
     assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
-    assert main(["plan", "none.py"]) == ExitCode.CHECKS_FAILED
+    for other in ("none.py", ".", str(Path(file).with_suffix(".toml"))):
+        assert main(["plan", other]) == ExitCode.CHECKS_FAILED

@@ -204,7 +204,8 @@ def test_stage_that_tells_of_another_hub_is_not_started_again(
     running._failed(each, ValueError(f"Traceback (most recent call last):\n  File x\n{raised}\n"))
     running.close()
     assert each.state == "failed"
-    assert view.notes[0].endswith(f"remove {tmp_path}/state/life/copy; else name it anew")
+    assert f"remove {tmp_path}/state/life/copy, and its checkpoints: hubline checkpoints reset" in view.notes[0]
+    assert view.notes[0].endswith(f"--group 'copy' --store sqlite:///{tmp_path}/state/life/checkpoints.db")
 
 
 class Ended(Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -12,6 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.cli import main
+from hubline.errors import StageFailed
+from hubline.hubs.local import LocalHub, Retention, create_hub
 from hubline.identity import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
@@ -32,11 +36,14 @@ def hubs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def once(spark: SparkSession) -> Once:
-    """Runs a file's stages until all is done."""
+    """Runs a file's stages, with other options than the file's, until all is done."""
 
-    def ran(file: Path, *stages: str) -> Notes:
+    def ran(file: Path, *stages: str, **options: str) -> Notes:
         view = Notes()
-        assert run(checked_file(file, stages=stages), Request(once=True), spark=spark, view=view)
+        chosen = stages or [stage.name for stage in checked_file(file).plan.stages]
+        settings = {f"stages.{stage}.{name}": value for stage in chosen for name, value in options.items()}
+        checked = checked_file(file, stages=stages, settings=settings)
+        assert run(checked, Request(once=True), spark=spark, view=view)
         return view
 
     return ran
@@ -182,7 +189,7 @@ def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published
     assert rows(hubs.parent / "totals.db", "SELECT odd, n FROM totals ORDER BY odd") == [(0, 2), (1, 3)]
 
 
-def test_windows_that_are_over_are_files_once_and_tables_in_memory_have_their_places_name(
+def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have_their_places_name(
     spark: SparkSession, once: Once, hubs: Path
 ) -> None:
     code = """
@@ -195,6 +202,7 @@ def test_windows_that_are_over_are_files_once_and_tables_in_memory_have_their_pl
             read = parse_json(events, "at timestamp").where("_error is null").withWatermark("at", "10 seconds")
             counted = read.groupBy(F.window("at", "1 minute").alias("during")).count()
             return counted.select(F.col("during.start").alias("minute"), "count")
+        pipeline.stage(source="raw", to="rows", group="rows", name="rows")(minutes)
         @pipeline.stage(source="raw", to="seen", group="seen")
         def seen(events):
             return events.select(F.col("body").cast("string").alias("body"))
@@ -203,6 +211,7 @@ def test_windows_that_are_over_are_files_once_and_tables_in_memory_have_their_pl
         [places]
         raw = { hub = "local:hubs/raw" }
         minutes = { format = "parquet", path = "minutes" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
         seen = { format = "memory" }
     """
     file = write(hubs.parent, "windows", code, places)
@@ -221,6 +230,92 @@ def test_windows_that_are_over_are_files_once_and_tables_in_memory_have_their_pl
     assert written() == [2, 3]  # the last one is not over
     assert spark.table("seen").count() == 6
     sent(400)
-    once(file, "minutes")  # state is kept: the window of before ends, and no other comes again
+    once(file, "minutes", "rows")  # state is kept: the window of before ends, and no other comes again
     assert written() == [1, 2, 3]
+    # A table gets windows that are over with the next events: the last one waits for more.
+    assert rows(hubs.parent / "rows.db", "SELECT count FROM rows ORDER BY count") == [(2,), (3,)]
     spark.catalog.dropTempView("seen")
+
+
+GAPS = """
+    import hubline
+    from hubline.spark import parse_json
+    pipeline = hubline.Pipeline("gaps")
+    @pipeline.stage(source="raw", to="rows", group="rows")
+    def rows(events):
+        return parse_json(events, "id long")
+    @pipeline.stage(source="raw", to="copy", group="copy")
+    def copy(events):
+        return events
+"""
+GAPS_PLACES = """
+    [places]
+    raw = { hub = "local:hubs/raw" }
+    rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+    copy = { hub = "local:hubs/copy", create = true, partitions = 2 }
+    [run]
+    restarts = 0
+"""
+
+
+def expire(hub: TestHub) -> None:
+    """Lets retention remove all but what was sent last."""
+
+    async def trimmed() -> None:
+        opened = LocalHub(hub.root, hub.name)
+        await opened.apply_retention()
+        await opened.close()
+
+    asyncio.run(trimmed())
+
+
+def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_over(once: Once, hubs: Path) -> None:
+    file = write(hubs.parent, "gaps", GAPS, GAPS_PLACES)
+    asyncio.run(create_hub(hubs, "raw", partitions=1, retention=Retention(bytes=1)))
+    raw, database = at(hubs, "raw"), hubs.parent / "rows.db"
+    stores = {"rows": f"sqlite:///{database}", "copy": f"sqlite:///{hubs.parent}/state/gaps/checkpoints.db"}
+    send(raw, readings(4))
+    once(file)
+    send(raw, readings(3, first=4))  # nobody reads them in time
+    send(raw, readings(2, first=7))
+    expire(raw)
+
+    with pytest.raises(StageFailed, match=r"PositionInvalid: .*have been removed.*on_invalid_position"):
+        once(file)
+    assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 3}] * 2
+
+    told = once(file, on_invalid_position="earliest")
+    gap = "jumped a gap: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
+    assert {f"{stage}: {gap}" for stage in stores} <= set(told.notes)
+    assert [told.reports[stage].gap_events for stage in stores] == [3, 3]
+    assert rows(database, "SELECT id FROM rows ORDER BY id") == [(0,), (1,), (2,), (3,), (7,), (8,)]
+    assert numbers(at(hubs, "copy")) == [0, 1, 2, 3, 7, 8]
+    assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 8}] * 2
+
+    # At the newest one there is nothing to read yet: the gap is moved over all the same.
+    for first in (9, 10):
+        send(raw, readings(1, first=first))
+    expire(raw)
+    assert [report.gap_events for report in once(file, on_invalid_position="latest").reports.values()] == [2, 2]
+    assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 10}] * 2
+    send(raw, readings(1, first=11))
+    assert [report.gap_events for report in once(file).reports.values()] == [0, 0]
+    assert numbers(at(hubs, "copy")) == [0, 1, 2, 3, 7, 8, 11]
+    assert rows(database, "SELECT max(id), count(*) FROM rows") == [(11, 7)]
+
+
+def test_table_does_not_take_events_of_a_hub_that_was_made_anew_for_those_that_it_has(once: Once, hubs: Path) -> None:
+    file = write(hubs.parent, "gaps", GAPS, GAPS_PLACES)
+    raw = new_hub(hubs, "raw")
+    send(raw, readings(4), partition="0")
+    once(file, "rows")
+    shutil.rmtree(hubs / "raw")
+    new_hub(hubs, "raw")
+    send(raw, readings(2, first=4), partition="0")
+
+    with pytest.raises(StageFailed, match=r"the hub now begins again at 0.*hubline checkpoints reset"):
+        once(file, "rows", on_invalid_position="earliest")
+    reset = ["--store", f"sqlite:///{hubs.parent}/rows.db", "--group", "rows", "--yes"]
+    assert main(["checkpoints", "reset", raw.address, *reset]) == 0
+    once(file, "rows", on_invalid_position="earliest")
+    assert rows(hubs.parent / "rows.db", "SELECT id FROM rows ORDER BY id") == [(number,) for number in range(6)]

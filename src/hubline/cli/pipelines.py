@@ -105,11 +105,11 @@ def run(
     from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
 
-    with _progress() as tell:
-        checked = _checked(pipeline, stage, places, set_, tell)
     # On a terminal, stack traces would tear the live table apart: it has their last lines.
     quiet = {"spark.log.level": "FATAL"} if sys.stdout.isatty() and not json else {}
     request = Request(master=master, once=once, spark=quiet)
+    with _progress() as tell:
+        checked = _checked(pipeline, stage, places, set_, tell)
     with _view(json=json) as view:
         try:
             is_done = run_pipeline(checked, request, view=view)
@@ -203,6 +203,7 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
         "start": stage.start,
         "checkpoint": stage.checkpoint.value,
         "lookback": stage.lookback,
+        "onInvalidPosition": stage.on_invalid_position.value,
         "batchCountMax": stage.events_max,
         "batchWaitSeconds": stage.batch_wait_ms / 1000,
         "deadLetters": str(stage.letters) if stage.letters else None,
@@ -279,7 +280,8 @@ class _LiveView:
         from rich.console import Group
         from rich.text import Text
 
-        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">repeats", ">restarts")
+        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">repeats", ">restarts",
+                   "?gone")  # fmt: skip
         rows = [
             (
                 each.name,
@@ -291,6 +293,7 @@ class _LiveView:
                 each.dead_letters,
                 each.repeats,
                 each.restarts,
+                each.gap_events or None,
             )
             for each in self._reports
         ]
@@ -299,10 +302,11 @@ class _LiveView:
 
 def _report_line(report: StageReport) -> str:
     lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
+    gone = f", {counted(report.gap_events, 'event')} gone" if report.gap_events else ""
     return (
         f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
         f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
-        f"{counted(report.restarts, 'restart')}"
+        f"{counted(report.restarts, 'restart')}{gone}"
     )
 
 
@@ -318,6 +322,7 @@ def _report_data(report: StageReport) -> Mapping[str, object]:
         "rows": report.rows,
         "deadLetters": report.dead_letters,
         "repeats": report.repeats,
+        "gapEvents": report.gap_events,
         "restarts": report.restarts,
         "error": report.error or None,
     }

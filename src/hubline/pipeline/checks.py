@@ -38,7 +38,7 @@ def checked_file(
         pipeline = load(file)
     except PipelineInvalid as error:
         # The pipeline cannot be known; its places can, and their problems are told as well.
-        path = Path(places) if places is not None else file.with_suffix(".toml")
+        path = Path(places) if places is not None else file.absolute().with_suffix(".toml")
         others = read_places(path, settings or {}, pipeline=file.stem)[1] if path.exists() else []
         problems = [*error.problems, *others]
     else:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from hubline.balance import Balanced, Fixed, Greedy
 from hubline.config import DEFAULT_GROUP, validate_hub_name
 from hubline.errors import ConfigError
+from hubline.processor import InvalidPositionChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +101,7 @@ class Stage:
     batch_wait: str = DEFAULT_BATCH_WAIT
     checkpoint: str = Checkpoints.EACH_BATCH
     lookback: str | None = None
+    on_invalid_position: str = InvalidPositionChoice.FAIL
     dead_letters: str | None = None
     drop_repeats: str = DropRepeats.AUTO
     mode: str = "append"
@@ -156,6 +158,7 @@ class Pipeline:
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
+        on_invalid_position: str = InvalidPositionChoice.FAIL,
         dead_letters: str | None = None,
         drop_repeats: str = DropRepeats.AUTO,
         mode: str = "append",
@@ -183,6 +186,7 @@ class Pipeline:
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
+        on_invalid_position: str = InvalidPositionChoice.FAIL,
         dead_letters: str | None = None,
         drop_repeats: str = DropRepeats.AUTO,
         identity: bool = True,
@@ -210,6 +214,7 @@ class Pipeline:
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
+        on_invalid_position: str = InvalidPositionChoice.FAIL,
         dead_letters: str | None = None,
         drop_repeats: str = DropRepeats.AUTO,
         identity: bool = True,

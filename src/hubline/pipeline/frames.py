@@ -98,7 +98,13 @@ def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> l
 
 
 def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
-    options = {"hub": source.option, "group": stage.group, "start": stage.start, GATE_OPTION: str(reading.gate.folder)}
+    options = {
+        "hub": source.option,
+        "group": stage.group,
+        "start": stage.start,
+        "on_invalid_position": stage.on_invalid_position.value,
+        GATE_OPTION: str(reading.gate.folder),
+    }
     if stage.events_max is not None:
         options["max_events"] = str(stage.events_max)
     if stage.lookback is not None:
@@ -153,18 +159,23 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
             frame = _handled(stage.stage, events[0])
     except (HublineError, PySparkException, Py4JJavaError) as error:
         problem = _raised(stage.stage, error, explained(error))
-    except Exception as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
         problem = _raised(stage.stage, error, f"{type(error).__name__} ({explained(error)})")
     else:
         if isinstance(frame, DataFrame) and frame.isStreaming:
             return frame
-        given = "a DataFrame that is no stream" if isinstance(frame, DataFrame) else type(frame).__name__
-        what = f"stage {stage.name}: its function gives {given}"
-        problem = Problem(stage.where.file, stage.where.line, what, "return what is made of the events")
+        what = f"stage {stage.name}: its function gives {_kind(frame)}"
+        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that is made of the events")
     raise PipelineInvalid([problem])
 
 
-def _raised(stage: Stage, error: Exception, text: str) -> Problem:
+def _kind(given: object) -> str:
+    if isinstance(given, DataFrame):
+        return "a DataFrame that is no stream"
+    return "nothing" if given is None else f"no DataFrame, but {type(given).__name__}"
+
+
+def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
     """Points at the line of the function, or of what it calls in the same file."""
     file = getattr(getattr(stage.function, "__code__", None), "co_filename", stage.where.file)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -173,15 +184,23 @@ def _raised(stage: Stage, error: Exception, text: str) -> Problem:
 
 
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:
-    own = StructType.fromDDL(stage.schema or "")
-    if not isinstance(own, StructType):
-        raise ConfigError(f"schema={stage.schema!r} is one type, and not columns: write 'id long, celsius double'")
+    own = _columns(stage.schema or "")
     _require_binary_body(own)
     output = _output(own, events.schema)
     own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
     _pickle_by_value(stage.function)
     return events.mapInArrow(kind(stage.name, stage.function, own_arrow, output_arrow), output)
+
+
+def _columns(schema: str) -> StructType:
+    try:
+        own = StructType.fromDDL(schema)
+    except PySparkException:
+        own = None
+    if isinstance(own, StructType):
+        return own
+    raise ConfigError(f"schema={schema!r} does not tell columns: write 'id long, celsius double'")
 
 
 def _require_binary_body(own: StructType) -> None:

@@ -38,6 +38,8 @@ def load(path: Path) -> Pipeline:
 def _text(path: Path) -> str:
     problem = None
     try:
+        if path.exists() and not path.is_file():
+            raise PipelineInvalid([Problem(str(path), 0, "it is no file", "name the Python file of the pipeline")])
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         problem = Problem(str(path), 0, "there is no such file", "check the path")
@@ -62,8 +64,7 @@ def _imported(path: Path) -> ModuleType:
     """Runs the file as Python does a script: what lies beside it can be imported."""
     name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None  # noqa: S101 - there is a loader for every file ending in .py, and for others:
-    if spec.loader is None:
+    if spec is None or spec.loader is None:
         raise PipelineInvalid([Problem(str(path), 0, "the file is not Python", "name it NAME.py")])
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)

@@ -21,6 +21,7 @@ ownership = "fixed:2"
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,14 +142,19 @@ class Places:
 
 
 STAGE_KEYS: Final = (
-    "group", "ownership", "start", "batch_count_max", "batch_wait", "lookback", "dead_letters", "checkpoint",
-    "drop_repeats",
+    "group", "ownership", "start", "batch_count_max", "batch_wait", "lookback", "on_invalid_position", "dead_letters",
+    "checkpoint", "drop_repeats",
 )  # fmt: skip
 """What the file may change of a stage."""
 
 FILE_FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
 """Formats of files, in a folder; their writers remember which batches they have."""
 
+_MASTERS: Final = ("local[*]", "local[4]", "spark://HOST:7077", "yarn", "k8s://https://HOST:443")
+_MASTER: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|local-cluster\[\d+,\d+,\d+\]|yarn|k8s://\S+"
+    r"|spark://[^\s,/]+:\d+(,[^\s,/]+:\d+)*"
+)
 _TABLES: Final = ("places", "run", "stages")
 _RUN_KEYS: Final = ("state", "store", "master", "restarts", "spark")
 _HUB_KEYS: Final = ("hub", "create", "partitions")
@@ -166,6 +172,13 @@ def read_places(path: Path, settings: Mapping[str, str], *, pipeline: str) -> tu
     overrides = reading.overrides()
     broken = frozenset(reading.table("places")) - places.keys()
     return Places(file, places, run, overrides, broken), reading.problems
+
+
+def validate_master(text: str) -> str:
+    """Where Spark runs. What it does not know would end its Java at the start, in a stack trace."""
+    if _MASTER.fullmatch(text):
+        return text
+    raise ConfigError(f"Spark knows no master {text[:80]!a}: {nearest(text, _MASTERS)}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -201,10 +214,13 @@ class _Reading:
         store = self.text(("run", "store"), table)
         if store is not None:
             self.parsed(("run", "store"), lambda: parse_store(store))
+        master = self.text(("run", "master"), table)
+        if master is not None:
+            self.parsed(("run", "master"), lambda: validate_master(master))
         return RunSettings(
             state=self.text(("run", "state"), table) or f"./state/{pipeline}",
             store=store,
-            master=self.text(("run", "master"), table),
+            master=master,
             restarts=restarts or 0,
             spark=self._texts(("run", "spark"), table.get("spark", {})),
         )

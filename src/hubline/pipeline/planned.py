@@ -32,6 +32,7 @@ from hubline.pipeline.definition import (
     in_topological_order,
 )
 from hubline.pipeline.places import FormatPlace, HubPlace, Place, Places, RunSettings, TablePlace, anywhere, nearest
+from hubline.processor import InvalidPositionChoice
 
 Value = TypeVar("Value")
 
@@ -58,6 +59,7 @@ class PlannedStage:
     batch_wait_ms: int
     checkpoint: Checkpoints
     lookback: str | None
+    on_invalid_position: InvalidPositionChoice
     repeats: DropRepeats
     store: str | None
     folder: str
@@ -90,6 +92,7 @@ class Plan:
     default_store: Path | None
     """The file of the store that is made where the places name none."""
     store_where: Where
+    state_where: Where
 
 
 def planned(pipeline: Pipeline, places: Places) -> tuple[Plan, list[Problem]]:
@@ -102,8 +105,8 @@ def planned(pipeline: Pipeline, places: Places) -> tuple[Plan, list[Problem]]:
     planning.check_checkpoints(stages)
     planning.check_ids(stages)
     levels = planning.levels(stages)
-    where = places.file.where("run", "store")
-    plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, places.run, planning.default_store, where)
+    store, state = (places.file.where("run", key) for key in ("store", "state"))
+    plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, places.run, planning.default_store, store, state)
     return plan, planning.problems
 
 
@@ -155,6 +158,11 @@ class _Planning:
         for name in self._places.overrides.keys() - set(names):
             where = self._places.file.where("stages", name)
             self._wrong(where, f"there is no stage {name}", nearest(name, names))
+        used = {place for stage in pipeline.stages for place in _named_places(self._overridden(stage))}
+        for path in self._places.file.overridden:
+            if path[0] == "places" and path[1] not in used:
+                where = self._places.file.where(*path)
+                self._wrong(where, f"no stage uses a place {path[1]}", nearest(path[1], used))
 
     def stage(self, written: Stage) -> PlannedStage | None:
         """None if a place is missing: then there is nothing more to say about it."""
@@ -300,6 +308,7 @@ class _Planning:
         count = self._option(stage, "batch_count_max", _count)
         wait = self._option(stage, "batch_wait", _wait)
         lookback = self._option(stage, "lookback", _lookback)
+        invalid = self._option(stage, "on_invalid_position", _invalid_position)
         repeats = self._option(stage, "drop_repeats", _repeats)
         self._option(stage, "mode", _mode)
         if len(self.problems) > before or checkpoint is None or target is None:
@@ -309,7 +318,7 @@ class _Planning:
             self._wrong(stage.where, f"stage {stage.name}: {problem[0]}", problem[1])
         return PlannedStage(
             stage, (), target, {}, None, str(group), str(ownership), str(start), count, wait or 0, checkpoint,
-            lookback, repeats or DropRepeats.NONE, store, "",
+            lookback, invalid or InvalidPositionChoice.FAIL, repeats or DropRepeats.NONE, store, "",
         )  # fmt: skip
 
     def _store_of(self, stage: Stage, target: Place, checkpoint: Checkpoints) -> str | None:
@@ -352,8 +361,14 @@ class _Planning:
         self.problems.append(Problem(where.file, where.line, what, mend))
 
 
-_TEXTS: Final = ("group", "batch_wait", "lookback", "checkpoint", "drop_repeats", "mode")
+_TEXTS: Final = ("group", "batch_wait", "lookback", "checkpoint", "on_invalid_position", "drop_repeats", "mode")
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _named_places(stage: Stage) -> Iterator[str]:
+    yield from (*stage.sources, stage.to, *stage.tables)
+    if stage.dead_letters is not None:
+        yield stage.dead_letters
 
 
 def _reaches(stage: PlannedStage, goal: PlannedStage, stages: Sequence[PlannedStage]) -> bool:
@@ -440,6 +455,12 @@ def _checkpoint(value: str) -> Checkpoints:
     if value not in list(Checkpoints):
         raise ConfigError(f"it is {', '.join(map(repr, map(str, Checkpoints)))}, and not {value!r}")
     return Checkpoints(value)
+
+
+def _invalid_position(value: str) -> InvalidPositionChoice:
+    if value not in list(InvalidPositionChoice):
+        raise ConfigError(f"it is {', '.join(map(repr, map(str, InvalidPositionChoice)))}, and not {value!r}")
+    return InvalidPositionChoice(value)
 
 
 def _repeats(value: str) -> DropRepeats:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from hubline.spark.offsets import HUB_KEY
+from hubline.spark.offsets import HUB_KEY, gaps_in
 from hubline.spark.sqlsink import Written
 
 RATE_SECONDS: Final = 10.0
@@ -19,7 +19,8 @@ RATE_SECONDS: Final = 10.0
 class StageReport:
     """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done.
 
-    ``rows`` and ``repeats`` (events that were left out, since they had come before) are known of tables.
+    ``rows`` and ``repeats`` (events that were left out, since they had come before) are known of tables. ``gap_events``
+    were gone before the stage could read them, and were jumped, as ``on_invalid_position`` says.
     """
 
     name: str
@@ -32,6 +33,7 @@ class StageReport:
     rows: int = 0
     dead_letters: int = 0
     repeats: int = 0
+    gap_events: int = 0
     restarts: int = 0
     error: str = ""
 
@@ -48,12 +50,38 @@ class View(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A gap that a batch jumped: where it would have read on, and where it did."""
+
+    hub: str
+    partition: str
+    reason: str
+    next_sequence: int
+    first_sequence: int
+
+    @property
+    def events(self) -> int:
+        """How many are lost to the stage; 0 where it jumped back, since the hub is another one."""
+        return max(self.first_sequence - self.next_sequence, 0)
+
+    def __str__(self) -> str:
+        gone = f"{self.events:,} events are gone" if self.events else "the checkpoint is not this hub's"
+        return (
+            f"partition {self.partition} of {self.hub}: {gone} ({self.reason}), from sequence number "
+            f"{self.next_sequence} on; it goes on at {self.first_sequence}"
+        )
+
+
 @dataclass(slots=True)
 class Tally:
     """What the batches of a stage came to, over all its restarts."""
 
     events: int = 0
     batches: int = 0
+    gap_events: int = 0
+    untold: list[Jump] = field(default_factory=list)
+    """Gaps that were jumped, and that nobody has taken yet to tell of them."""
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
@@ -78,6 +106,10 @@ class Tally:
         """What a batch came to. Called by a thread of its query's, one batch after the other."""
         self.written += written
 
+    def take_untold(self) -> list[Jump]:
+        untold, self.untold = self.untold, []
+        return untold
+
     def rate(self, now: float) -> float:
         if not self._history:
             return 0.0
@@ -91,6 +123,9 @@ class Tally:
             each for each in _hubs(batch["sources"]) if _parsed(each.get("startOffset")) != _parsed(each["endOffset"])
         ]
         self.events += sum(_read(_parsed(source["endOffset"])) for source in moved)
+        jumps = [jump for source in moved for jump in _jumps(_parsed(source["endOffset"]))]
+        self.gap_events += sum(jump.events for jump in jumps)
+        self.untold += jumps
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 
     def _remember(self, now: float) -> None:
@@ -109,6 +144,11 @@ def _entries(offset: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
 
 def _read(offset: Mapping[str, Any]) -> int:
     return sum(entry["to"] - entry["from"] for entry in _entries(offset).values())
+
+
+def _jumps(offset: Mapping[str, Any]) -> Iterator[Jump]:
+    for partition, gap in gaps_in(offset).items():
+        yield Jump(offset[HUB_KEY].get("name", ""), partition, gap.reason, gap.next_sequence, offset[partition]["from"])
 
 
 def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:

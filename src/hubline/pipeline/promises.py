@@ -8,6 +8,7 @@ from typing import Final
 from hubline.pipeline.definition import Checkpoints, DropRepeats
 from hubline.pipeline.places import FILE_FORMATS, FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
+from hubline.processor import InvalidPositionChoice
 
 _SHARING: Final = {
     "all": "one runner reads all partitions; a second one stands by",
@@ -29,6 +30,11 @@ def _promises(stage: PlannedStage) -> Iterator[str]:
             "what arrived meanwhile is"
         )
     yield _progress(stage)
+    if stage.on_invalid_position is not InvalidPositionChoice.FAIL:
+        yield (
+            "events that are gone before they were read are jumped: reading goes on at the "
+            f"{stage.on_invalid_position} event, and the run tells of the gap"
+        )
     if isinstance(stage.target, TablePlace):
         yield "dead letters: in the same transaction, table hubline_dead_letter of the same database"
         if stage.repeats is not DropRepeats.NONE:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
@@ -37,13 +37,14 @@ from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
 from hubline.pipeline.explaining import explained
 from hubline.pipeline.frames import Reading, built
-from hubline.pipeline.places import FormatPlace, HubPlace
+from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace, validate_master
 from hubline.pipeline.planned import Plan, PlannedStage, is_remote
 from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
 from hubline.spark.datasource import EventHubs
+from hubline.spark.microbatch import NO_DATA_BATCHES
 from hubline.spark.positions import OF_ANOTHER_HUB
 from hubline.spark.sessions import register, session
 
@@ -69,6 +70,9 @@ JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
 
+WARNINGS: Final = (": failed", ": jumped")
+"""What a run tells that people want to know of, also where they watch nothing."""
+
 SETTINGS: Final[Mapping[str, str]] = {
     # Stages take turns at the cores: none waits for the whole batch of another.
     "spark.scheduler.mode": "FAIR",
@@ -88,6 +92,10 @@ class Request:
     once: bool = False
     spark: Mapping[str, str] = field(default_factory=dict)
     """Settings of Spark; those of the places win."""
+
+    def __post_init__(self) -> None:
+        if self.master is not None:
+            validate_master(self.master)
 
 
 class State(enum.StrEnum):
@@ -109,7 +117,7 @@ class LogView:
 
     def note(self, text: str) -> None:
         # Without any set-up of logging, Python shows warnings.
-        log.log(logging.WARNING if ": failed" in text else logging.INFO, text)
+        log.log(logging.WARNING if any(each in text for each in WARNINGS) else logging.INFO, text)
 
 
 def run(checked: Checked, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
@@ -124,8 +132,7 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
         _prepare(plan, view)
         if spark is None:
             view.note("starting Spark ...")
-            settings = {**SETTINGS, **request.spark, **plan.run.spark}
-            spark = session(plan.name, master=request.master or plan.run.master, **settings)
+            spark = _session(plan, request)
             stack.callback(_stop_session, spark)
         running = _Run(plan, request, spark, view)
         stack.callback(running.close)
@@ -137,6 +144,15 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
             pass
         # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
         raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
+
+
+def _session(plan: Plan, request: Request) -> SparkSession:
+    settings = {**SETTINGS, **request.spark, **plan.run.spark}
+    try:
+        return session(plan.name, master=request.master or plan.run.master, **settings)
+    except (PySparkException, Py4JJavaError, *JAVA_GONE) as error:
+        reason = explained(error)
+    raise PipelineError(f"Spark did not start: {reason}. Check the master, and the settings in [run.spark]")
 
 
 def _stop_session(spark: SparkSession) -> None:
@@ -156,8 +172,7 @@ def locked(plan: Plan) -> Iterator[None]:
     import fcntl
 
     folder = Path(plan.run.state).expanduser().resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("wb") as file:
+    with _lock_file(folder) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -166,6 +181,18 @@ def locked(plan: Plan) -> Iterator[None]:
                 "(--set run.state=PATH); runs share their work through the store"
             ) from None
         yield
+
+
+def _lock_file(folder: Path) -> BinaryIO:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return (folder / ".lock").open("wb")
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    raise ConfigError(
+        f"the state folder {folder} cannot be written to ({reason}): give this user the right, or name another folder "
+        "(--set run.state=PATH)"
+    )
 
 
 def _prepare(plan: Plan, view: View) -> None:
@@ -228,6 +255,7 @@ class _StageRun:
             rows=tally.written.rows,
             dead_letters=tally.written.dead_letters,
             repeats=tally.written.repeats,
+            gap_events=tally.gap_events,
             restarts=self.restarts,
             error=self.error,
         )
@@ -328,7 +356,8 @@ class _Run:
             writing = writing.trigger(processingTime=f"{stage.batch_wait_ms} milliseconds")
         each.gate.open()
         each.started_at = time.monotonic()
-        each.query = writing.start()
+        with _batches_without_events(self._spark, is_wanted=not isinstance(stage.target, TablePlace)):
+            each.query = writing.start()
         each.state = State.RUNNING
         self._view.note(f"{stage.name}: started")
 
@@ -398,9 +427,7 @@ class _Run:
         # Of the source's error, Spark leaves the text alone.
         is_of_another = OF_ANOTHER_HUB in each.error
         if is_of_another:  # it stays so, however often the stage is started
-            each.error += (
-                f". If the stage shall read this hub from its start, remove {each.stage.folder}; else name it anew"
-            )
+            each.error += f". {_begin_anew(each.stage)}"
         if is_of_another or each.failures > self._plan.run.restarts:
             each.state = State.FAILED
             restarts = _counted(each.restarts, "restart")
@@ -416,6 +443,8 @@ class _Run:
         told = [json.loads(progress.json()) for progress in each.query._jsq.recentProgress()]  # noqa: SLF001
         if each.tally.add(told, time.monotonic()):
             each.failures, each.error = 0, ""
+        for jump in each.tally.take_untold():
+            self._view.note(f"{each.stage.name}: jumped a gap: {jump}")
 
     def _show(self, *, is_last: bool = False) -> None:
         now = time.monotonic()
@@ -457,6 +486,30 @@ class _Run:
         each.state = State.STOPPED
         cut = ": its batch was cut short, and comes again" if is_cut else ""
         self._view.note(f"{each.stage.name}: stopped{cut}")
+
+
+def _begin_anew(stage: PlannedStage) -> str:
+    """How to let a stage forget what it knew of a hub that is no more."""
+    forget = f"remove {stage.folder}"
+    if stage.store is not None:
+        hub, store = stage.sources[0], parse_store(stage.store)
+        forget += f", and its checkpoints: hubline checkpoints reset {hub} --group '{stage.group}' --store {store}"
+    return f"If the stage shall read this hub from its start, {forget}"
+
+
+@contextmanager
+def _batches_without_events(spark: SparkSession, *, is_wanted: bool) -> Iterator[None]:
+    """Whether a query that is started now has them. A table knows batches by the ranges that they read: what one
+    without events would write comes with the next that has some."""
+    if is_wanted:
+        yield
+        return
+    before = spark.conf.get(NO_DATA_BATCHES)
+    spark.conf.set(NO_DATA_BATCHES, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(NO_DATA_BATCHES, str(before))
 
 
 def _is_at_rest(each: _StageRun) -> bool:

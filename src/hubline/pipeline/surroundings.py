@@ -6,6 +6,7 @@ A SQL store makes its tables when it is first opened: so databases are looked at
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -40,12 +41,23 @@ class Found:
 def look(plan: Plan, stages: Sequence[PlannedStage], tell: Callable[[str], None] = lambda _: None) -> Found:
     """Looks at everything that the stages use, all at once."""
     found = Found()
-    state = Path(plan.run.state).expanduser()
-    if not is_remote(plan.run.state) and not state.exists():
-        found.creations.append(f"folder {state.resolve()}, for Spark's own checkpoints")
+    if not is_remote(plan.run.state):
+        _state(plan, found)
     asyncio.run(_look(plan, stages, found, tell))
     found.creations.sort()
     return found
+
+
+def _state(plan: Plan, found: Found) -> None:
+    state = Path(plan.run.state).expanduser().resolve()
+    if not state.exists():
+        found.creations.append(f"folder {state}, for Spark's own checkpoints")
+    there = next(each for each in (state, *state.parents) if each.exists())
+    if not there.is_dir():
+        found.wrong(plan.state_where, f"the state folder {state} cannot be made", f"{there} is a file: name another")
+    elif not os.access(there, os.W_OK | os.X_OK):
+        mend = "give this user the right, or name another folder: --set run.state=PATH"
+        found.wrong(plan.state_where, f"the state folder {state} cannot be written to", mend)
 
 
 async def _look(plan: Plan, stages: Sequence[PlannedStage], found: Found, tell: Callable[[str], None]) -> None:

@@ -36,8 +36,9 @@ class TomlFile:
 
     def where(self, *path: str) -> Where:
         """The line of the key, or of the nearest table around it."""
-        if any(path[: len(given)] == given for given in self.overridden):
-            return Where(f"--set {'.'.join(path)}", 0)
+        for given in self.overridden:
+            if path[: len(given)] == given or (given[: len(path)] == path and path not in self.lines):
+                return Where(f"--set {'.'.join(path if len(path) > len(given) else given)}", 0)
         for length in range(len(path), 0, -1):
             if path[:length] in self.lines:
                 return Where(self.file, self.lines[path[:length]])

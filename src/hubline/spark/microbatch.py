@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,10 @@ from pyspark.sql import DataFrame
 
 from hubline.errors import ConfigError
 from hubline.model import GroupKey
-from hubline.spark.offsets import HUB_KEY, StreamOffset
+from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
+
+NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
+"""Whether Spark runs batches that read nothing, for windows that a watermark has ended: no range tells them apart."""
 
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
@@ -29,14 +32,14 @@ class MicroBatch:
     """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task."""
 
     offset: StreamOffset
-    jumped: frozenset[str]
+    gaps: Mapping[str, Gap]
     is_narrow: bool
 
     @property
     def moved(self) -> set[str]:
         """The partitions that are further after this batch."""
         entries = self.offset.entries
-        return {partition for partition, entry in entries.items() if entry.end > entry.new_start} | self.jumped
+        return {partition for partition, entry in entries.items() if entry.end > entry.new_start} | self.gaps.keys()
 
     @property
     def group(self) -> GroupKey:
@@ -54,7 +57,13 @@ class MicroBatch:
         execution = _execution(frame)
         plan = execution.lastExecution().executedPlan()
         offsets = [offset for offset in _end_offsets(plan) if HUB_KEY in offset]
-        if len(offsets) != 1:
+        if not offsets:
+            raise ConfigError(
+                "the batch reads no hub: Spark runs one for its state alone when a watermark has moved, and a SqlSink "
+                f"cannot tell whether the database has its rows. Switch such batches off, {NO_DATA_BATCHES}=false: "
+                "their rows come with the next batch that has events"
+            )
+        if len(offsets) > 1:
             raise ConfigError(
                 f"the query reads {len(offsets)} hubs by format('eventhubs'): a SqlSink takes queries that read one, "
                 "since its checkpoint is that hub's. Write each stream by a query of its own"
@@ -63,9 +72,7 @@ class MicroBatch:
         own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
         return cls(
             offset,
-            frozenset(
-                partition for partition, entry in offsets[0].items() if isinstance(entry, dict) and "gap" in entry
-            ),
+            gaps_in(offsets[0]),
             not offset.is_split and not any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan)),
         )
 

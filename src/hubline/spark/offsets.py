@@ -121,6 +121,15 @@ class StreamOffset:
         return earlier.end if earlier else self.entries[partition].end
 
 
+def gaps_in(offset: Mapping[str, object]) -> dict[str, Gap]:
+    """The gaps that the batch of an offset jumped, by partition: told by the offset itself alone."""
+    return {
+        partition: Gap(str(entry["gap"]["reason"]), int(entry["gap"]["next"]))
+        for partition, entry in offset.items()
+        if isinstance(entry, dict) and "gap" in entry
+    }
+
+
 def in_order(partitions: Iterable[str]) -> list[str]:
     """By number, as people count them: 2 before 10."""
     return sorted(partitions, key=lambda partition: (len(partition), partition))

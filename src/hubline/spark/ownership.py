@@ -216,7 +216,8 @@ class Share:
             place = owned.place(start.entries.get(partition), seen_next=self._seen_next.get(partition, 0))
             if place is not None and self._dispatcher.is_current(partition, owned.epoch):
                 places[partition] = place
-                owned.done_next = place.end
+                if place.gap is None:  # one that is jumped has to be told by the offset of a batch first
+                    owned.done_next = place.end
         await self._checkpoint()
         for owned in self._owned.values():
             if owned.is_closing and not owned.is_owed:
@@ -243,9 +244,6 @@ class Share:
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
             self._lose(owned, error)
-        except PositionInvalid as error:
-            # The event is gone by now, and its offset with it. What comes after it is checkpointed again.
-            self.report_of(error, key.partition)
         except HublineError as error:
             self.report_of(error, key.partition)
             return False
@@ -255,7 +253,7 @@ class Share:
     async def _offset_before(self, owned: Owned) -> str:
         if owned.known_offset is not None and owned.known_offset[0] == owned.done_next:
             return owned.known_offset[1]
-        return await self._places.offset_of(owned.ownership.key.partition, owned.done_next - 1)
+        return await self._offset_of(owned.ownership.key.partition, owned.done_next - 1)
 
     async def _update(self, checkpoint: Checkpoint, epoch: int) -> None:
         seconds_max = self._membership.lease.renew_seconds
@@ -329,7 +327,10 @@ class Share:
         else:
             place = await self._place_after(owned, checkpoint)
         owned.lookback_next = await self._lookback_place(key.partition, place)
-        owned.next_sequence = owned.done_next = owned.checkpointed_next = place
+        owned.next_sequence = place
+        # A gap counts when the batch that tells of it is done: dying before, it is found again.
+        known = place if owned.gap is None else min(owned.gap.next_sequence, place)
+        owned.done_next = owned.checkpointed_next = known
         log.info("opened partition=%s epoch=%d next=%d from=%d", key.partition, owned.epoch, place, owned.lookback_next)
 
     async def _lookback_place(self, partition: str, place: int) -> int:
@@ -376,11 +377,14 @@ class Share:
         if place == 0:
             await self._update(Checkpoint.before_first(key), owned.epoch)
             return
+        await self._update(Checkpoint(key, await self._offset_of(key.partition, place - 1), place - 1), owned.epoch)
+
+    async def _offset_of(self, partition: str, sequence: int) -> str:
+        """Of an event; empty where it was removed by now, and its offset with it: the sequence number has to do."""
         try:
-            offset = await self._places.offset_of(key.partition, place - 1)
-        except PositionInvalid:  # removed by now, and its offset with it
-            offset = ""
-        await self._update(Checkpoint(key, offset, place - 1), owned.epoch)
+            return await self._places.offset_of(partition, sequence)
+        except PositionInvalid:
+            return ""
 
 
 def _ago(now: float, seconds: float) -> datetime:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,6 +60,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
 _AT_START: Final = ("spark.master", "spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit")
 # Where Java would print to by itself.
 _STANDARD_ERROR: Final = 2
+
+LAST_WORDS_SECONDS_MAX: Final = 5.0
+"""How long a Java that ended at once is listened to: what it said is there already."""
 
 _LOCAL: Final = re.compile(r"local(?:\[(?P<cores>[^\],]+)(?P<attempts>,[^\]]+)?\])?")
 
@@ -193,16 +195,28 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(_told_at_start(given))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        gateway = launch_gateway(conf, {"stderr": subprocess.PIPE})  # type: ignore[no-untyped-call]
-        if gateway.proc is not None:  # it is None where spark-submit started Java
-            pass_on(os.dup(gateway.proc.stderr.fileno()), _STANDARD_ERROR)
-            gateway.proc.stderr.close()
+        with _passed_on() as stderr:
+            gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
     for name in _started.keys() - given.keys():  # asked for by a session that is no more
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
         del _started[name]
     return SparkConf()
+
+
+@contextmanager
+def _passed_on() -> Iterator[int]:
+    """Where Java is to print to, for as long as it runs. Where it does not start, what it said is told first."""
+    source, target = os.pipe()
+    thread = pass_on(source, _STANDARD_ERROR)
+    try:
+        yield target
+    except BaseException:
+        os.close(target)
+        thread.join(LAST_WORDS_SECONDS_MAX)
+        raise
+    os.close(target)
 
 
 def _told_at_start(given: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,9 @@ of the batch is compared with it, and rows, dead letters and the new checkpoint 
     checkpoint >= end of the range      done already, by an earlier run of this batch: nothing is written
     within the range                    another application did a part: only the rest is written
     just before the range               the usual case
-    before that                         an error: what lies between would be lost
+    before that                         an error: what lies between would be lost; unless the source jumped there, by
+                                        the user's choice, over events that are gone
+    after it, by a jump back            an error: the hub is another one, whose numbers come again
 
 So what a zombie commits is right, too: whoever comes after it finds it done. A batch that is replayed carries the
 epochs of the driver that died; it goes on under the present ones.
@@ -41,8 +43,9 @@ from hubline.sinks.tracing import Units
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.databases import lent
 from hubline.spark.microbatch import MicroBatch
-from hubline.spark.offsets import Entry
+from hubline.spark.offsets import Entry, Gap
 from hubline.spark.parsing import ERROR_COLUMN
+from hubline.spark.positions import OF_ANOTHER_HUB
 
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
@@ -148,7 +151,7 @@ class SqlSink:
         """What ``foreachBatch`` calls."""
         batch = MicroBatch.of(frame)
         self._require_columns(frame.columns)
-        commits = _Commits(self._database, batch.group, batch.offset.entries, batch.jumped)
+        commits = _Commits(self._database, batch.group, batch.offset.entries, batch.gaps)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             written = commits.commit_all(sorted(batch.moved), frame.toArrow())
@@ -188,7 +191,7 @@ class _Commits:
     database: Database
     group: GroupKey
     entries: Mapping[str, Entry]
-    jumped: frozenset[str]
+    gaps: Mapping[str, Gap]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: dict[str, list[pa.RecordBatch]] = {}
@@ -210,6 +213,7 @@ class _Commits:
 
         def attempt(database: Database) -> Written:
             opened = database.join(key, entry.epoch)
+            self._require_forward(opened)
             if self._is_done(opened):
                 return Written()
             self._require_next(opened)
@@ -228,17 +232,20 @@ class _Commits:
 
         def attempt(database: Database) -> Written:
             opened = {each: database.join(keys[each], self.entries[each].epoch) for each in partitions}
-            pending = [partition for partition in partitions if not self._is_done(opened[partition])]
+            for each in opened.values():
+                self._require_forward(each)
+            opened = {each: partition for each, partition in opened.items() if self.entries[each].end > 0}
+            pending = [partition for partition in opened if not self._is_done(opened[partition])]
             if not pending:
                 return Written()
-            if len(pending) < len(partitions) or any(self._is_begun(each) for each in opened.values()):
+            if len(pending) < len(opened) or any(self._is_begun(each) for each in opened.values()):
                 raise SinkError(
                     f"{database!r} has a part of this batch already, which another application wrote: rows of a "
                     "query that moves them cannot be told apart. Give each application a consumer group of its own"
                 )
             for each in opened.values():
                 self._require_next(each)
-            moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in partitions]
+            moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in opened]
             with database.transaction(moves) as transaction:
                 return self._write(transaction, opened, rows)
 
@@ -295,17 +302,29 @@ class _Commits:
         return max(self.entries[opened.key.partition].new_start, -1 if done is None else done + 1)
 
     def _is_done(self, opened: SinkPartition) -> bool:
-        done = _last_sequence(opened)
-        return done is not None and done >= self.entries[opened.key.partition].end - 1
+        done, end = _last_sequence(opened), self.entries[opened.key.partition].end
+        return end == 0 or (done is not None and done >= end - 1)  # before the very first event there is nothing to do
 
     def _is_begun(self, opened: SinkPartition) -> bool:
         done = _last_sequence(opened)
         return done is not None and done >= self.entries[opened.key.partition].new_start
 
+    def _require_forward(self, opened: SinkPartition) -> None:
+        """Refuses what lies behind a jump back: the hub was made anew, or lost its newest events. What the database
+        has is of the hub before, and numbers that come again would pass for done."""
+        partition, done = opened.key.partition, _last_sequence(opened)
+        gap, start = self.gaps.get(partition), self.entries[partition].start
+        if gap is not None and done is not None and start < gap.next_sequence <= done + 1:
+            raise SinkError(
+                f"{opened.sink!r} has {opened.key} up to sequence number {done}, and the hub now begins again at "
+                f"{start}: {OF_ANOTHER_HUB}, and the checkpoint of a table does not move back. To read this hub from "
+                "its start, reset the checkpoint with 'hubline checkpoints reset'"
+            )
+
     def _require_next(self, opened: SinkPartition) -> None:
         """Refuses a range that does not begin where the database ends, unless the source itself jumped there."""
         done, start = _last_sequence(opened), self.entries[opened.key.partition].new_start
-        if done is not None and done < start - 1 and opened.key.partition not in self.jumped:
+        if done is not None and done < start - 1 and opened.key.partition not in self.gaps:
             raise SinkError(
                 f"{opened.sink!r} has {opened.key} up to sequence number {done}, and the batch starts at "
                 f"{start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
