@@ -85,3 +85,17 @@ def test_one_file_is_copied_to_another_until_it_ends() -> None:
     assert copied == b"a\nb"
     for descriptor in (reading, target):
         os.close(descriptor)
+
+
+def test_what_java_says_of_its_logging_at_its_start_is_left_out_and_what_goes_wrong_is_not() -> None:
+    chatter = (
+        b"WARNING: Using incubator modules: jdk.incubator.vector\n"
+        b"Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n"
+        b'Setting default log level to "WARN".\n'
+        b"To adjust logging level use sc.setLogLevel(newLevel). For SparkR, use setLogLevel(newLevel).\n"
+        b"26/11/15 19:30:26 WARN NativeCodeLoader: Unable to load native-hadoop library for your platform...\n"
+        b'Setting Spark log level to "ERROR".\n'
+    )
+    wrong = b"Invalid maximum heap size: -Xmxlots\n26/11/15 19:30:26 WARN Utils: Service could not bind\n"
+
+    assert shown(chatter + wrong + chatter) == wrong

@@ -1,8 +1,8 @@
-"""What Java and the Python processes below it print, without the tracebacks of closed pipes.
+"""What Java and the Python processes below it print, without the chatter of its start and tracebacks of closed pipes.
 
 Stopping a query, and planning one, closes the pipe to a Python process that Spark needs no longer. The process ends, as
-it should, and its parent prints a traceback of the broken pipe: noise that people take for a fault. All else is passed
-on.
+it should, and its parent prints a traceback of the broken pipe: noise that people take for a fault. At its start, Java
+tells how it logs and which parts of it are young, whatever it is told. All else is passed on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from typing import Final
 
 _START: Final = b"Traceback (most recent call last):\n"
 _CLOSED_PIPE: Final = re.compile(rb"(?:BrokenPipeError|ConnectionResetError): ")
+_CHATTER: Final = re.compile(
+    rb"WARNING: Using incubator modules: |Using Spark's default log4j profile: |Setting (?:default|Spark) log level to "
+    rb"|To adjust logging level use |\S+ \S+ WARN NativeCodeLoader: Unable to load native-hadoop library "
+)
 _DAEMON: Final = b"pyspark/daemon.py"
 # A traceback that goes on for longer is none of Spark's daemon.
 _LINES_MAX: Final = 20
@@ -72,7 +76,7 @@ class Quiet:
             yield line.removesuffix(_START)
             self._held = [_START]
         elif not self._held:
-            yield line
+            yield b"" if _CHATTER.match(line) else line
         elif (line.startswith(b" ") or line == _START) and len(self._held) < _LINES_MAX:
             self._held.append(line)
         elif _CLOSED_PIPE.match(line) and any(_DAEMON in held for held in self._held):
