@@ -88,7 +88,7 @@ def rows(count: int) -> list[dict[str, Any]]:
             "publisher": None,
             "partitionKey": f"device-{number % 100}",
             "properties": [("kind", "reading"), ("site", f"site {number % 7}"), ("unit", "celsius")],
-            "systemProperties": None,
+            "systemProperties": [],
         }
         for number in range(count)
     ]

@@ -129,11 +129,19 @@ def _without_ids(properties: pa.MapArray, where: pa.BooleanArray) -> pa.MapArray
     return pa.MapArray.from_arrays(pa.array(kept_before[starts], pa.int32()), keys.filter(mask), items.filter(mask))
 
 
+def filled(properties: pa.MapArray) -> pa.MapArray:
+    """The properties with an empty map in place of each null."""
+    if not properties.null_count:
+        return properties
+    counts = np.diff(properties.offsets.to_numpy())
+    if counts[properties.is_null().to_numpy(zero_copy_only=False)].any():  # what lies under a null is not there
+        return pc.if_else(properties.is_valid(), properties, pa.scalar([], properties.type))
+    return pa.MapArray.from_arrays(properties.offsets, properties.keys, properties.items, properties.type)
+
+
 def _entries(properties: pa.MapArray) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], pa.Array, pa.Array]:
     """Where the entries of each event start, the last end included, and all keys and values; a null map has none."""
-    flat = properties
-    if properties.null_count:  # what lies under a null is not there
-        flat = pc.if_else(properties.is_valid(), properties, pa.scalar([], properties.type))
+    flat = filled(properties)
     offsets = flat.offsets.to_numpy().astype(np.int64)
     first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
     return offsets - first, flat.keys.slice(first, count), flat.items.slice(first, count)

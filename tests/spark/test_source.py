@@ -123,7 +123,7 @@ def read_now(frame: DataFrame, folder: Path, mode: str = "append") -> list[Row]:
 
 
 def as_event(row: Row) -> Event:
-    assert (row.publisher, row.systemProperties) == (None, None)
+    assert (row.publisher, row.systemProperties) == (None, {})
     time = row.enqueuedTime.astimezone(UTC)
     return Event(
         bytes(row.body), row.partition, row.offset, row.sequenceNumber, time, row.partitionKey, row.properties or {}

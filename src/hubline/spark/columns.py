@@ -19,6 +19,7 @@ from pyspark.sql.types import (
 )
 
 from hubline.errors import ConfigError
+from hubline.identity import filled
 from hubline.model import EventBatch
 
 SOURCE_SCHEMA: Final = StructType(
@@ -34,7 +35,7 @@ SOURCE_SCHEMA: Final = StructType(
         StructField("systemProperties", MapType(StringType(), StringType())),
     ]
 )
-"""``publisher`` and ``systemProperties`` are always null: they are there so that existing jobs find their columns."""
+"""``publisher`` is always null, ``systemProperties`` empty: they are there so that existing jobs find their columns."""
 
 REPLAYED: Final = "replayed"
 """The column that a stream with a lookback has as well: whether the event was handled before the query started."""
@@ -56,7 +57,10 @@ def require_schema(schema: StructType, columns: StructType = SOURCE_SCHEMA) -> N
 
 
 class Layout:
-    """Puts events into the columns that Spark was promised. Nothing is copied."""
+    """Puts events into the columns that Spark was promised. Nothing is copied.
+
+    Maps are never null: at each row that Spark hands to Python, it would go through all null maps of the batch again.
+    """
 
     def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -67,13 +71,16 @@ class Layout:
         Those before ``replayed_to`` are told to be replayed, where that is among the columns.
         """
         events = batch.arrow
-        columns = [
-            events.column(field.name) if field.name in events.schema.names else pa.nulls(len(events), field.type)
-            for field in self.schema
-        ]
+        columns = [_column(events, field) for field in self.schema]
         if (place := self.schema.get_field_index(REPLAYED)) >= 0:
             columns[place] = _replayed(events, replayed_to)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _column(events: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    is_known = field.name in events.schema.names
+    column = events.column(field.name) if is_known else pa.nulls(len(events), field.type)
+    return filled(column) if pa.types.is_map(field.type) else column
 
 
 def _replayed(events: pa.RecordBatch, replayed_to: int) -> pa.BooleanArray:
