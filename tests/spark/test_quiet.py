@@ -87,7 +87,8 @@ def test_one_file_is_copied_to_another_until_it_ends() -> None:
         os.close(descriptor)
 
 
-def test_what_java_says_of_its_logging_at_its_start_is_left_out_and_what_goes_wrong_is_not() -> None:
+@given(st.integers(1, 40))
+def test_what_java_says_of_its_logging_at_its_start_is_left_out_and_what_goes_wrong_is_not(size: int) -> None:
     chatter = (
         b"WARNING: Using incubator modules: jdk.incubator.vector\n"
         b"Using Spark's default log4j profile: org/apache/spark/log4j2-defaults.properties\n"
@@ -98,4 +99,6 @@ def test_what_java_says_of_its_logging_at_its_start_is_left_out_and_what_goes_wr
     )
     wrong = b"Invalid maximum heap size: -Xmxlots\n26/11/15 19:30:26 WARN Utils: Service could not bind\n"
 
-    assert shown(chatter + wrong + chatter) == wrong
+    text = chatter + wrong + chatter
+
+    assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == wrong

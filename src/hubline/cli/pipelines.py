@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,17 +20,28 @@ from hubline.cli.show import counted, escaped, print_json, seconds_text, stderr_
 from hubline.errors import ConfigError, PipelineInvalid
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
     from hubline.errors import Problem
     from hubline.pipeline.checks import Checked, Tell
-    from hubline.pipeline.planned import PlannedStage
+    from hubline.pipeline.planned import Plan, PlannedStage
     from hubline.pipeline.progress import StageReport, View
 
 # Where nobody sees a view that lives, a line now and then shows that it does.
 LINE_SECONDS: Final = 10.0
-# What is told above the live table: enough to see what led to the last.
+# What is told below the live table: enough to see what led to the last.
 NOTES_SHOWN_MAX: Final = 12
+# Below that, the time that a batch takes is left out: figures in millions take their room.
+WIDTH_OF_ALL: Final = 72
+# However low a terminal is, what happened last can be read.
+NOTE_LINES_MIN: Final = 3
+# The head of the table (a heading may take two lines), the line below it, an empty one, and the one of the cursor.
+_LINES_AROUND: Final = 5
+# What Spark prints while a live table is shown, in the state folder.
+LOG_NAME: Final = "spark.log"
+# A run of weeks whose database is away may print a lot; what is older than that is in the way.
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+_STANDARD_ERROR: Final = 2
 
 PipelineArgument = Annotated[
     Path,
@@ -105,12 +119,10 @@ def run(
     from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
 
-    # On a terminal, stack traces would tear the live table apart: it has their last lines.
-    quiet = {"spark.log.level": "FATAL"} if sys.stdout.isatty() and not json else {}
-    request = Request(master=master, once=once, spark=quiet)
+    request = Request(master=master, once=once)
     with _progress() as tell:
         checked = _checked(pipeline, stage, places, set_, tell)
-    with _view(json=json) as view:
+    with _view(checked.plan, json=json) as view:
         try:
             is_done = run_pipeline(checked, request, view=view)
         except PipelineInvalid as error:
@@ -216,19 +228,51 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
 
 
 @contextmanager
-def _view(*, json: bool) -> Iterator[View]:
+def _view(plan: Plan, *, json: bool) -> Iterator[View]:
     """A table that lives on a terminal; elsewhere a line now and then; for programs JSON."""
+    console = stdout_console()
     if json:
         yield _JsonView()
-    elif not sys.stdout.isatty():
+    elif not console.is_terminal or console.is_dumb_terminal:
         yield _LineView()
     else:
         from rich.live import Live
 
-        with Live(console=stdout_console(), auto_refresh=False) as live:
-            view = _LiveView()
+        with _errors_in(_log_file(plan)) as log, Live(console=console, auto_refresh=False) as live:
+            view = _LiveView(console)
             view.refresh = lambda: live.update(view.renderable(), refresh=True)
+            view.note(f"what Spark prints goes to {log}")
             yield view
+
+
+def _log_file(plan: Plan) -> Path:
+    """Beside the state of the run; among temporary files where that is not on this machine, or not writable."""
+    from hubline.pipeline.planned import is_remote
+
+    if not is_remote(plan.run.state):
+        folder = Path(plan.run.state).expanduser()
+        with suppress(OSError):  # the run itself tells what is wrong with the folder
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / LOG_NAME).touch()
+            return folder / LOG_NAME
+    return Path(tempfile.gettempdir()) / f"hubline-{plan.name}-{os.getpid()}.log"
+
+
+@contextmanager
+def _errors_in(file: Path) -> Iterator[Path]:
+    """What Java and the processes below it print goes to the file: it would tear a live table apart."""
+    sys.stderr.flush()
+    kept = os.dup(_STANDARD_ERROR)
+    with file.open("ab") as opened:
+        if opened.tell() > LOG_BYTES_MAX:
+            opened.truncate(0)
+        os.dup2(opened.fileno(), _STANDARD_ERROR)
+        try:
+            yield file
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STANDARD_ERROR)
+            os.close(kept)
 
 
 class _JsonView:
@@ -261,9 +305,10 @@ class _LineView:
 
 
 class _LiveView:
-    """A table of the stages, with what happened below it."""
+    """A table of the stages, with what happened below it: as much of that as the terminal has room for."""
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._reports: Sequence[StageReport] = ()
         self._notes: list[str] = []
         self.refresh: Callable[[], None] = lambda: None
@@ -276,12 +321,22 @@ class _LiveView:
         self._notes = [*self._notes, f"{time.strftime('%H:%M:%S')}  {escaped(text)}"][-NOTES_SHOWN_MAX:]
         self.refresh()
 
+    def _note_lines(self, room: int) -> list[str]:
+        """The newest last, folded as the terminal is wide."""
+        width = max(self._console.width - 1, 20)
+        lines = [line for note in self._notes for line in textwrap.wrap(note, width, subsequent_indent=" " * 10)]
+        return lines[-max(room, NOTE_LINES_MIN) :]
+
     def renderable(self) -> RenderableType:
         from rich.console import Group
         from rich.text import Text
 
-        columns = ("stage", "state", ">events", ">events/s", ">lag", ">batch", ">dead letters", ">repeats", ">restarts",
-                   "?gone")  # fmt: skip
+        is_narrow = self._console.width < WIDTH_OF_ALL
+        # What is seldom more than nothing has a column only then: a table that does not fit is cut.
+        letters = ">dead" if is_narrow else ">dead letters"
+        columns = (
+            "stage", "state", ">events", ">events/s", ">lag", "?>batch", letters, "?>repeats", "?>restarts", "?>gone",
+        )  # fmt: skip
         rows = [
             (
                 each.name,
@@ -289,15 +344,18 @@ class _LiveView:
                 each.events,
                 round(each.events_per_second),
                 each.lag_events,
-                seconds_text(each.batch_seconds),
+                None if is_narrow else seconds_text(each.batch_seconds),
                 each.dead_letters,
-                each.repeats,
-                each.restarts,
+                each.repeats or None,
+                each.restarts or None,
                 each.gap_events or None,
             )
             for each in self._reports
         ]
-        return Group(table(columns, rows), Text(""), Text("\n".join(self._notes)))
+        stages = table(columns, rows)
+        stages.padding, stages.pad_edge = (0, 1, 0, 0), False
+        room = self._console.height - len(rows) - _LINES_AROUND
+        return Group(stages, Text(""), Text("\n".join(self._note_lines(room))))
 
 
 def _report_line(report: StageReport) -> str:

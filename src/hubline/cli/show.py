@@ -43,7 +43,8 @@ def stderr_console() -> Console:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table. A column's name starts with ``>`` to stand to the right, with ``?`` to be left out if it is empty."""
+    """A table. A column's name starts with ``>`` to stand to the right, with ``?`` to be left out if it is empty, with
+    ``?>`` for both."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -56,7 +57,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     made = Table(box=SIMPLE_HEAD, show_edge=False)
     for index in shown:
         column = columns[index]
-        made.add_column(column.lstrip(">?"), justify="right" if column.startswith(">") else "left")
+        made.add_column(column.lstrip(">?"), justify="right" if column.lstrip("?").startswith(">") else "left")
     for row in rows:
         made.add_row(*(Text(visible(row[index])) for index in shown))
     return made

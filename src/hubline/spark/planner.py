@@ -83,6 +83,12 @@ def exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, _exit)
 
 
+def ignore_sigterm() -> None:
+    """From the beginning of the end: a signal that comes now must not cut it short."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _exit(*_: object) -> None:
     # Spark sends it twice: the second one must not end what the first one began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -62,9 +62,9 @@ class Quiet:
         for line in lines:
             yield from self._line(line + b"\n")
         if not self._held:
-            # A line that goes on, such as a progress bar, unless a traceback may begin after it.
-            _, _, last = self._begun.rpartition(b"\r")
-            shown = len(self._begun) if not _START.startswith(last) else len(self._begun) - len(last)
+            # A progress bar goes on without a new line; a traceback may begin after it. Any other line is waited for.
+            _, bar, last = self._begun.rpartition(b"\r")
+            shown = len(self._begun) if bar and not _START.startswith(last) else len(self._begun) - len(last)
             yield self._begun[:shown]
             self._begun = self._begun[shown:]
 

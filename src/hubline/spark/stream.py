@@ -16,7 +16,7 @@ from hubline.spark.offsets import StreamOffset
 from hubline.spark.options import Options
 from hubline.spark.packing import pack
 from hubline.spark.parallelism import task_count
-from hubline.spark.planner import Planner, exit_on_sigterm
+from hubline.spark.planner import Planner, exit_on_sigterm, ignore_sigterm
 from hubline.spark.worker import read_ranges
 
 
@@ -73,6 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         planner, self._planner = self._planner, None
         if planner is not None:
+            ignore_sigterm()
             planner.stop()
 
     def _started(self) -> Planner:

@@ -1,0 +1,63 @@
+"""What people see of a run: a table that fits their terminal, and nothing of what Java prints in between."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hubline.cli.pipelines import _errors_in, _LineView, _LiveView
+from hubline.pipeline.progress import StageReport
+
+REPORTS = (
+    StageReport(
+        "ingest", "running", events=12_345_678, events_per_second=98_765, lag_events=1_234_567, batch_seconds=2
+    ),
+    StageReport("store", "restarting", events=1_000, batch_seconds=0.5, dead_letters=12),
+)
+
+
+def drawn(view: _LiveView, console: Console) -> list[str]:
+    with console.capture() as captured:
+        console.print(view.renderable())
+    return captured.get().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_table_and_notes_fit_the_terminal_and_no_figure_is_cut(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, height=24)
+    view = _LiveView(console)
+    view.show(REPORTS)
+    for number in range(20):
+        view.note(f"store: failed, starts again in 1.0 s: number {number} " + "of many words " * 12)
+    lines = drawn(view, console)
+
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    assert all(each in "".join(lines) for each in ("12,345,678", "98,765", "1,234,567", "restarting", "number 19"))
+
+
+def test_repeats_restarts_and_gaps_have_columns_where_there_are_some() -> None:
+    console = Console(file=io.StringIO(), width=100, height=24)
+    view = _LiveView(console)
+    view.show(REPORTS)
+    assert "restarts" not in drawn(view, console)[0]
+    view.show([StageReport("store", "running", repeats=1, restarts=2, gap_events=3)])
+    assert drawn(view, console)[0].split()[-3:] == ["repeats", "restarts", "gone"]
+
+
+def test_lines_tell_of_events_that_are_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    _LineView().show([StageReport("store", "done", events=2, gap_events=1_000)])
+    assert capsys.readouterr().err.endswith("0 restarts, 1,000 events gone\n")
+
+
+def test_what_is_printed_below_a_live_table_is_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with _errors_in(tmp_path / "spark.log"):
+        os.write(2, b"of Java\n")
+    os.write(2, b"afterwards\n")
+    assert (tmp_path / "spark.log").read_bytes() == b"of Java\n"
+    assert capfd.readouterr().err == "afterwards\n"
