@@ -1,4 +1,4 @@
-"""A windowed aggregate: how many readings of each device came in every minute, into Parquet files and onto the screen.
+"""A windowed aggregate: how many readings of each device came in every minute, into Parquet files.
 
 hubline run windows.py --once
 """
@@ -12,7 +12,7 @@ from hubline.spark import parse_json
 pipeline = hubline.Pipeline("windows")
 
 
-@pipeline.stage(source="raw", to="minutes", group="windows", checkpoint="each batch")
+@pipeline.stage(source="raw", to="minutes", group="windows")
 def minutes(events: DataFrame, devices: DataFrame) -> DataFrame:
     """A window is written when it is over: ten seconds after its end, by the readings' own times.
 

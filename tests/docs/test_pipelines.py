@@ -52,7 +52,10 @@ def test_readmes_pipeline_is_one(folder: Path) -> None:
 def test_references_pipeline_is_one(folder: Path) -> None:
     page = (ROOT / "docs/reference/pipeline.md").read_text()
     places = "".join(TOML.findall((ROOT / "README.md").read_text())[:1])
-    assert planned(folder, PYTHON.findall(page)[0], places) == ["ingest", "store"]
+    whole, joined = PYTHON.findall(page)
+    assert planned(folder, whole, places) == ["ingest", "store"]
+    devices = '[places.devices]\nformat = "parquet"\npath = "./devices"\n'
+    assert planned(folder, whole + joined, places + devices) == ["ingest", "store", "named"]
 
 
 def test_examples_are_pipelines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

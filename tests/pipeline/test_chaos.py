@@ -17,8 +17,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import psycopg
@@ -27,6 +27,7 @@ import pytest
 import hubline
 from examples.telemetry.readings import BATCH_COUNT, readings
 from hubline.hubs.local import create_hub
+from tests.endpoint.serving import serving
 from tests.support.cluster import cluster, executors
 from tests.support.postgres import PostgresServer
 
@@ -207,24 +208,6 @@ def _command(pid: int) -> bytes:
         return b""  # it ended meanwhile
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[dict[str, str]]:
-    """The addresses of the hubs in a folder, over AMQP."""
-    command = [sys.executable, "-m", "hubline", "serve", "--data", str(folder), "--port", "0"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        parts = line[line.index("Endpoint=") :].strip().split(";")
-        address = ";".join(part for part in parts if part and not part.startswith("EntityPath="))
-        yield {name: f"{address};EntityPath={name}" for name in HUBS}
-    finally:
-        server.terminate()
-        server.wait()
-        if server.stdout is not None:
-            server.stdout.close()
-
-
 HUBS = ("raw", "clean", "averages")
 CLUSTER = "cluster"
 SPARK_SETTINGS = {
@@ -252,7 +235,10 @@ def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, master: st
         server = stack.enter_context(PostgresServer.start()) if database == "postgresql" else None
         url = server.new_database().reveal() if server is not None else f"sqlite:///{tmp_path}/readings.db"
         local = {name: f"local:{tmp_path}/hubs/{name}" for name in HUBS}
-        addresses = stack.enter_context(serving(tmp_path / "hubs")) if hubs == "served" else local
+        addresses = local
+        if hubs == "served":
+            served = stack.enter_context(serving(tmp_path / "hubs"))
+            addresses = {name: served.connection_string(name) for name in HUBS}
         address = stack.enter_context(cluster(tmp_path)) if master == CLUSTER else master
         scene = Scene(tmp_path, address, addresses, url, server)
         stack.callback(scene.end)

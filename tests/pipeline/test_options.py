@@ -10,7 +10,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from hubline.cli import main
@@ -123,7 +125,7 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
         south = { hub = "local:hubs/south" }
         out = { hub = "local:hubs/out", create = true, partitions = 2 }
         names = { url = "sqlite:///names.db", table = "names" }
-        sites = { format = "csv", path = "sites.csv", options = { header = true } }
+        sites = { format = "parquet", path = "sites" }
     """
     file = write(hubs.parent, "joined", code, places)
     north, south = new_hub(hubs, "north"), new_hub(hubs, "south")
@@ -134,7 +136,8 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
     database.execute("INSERT INTO names VALUES (0, 'zero', 'n'), (1, 'one', 's')")
     database.commit()
     database.close()
-    (hubs.parent / "sites.csv").write_text("site,city\nn,Narvik\ns,Sevilla\n")
+    (hubs.parent / "sites").mkdir()
+    parquet.write_table(pa.table({"site": ["n", "s"], "city": ["Narvik", "Sevilla"]}), hubs.parent / "sites/1.parquet")
 
     once(file)
     first = at(hubs, "out").flat()

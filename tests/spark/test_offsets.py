@@ -8,7 +8,7 @@ import pytest
 
 from hubline.errors import ConfigError
 from hubline.model import GroupKey
-from hubline.spark.offsets import Entry, Gap, Range, StreamOffset
+from hubline.spark.offsets import Entry, Gap, Range, StreamOffset, gaps_in
 
 GROUP = GroupKey("acme.servicebus.windows.net", "telemetry", "store")
 CREATED = "2026-01-31T12:00:00+00:00"
@@ -76,3 +76,22 @@ def test_the_jvm_connectors_offsets_go_on_where_they_were() -> None:
 def test_offsets_of_another_source_are_refused(value: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="checkpointLocation of its own"):
         StreamOffset.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "first"),
+    [
+        (Entry(3, 9), 3),
+        (Entry(3, 9, replayed_to=3), 3),
+        (Entry(3, 9, replayed_to=6), 6),
+        (Entry(3, 9, replayed_to=9), 9),
+        (Entry(3, 9, replayed_to=12), 9),  # all of it was handled before
+    ],
+)
+def test_what_was_handled_before_is_not_new(entry: Entry, first: int) -> None:
+    assert entry.new_start == first
+
+
+def test_gaps_are_read_from_the_offset_that_tells_them() -> None:
+    told = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10)), "1": Entry(0, 5)})
+    assert gaps_in(told.to_json()) == {"0": Gap("expired", 10)}

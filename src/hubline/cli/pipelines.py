@@ -233,7 +233,7 @@ def _view(plan: Plan, *, json: bool) -> Iterator[View]:
     console = stdout_console()
     if json:
         yield _JsonView()
-    elif not console.is_terminal or console.is_dumb_terminal:
+    elif not console.is_terminal or console.is_dumb_terminal or _prints_rows(plan):
         yield _LineView()
     else:
         from rich.live import Live
@@ -243,6 +243,13 @@ def _view(plan: Plan, *, json: bool) -> Iterator[View]:
             view.refresh = lambda: live.update(view.renderable(), refresh=True)
             view.note(f"what Spark prints goes to {log}")
             yield view
+
+
+def _prints_rows(plan: Plan) -> bool:
+    """Whether Java itself prints to the terminal: rows and a live table do not go together."""
+    from hubline.pipeline.places import FormatPlace
+
+    return any(isinstance(stage.target, FormatPlace) and stage.target.format == "console" for stage in plan.stages)
 
 
 def _log_file(plan: Plan) -> Path:
