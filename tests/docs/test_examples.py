@@ -28,10 +28,24 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SECONDS_MAX = 150.0  # Spark takes ten to start and to plan, and a busy machine many more
 
 
-def examples() -> Iterator[object]:
+# Each in a namespace of its own, as if it stood alone, but in one process: its Java takes longer to start than they do.
+ONE_AFTER_THE_OTHER = """
+import runpy
+import sys
+for file in sys.argv[1:]:
+    print(file, flush=True)
+    runpy.run_path(file, run_name="__main__")["spark"].stop()
+"""
+
+
+def blocks() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for number, code in enumerate(BLOCK.findall(page.read_text())):
-            yield pytest.param(code, id=f"{page.stem}-{number}")
+            yield f"{page.stem}-{number}", code
+
+
+def is_of_spark(code: str) -> bool:
+    return "hubline.spark.session(" in code
 
 
 @pytest.fixture
@@ -45,7 +59,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("code", list(examples()))
+def test_the_examples_of_spark_run(folder: Path) -> None:
+    files = []
+    for name, code in blocks():
+        if is_of_spark(code):
+            files.append(f"{name}.py")
+            (folder / files[-1]).write_text(code)
+    command = [sys.executable, "-W", "error", "-c", ONE_AFTER_THE_OTHER, *files]
+    ran = subprocess.run(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX, check=False
+    )
+    said = ran.stdout.decode()
+
+    assert len(files) > 1
+    assert ran.returncode == 0, said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks() if not is_of_spark(code)])
 def test_the_example_runs(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = folder / "example.py"
     script.write_text(code)
