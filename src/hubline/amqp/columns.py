@@ -29,8 +29,9 @@ from hubline.amqp.events import (
     read_batch,
     read_event,
 )
-from hubline.amqp.layouts import Gap, Layouts, Match, Place
+from hubline.amqp.layouts import Cell, Gap, Layouts, Match, Place
 from hubline.amqp.properties import CODES, TYPES, noted_types
+from hubline.amqp.rigid import ENTRY_FIELDS, MAP_TYPE, RigidColumns
 from hubline.amqp.rows import Mask, Octets, Positions, column, strings, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
@@ -46,8 +47,6 @@ BYTES_MAX: Final = 2**30
 BULK_COUNT_MIN: Final = 16
 
 _TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
-_MAP_TYPE: Final = EVENT_SCHEMA.field("properties").type
-_ENTRY_FIELDS: Final = (_MAP_TYPE.key_field, _MAP_TYPE.item_field)
 
 # Integers by type code: their digits are made by Arrow, all at once.
 _INTEGERS: Final = {
@@ -82,7 +81,19 @@ class EventDecoder:
         messages = _Messages(data, starts, ends, _read_delivered)
         if len(starts) < BULK_COUNT_MIN:
             return _event_batch(messages.read(range(len(starts))), self._partition)
-        return _Columns(messages, self._layouts).events(self._partition)
+        columns = _columns(messages, self._layouts)
+        return pa.RecordBatch.from_arrays(
+            [
+                columns.body(),
+                _repeated(self._partition, len(starts)),
+                columns.offset(),
+                column(columns.sequence_number(), pa.int64()),
+                column(np.clip(columns.enqueued_ms(), TIME_MS_MIN, TIME_MS_MAX) * 1000, _TIME_TYPE),
+                columns.partition_key(),
+                columns.properties(),
+            ],
+            schema=EVENT_SCHEMA,
+        )
 
 
 class SentDecoder:
@@ -108,7 +119,10 @@ class SentDecoder:
         messages = _Messages(data, starts, ends, _read_sent)
         if len(starts) < BULK_COUNT_MIN:
             return _outgoing_batch(messages.read(range(len(starts))))
-        return _Columns(messages, self._layouts, notes_types=True).outgoing()
+        columns = _columns(messages, self._layouts, notes_types=True)
+        return pa.RecordBatch.from_arrays(
+            [columns.body(), columns.partition_key(), columns.properties()], schema=OUTGOING_SCHEMA
+        )
 
 
 def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
@@ -218,10 +232,18 @@ class _Pairs:
     is_null: Mask
 
 
-class _Columns:
-    """Columns in the making. Each byte string is a piece of ``data``, or of what was added because it is not there."""
+def _columns(messages: _Messages, layouts: Layouts, *, notes_types: bool = False) -> RigidColumns | _Columns:
+    matches, others = layouts.find(messages.data, messages.starts, messages.ends)
+    rigid = None if others else RigidColumns.of(messages.data, matches, notes_types=notes_types)
+    return rigid or _Columns(messages, matches, others, notes_types=notes_types)
 
-    def __init__(self, messages: _Messages, layouts: Layouts, *, notes_types: bool = False) -> None:
+
+class _Columns:
+    """Columns of any messages. A byte string is a piece of ``data``, or of what was added because it is not there."""
+
+    def __init__(
+        self, messages: _Messages, matches: Sequence[Match], others: Sequence[int], *, notes_types: bool
+    ) -> None:
         count = len(messages)
         self._notes_types = notes_types
         self._data = messages.data
@@ -234,47 +256,32 @@ class _Columns:
         self._sequence_number = np.zeros(count, np.int64)
         self._enqueued_ms = np.zeros(count, np.int64)
         self._pairs: list[_Pairs] = []
-        matches, others = layouts.find(messages.data, messages.starts, messages.ends)
         for match in matches:
             self._add_match(match)
         for index, event in zip(others, messages.read(others), strict=True):
             self._add_event(index, event)
+        self._source = self._all_octets()
 
-    def events(self, partition: str) -> pa.RecordBatch:
-        source = self._source()
-        columns = [
-            take_slices(source, self._body.starts, self._body.lengths),
-            _repeated(partition, self._count),
-            _strings(take_slices(source, self._offset.starts, self._offset.lengths), OFFSET),
-            column(self._sequence_number, pa.int64()),
-            column(np.minimum(np.maximum(self._enqueued_ms, TIME_MS_MIN), TIME_MS_MAX) * 1000, _TIME_TYPE),
-            self._key_column(source),
-            self._property_column(source),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)
+    def body(self) -> pa.BinaryArray:
+        return take_slices(self._source, self._body.starts, self._body.lengths)
 
-    def outgoing(self) -> pa.RecordBatch:
-        source = self._source()
-        columns = [
-            take_slices(source, self._body.starts, self._body.lengths),
-            self._key_column(source),
-            self._property_column(source),
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=OUTGOING_SCHEMA)
+    def offset(self) -> pa.StringArray:
+        return strings(take_slices(self._source, self._offset.starts, self._offset.lengths), OFFSET)
 
-    def _source(self) -> pa.Buffer:
-        if not self._added:
-            return pa.py_buffer(self._data)
-        return pa.py_buffer(np.concatenate((self._data, np.frombuffer(self._added, np.uint8))))
+    def sequence_number(self) -> npt.NDArray[np.int64]:
+        return self._sequence_number
 
-    def _key_column(self, source: pa.Buffer) -> pa.Array:
+    def enqueued_ms(self) -> npt.NDArray[np.int64]:
+        return self._enqueued_ms
+
+    def partition_key(self) -> pa.StringArray:
         if not self._has_key.any():
             return pa.nulls(self._count, pa.string())
-        return _strings(take_slices(source, self._key.starts, self._key.lengths, self._has_key), PARTITION_KEY)
+        return strings(take_slices(self._source, self._key.starts, self._key.lengths, self._has_key), PARTITION_KEY)
 
-    def _property_column(self, source: pa.Buffer) -> pa.Array:
+    def properties(self) -> pa.MapArray:
         if not self._pairs:
-            return pa.nulls(self._count, _MAP_TYPE)
+            return pa.nulls(self._count, MAP_TYPE)
         counts = np.zeros(self._count, np.int64)
         for pairs in self._pairs:
             counts[pairs.events] = pairs.keys.starts.shape[1]
@@ -289,21 +296,26 @@ class _Columns:
             is_null[places] = pairs.is_null
         entries = pa.StructArray.from_arrays(
             [
-                _strings(take_slices(source, keys.starts, keys.lengths), "the key of a property"),
-                _strings(take_slices(source, values.starts, values.lengths, ~is_null), "a property"),
+                strings(take_slices(self._source, keys.starts, keys.lengths), "the key of a property"),
+                strings(take_slices(self._source, values.starts, values.lengths, ~is_null), "a property"),
             ],
-            fields=_ENTRY_FIELDS,
+            fields=ENTRY_FIELDS,
         )
         buffers = [validity(counts > 0), pa.py_buffer(offsets.astype(np.int32))]
-        return pa.MapArray.from_buffers(_MAP_TYPE, self._count, buffers, children=[entries])
+        return pa.MapArray.from_buffers(MAP_TYPE, self._count, buffers, children=[entries])
+
+    def _all_octets(self) -> pa.Buffer:
+        if not self._added:
+            return pa.py_buffer(self._data)
+        return pa.py_buffer(np.concatenate((self._data, np.frombuffer(self._added, np.uint8))))
 
     def _add_match(self, match: Match) -> None:
         layout, indexes = match.layout, match.indexes
-        self._body.put(indexes, *match.gap(layout.body))
+        self._body.put(indexes, *match.text(layout.body))
         if layout.offset is not None:
-            self._offset.put(indexes, *match.gap(layout.offset))
+            self._offset.put(indexes, *match.text(layout.offset))
         if layout.partition_key is not None:
-            self._key.put(indexes, *match.gap(layout.partition_key))
+            self._key.put(indexes, *match.text(layout.partition_key))
             self._has_key[indexes] = True
         if layout.sequence_number is not None:
             self._sequence_number[indexes] = match.numbers(layout.sequence_number)
@@ -325,8 +337,8 @@ class _Columns:
                 pairs.keys.put(where, match.starts(item.key), item.key.width)
             if item.value is None:
                 pairs.is_null[where] = True
-            elif isinstance(item.value, Gap):
-                pairs.values.put(where, *match.gap(item.value))
+            elif isinstance(item.value, Gap | Cell):
+                pairs.values.put(where, *match.text(item.value))
             else:
                 pairs.values.put(where, *self._add_texts(_texts(match.octets(item.value))))
         if types is not None:
@@ -381,13 +393,6 @@ def _repeated(text: str, count: int) -> pa.StringArray:
     octets = text.encode()
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(octets))
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(octets * count))
-
-
-def _strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
-    try:
-        return strings(column)
-    except pa.ArrowInvalid:
-        raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
 
 
 def _types(match: Match) -> str | None:

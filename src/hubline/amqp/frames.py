@@ -14,7 +14,7 @@ A frame whose size or header cannot be raises AmqpFrameError: nothing that follo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -25,7 +25,7 @@ from hubline.amqp.composites import Composite
 from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.errors import AmqpEncodeError, AmqpFrameError
 from hubline.amqp.performatives import PERFORMATIVES, SASL_PERFORMATIVES, Transfer
-from hubline.amqp.rows import Octets, Positions, Progressions, RunFinder
+from hubline.amqp.rows import Octets, Positions
 from hubline.amqp.transfers import Deliveries, Found, TransferHeads
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
@@ -36,6 +36,7 @@ _HEADER_PREFIX: Final = b"AMQP"
 # The header of a frame: its size, where its body starts (in words of four bytes), its type and its channel.
 _FRAME_HEADER: Final = struct.Struct(">IBBH")
 _SIZE: Final = struct.Struct(">I")
+_HEAD: Final = struct.Struct(">Q")
 _AMQP_TYPE: Final = 0
 _SASL_TYPE: Final = 1
 _DATA_OFFSET_MIN: Final = 2
@@ -165,31 +166,49 @@ class FrameReader:
     def _take_bounds(self, data: Octets) -> Positions:
         """Where complete frames start, and where the last of them ends; they count as taken.
 
-        A frame's size tells where the next one starts, which is why this takes a step for each; unless many in a row
-        have the same size.
+        A frame's size tells where the next one starts, which takes a step for each. Where frames of one size follow
+        each other, most steps are left out at first, and all frames are looked at together afterwards.
         """
+        bounds = self._bounds(leaps=True)
+        if bounds is None or not self._are_bounds(data, bounds):
+            bounds = self._bounds(leaps=False)
+            assert bounds is not None  # noqa: S101
+        self._start = int(bounds[-1])
+        return bounds
+
+    def _bounds(self, *, leaps: bool) -> Positions | None:
+        """Where frames start, step by step; if leaps are made, it is but a guess, and None where it goes wrong."""
         position, end, last = self._start, self._end, self._end - _SIZE.size
         unpack, buffer, size_min, size_max = _SIZE.unpack_from, self._buffer, _FRAME_HEADER.size, self._frame_bytes_max
-        bounds, runs, previous = Progressions(), RunFinder(data, end), 0
-        append = bounds.append
-        append(position)
+        sizes: list[int] = []
+        leapt: dict[int, int] = {}
+        append, previous = sizes.append, 0
         while position <= last:
             size = unpack(buffer, position)[0]
             if not size_min <= size <= size_max:
+                if leaps:
+                    return None
                 raise self._impossible(size)
             if position + size > end:
                 break
-            if size == previous and position >= runs.resume_at:
-                count = runs.count(position, head_width=_SIZE.size, stride=size)
-                if count:
-                    bounds.extend(position + size, size, count)
-                    position += size * count
-                    continue
-            position += size
-            append(position)
+            if size == previous and leaps:
+                count = _alike_count(buffer, position, size, end)
+                leapt[len(sizes)] = count
+                position += size * count
+            else:
+                position += size
+            append(size)
             previous = size
-        self._start = position
-        return bounds.array()
+        bounds = np.empty(len(sizes) + 1 + sum(leapt.values()) - len(leapt), np.int64)
+        bounds[0] = self._start
+        np.cumsum(_repeated(sizes, leapt), out=bounds[1:])
+        bounds[1:] += self._start
+        return bounds
+
+    def _are_bounds(self, data: Octets, bounds: Positions) -> bool:
+        """Whether each frame is as long as it says."""
+        sizes = np.ndarray((len(data) - _SIZE.size + 1,), ">u4", buffer=data, strides=(1,))
+        return bool((sizes[bounds[:-1]] == np.diff(bounds)).all())
 
     def _impossible(self, size: int) -> AmqpFrameError:
         return AmqpFrameError(
@@ -204,6 +223,31 @@ class FrameReader:
             grown = bytearray(size)
             grown[: self._end] = self._buffer[: self._end]
             self._buffer = grown
+
+
+def _alike_count(buffer: bytearray, position: int, size: int, end: int) -> int:
+    """How many frames of one size seem to follow each other: at least one. Looks at few of them."""
+    unpack = _HEAD.unpack_from
+    head, room = unpack(buffer, position), (end - position) // size
+    count = step = 1
+    while count + step <= room and unpack(buffer, position + (count + step - 1) * size) == head:
+        count += step
+        step *= 2
+    while step > 1:
+        step //= 2
+        if count + step <= room and unpack(buffer, position + (count + step - 1) * size) == head:
+            count += step
+    return count
+
+
+def _repeated(sizes: Sequence[int], counts: Mapping[int, int]) -> Positions:
+    """The sizes, those with a count as often as it says."""
+    repeated = np.array(sizes, np.int64)
+    if not counts:
+        return repeated
+    times = np.ones(len(sizes), np.int64)
+    times[list(counts)] = list(counts.values())
+    return np.repeat(repeated, times)
 
 
 def decode_frame(data: Bytes, start: int, end: int) -> Frame:

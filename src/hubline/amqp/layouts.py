@@ -10,13 +10,18 @@ something of variable length, a string or a body, whose size the segment ends wi
 The dots are values, which may be anything; all else has to be the same, byte for byte. The sizes of lists and maps
 have to agree with what they hold. So a message that matches is read exactly as :func:`~hubline.amqp.events.read_event`
 would read it; and one that does not, in whatever way, is left to that function.
+
+Often the strings of many messages are as long as each other's, too: offsets nearly always, keys and properties much of
+the time. So a layout is first learned as a rigid one, in which all sizes but that of the body are the same: it has but
+one segment, which ends with the body's size. Only where few messages are like that is an elastic one looked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container
 from dataclasses import dataclass
-from typing import Final, TypeAlias, TypeVar
+from operator import itemgetter
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +47,7 @@ from hubline.amqp.message import (
     read_section,
 )
 from hubline.amqp.properties import FIELDS
-from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, gather_rows, signed, unsigned
+from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, signed, unsigned
 
 # Each segment costs a pass over all messages. One with that many strings is not what this is for.
 SEGMENTS_MAX: Final = 64
@@ -51,6 +56,13 @@ SEGMENT_BYTES_MAX: Final = 4096
 # The layouts of a link that are remembered, and that one call looks for.
 LAYOUTS_MAX: Final = 16
 LEARNED_MAX: Final = 8
+
+# A rigid layout saves more than it costs where one in so many messages that it is looked for in is found.
+RIGID_ONE_IN: Final = 4
+# Of fewer nothing can be told.
+RIGID_TRIED_MIN: Final = 64
+# Elastic layouts are forgotten after so many calls: messages that were of all lengths may have become alike.
+ELASTIC_CALLS_MAX: Final = 64
 
 _LONGS: Final = (0x55, 0x81)
 _TIMESTAMPS: Final = (0x83,)
@@ -70,6 +82,11 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Cell(Place):
+    """A string in a rigid layout: some bytes of a segment, of which nothing is compared."""
+
+
+@dataclass(frozen=True, slots=True)
 class Gap:
     """What stands after a segment: as many bytes as the segment ends with."""
 
@@ -78,12 +95,16 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """A property: its key, or its name if the message does not spell it, and its value: text, or a whole value of fixed
-    width, or null. ``code`` is the type code of the value."""
+    """A property: its key, or its name if the message does not spell it, and its value: text (Gap or Cell), or a whole
+    value of fixed width (Place), or null. ``code`` is the type code of the value."""
 
     key: Place | str
     value: Gap | Place | None
     code: int
+
+    @property
+    def is_text(self) -> bool:
+        return isinstance(self.value, Gap | Cell)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +135,11 @@ class Layout:
     sizes: tuple[_Size, ...]
     body: Gap
     sequence_number: Place | None
-    offset: Gap | None
+    offset: Gap | Cell | None
     enqueued_ms: Place | None
-    partition_key: Gap | None
+    partition_key: Gap | Cell | None
     properties: tuple[Property, ...]
+    is_rigid: bool
 
     @property
     def has_position(self) -> bool:
@@ -135,7 +157,7 @@ class Layout:
                 return None
             if not fits.all():  # what is not found is looked at all the same, but at some place that is there
                 cursor = np.where(fits, cursor, starts[np.argmax(is_found)])
-            rows = gather_rows(data, cursor, segment.width)
+            rows = segment.pattern.rows(data, cursor)
             is_found &= segment.pattern.matches(rows)
             cursor = match.add(segment, cursor, rows)
         is_found &= cursor == ends
@@ -193,35 +215,75 @@ class Match:
     def starts(self, place: Place) -> Positions:
         return self._starts[place.segment] + place.offset
 
-    def gap(self, gap: Gap) -> tuple[Positions, Positions]:
+    def text(self, text: Gap | Cell) -> tuple[Positions, Positions | int]:
         """Where it starts, and how long it is."""
-        return self._starts[gap.segment] + self.layout.segments[gap.segment].width, self._lengths[gap.segment]
+        if isinstance(text, Cell):
+            return self.starts(text), text.width
+        return self._starts[text.segment] + self.layout.segments[text.segment].width, self._lengths[text.segment]
 
 
 class Layouts:
-    """The layouts seen on a link, the latest first. ``accepts`` says which are of use."""
+    """The layouts seen on a link. ``accepts`` says which are of use."""
 
     def __init__(self, accepts: Callable[[Layout], bool]) -> None:
         self._accepts = accepts
-        self._layouts: list[Layout] = []
+        self._rigid: list[Layout] = []  # those first of which the last call found most
+        self._elastic: list[Layout] = []  # the latest first
+        self._calls_count = 0
 
     def find(self, data: Octets, starts: Positions, ends: Positions) -> tuple[list[Match], list[int]]:
         """All messages: those that are laid out as some layout says, and the indexes of the others."""
         search = _Search(data, starts, ends)
-        for layout in tuple(self._layouts):
-            if search.look_for(layout):
-                self._layouts.remove(layout)
-                self._layouts.insert(0, layout)
+        self._look_for_rigid(search)
+        self._look_for_elastic(search)
         for _ in range(LEARNED_MAX):
             if not len(search.left):
                 break
-            learned = learn(search.first)
-            if learned is not None and self._accepts(learned) and search.look_for(learned):
-                self._layouts.insert(0, learned)
-            else:
-                search.pass_over_first()
-        del self._layouts[LAYOUTS_MAX:]
+            self._learn(search)
+        del self._rigid[LAYOUTS_MAX:], self._elastic[LAYOUTS_MAX:]
         return search.matches, search.others + search.left.tolist()
+
+    def _look_for_rigid(self, search: _Search) -> None:
+        kept: list[tuple[int, Layout]] = []
+        for layout in self._rigid:
+            tried_count = len(search.left)
+            found_count = search.look_for(layout)
+            if _is_common(found_count, tried_count):
+                kept.append((found_count, layout))
+        self._rigid = [layout for _, layout in sorted(kept, key=itemgetter(0), reverse=True)]
+
+    def _look_for_elastic(self, search: _Search) -> None:
+        self._calls_count += 1
+        if self._calls_count % ELASTIC_CALLS_MAX == 0:
+            self._elastic.clear()
+        for layout in tuple(self._elastic):
+            if search.look_for(layout):
+                self._elastic.remove(layout)
+                self._elastic.insert(0, layout)
+
+    def _learn(self, search: _Search) -> None:
+        """Learns from a message that is left, and finds at least that one, or passes it over."""
+        index, tried_count, found_count = search.typical(), len(search.left), 0
+        message = search.message(index)
+        rigid = self._learned(message, is_rigid=True)
+        if rigid is not None:
+            found_count = search.look_for(rigid)
+            if _is_common(found_count, tried_count):
+                self._rigid.append(rigid)
+                return
+        elastic = self._learned(message, is_rigid=False)
+        if elastic is not None and search.look_for(elastic):
+            self._elastic.insert(0, elastic)
+        elif not found_count:
+            search.pass_over(index)
+
+    def _learned(self, message: bytes, *, is_rigid: bool) -> Layout | None:
+        layout = learn(message, is_rigid=is_rigid)
+        return layout if layout is not None and self._accepts(layout) else None
+
+
+def _is_common(found_count: int, tried_count: int) -> bool:
+    return tried_count < RIGID_TRIED_MIN or found_count * RIGID_ONE_IN >= tried_count
 
 
 class _Search:
@@ -233,37 +295,42 @@ class _Search:
         self.matches: list[Match] = []
         self.others: list[int] = []
 
-    @property
-    def first(self) -> bytes:
-        """The first message that is left."""
-        return self._data[self._starts[self.left[0]] : self._ends[self.left[0]]].tobytes()
+    def typical(self) -> int:
+        """The index of a message that is left: the first of those of the length that most have."""
+        lengths = (self._ends - self._starts)[self.left]
+        _, firsts, counts = np.unique(lengths, return_index=True, return_counts=True)
+        return int(self.left[firsts[counts.argmax()]])
 
-    def pass_over_first(self) -> None:
-        self.others.append(int(self.left[0]))
-        self.left = self.left[1:]
+    def message(self, index: int) -> bytes:
+        return self._data[self._starts[index] : self._ends[index]].tobytes()
 
-    def look_for(self, layout: Layout) -> bool:
+    def pass_over(self, index: int) -> None:
+        self.others.append(index)
+        self.left = self.left[self.left != index]
+
+    def look_for(self, layout: Layout) -> int:
+        """How many are laid out like this."""
         if not len(self.left):
-            return False
+            return 0
         is_whole = len(self.left) == len(self._starts)
         starts, ends = (bound if is_whole else bound[self.left] for bound in (self._starts, self._ends))
         match = layout.find(self._data, starts, ends)
         if match is None:
-            return False
+            return 0
         found = match.indexes
         match.indexes = self.left[found]
         self.matches.append(match)
         is_left = np.ones(len(self.left), np.bool_)
         is_left[found] = False
         self.left = self.left[is_left]
-        return True
+        return len(match)
 
 
-def learn(message: bytes) -> Layout | None:
+def learn(message: bytes, *, is_rigid: bool) -> Layout | None:
     """How messages like this one are laid out; None if this one is unusual, or wrong."""
     try:
         read_event(message, 0, len(message))
-        return _Learner(message).layout()
+        return _Learner(message, is_rigid=is_rigid).layout()
     except (AmqpDecodeError, _Unusual):
         return None
 
@@ -275,14 +342,15 @@ class _Unusual(Exception):
 class _Learner:
     """Walks through one message, and notes which of its bytes are values."""
 
-    def __init__(self, message: bytes) -> None:
+    def __init__(self, message: bytes, *, is_rigid: bool) -> None:
         self._message = message
+        self._is_rigid = is_rigid
         self._mask = bytearray((COMPARED,)) * len(message)
         self._reader = Reader(message)
         self._segment_start = 0
         self._segments: list[Segment] = []
         self._sizes: list[_Size] = []
-        self._known: dict[str, Place | Gap | None] = {}
+        self._known: dict[str, Place | Gap | Cell | None] = {}
         self._properties: list[Property] = []
         self._body: Gap | None = None
 
@@ -297,11 +365,12 @@ class _Learner:
             segments=tuple(self._segments),
             sizes=tuple(self._sizes),
             body=self._body,
-            sequence_number=_as(Place, self._known.get(SEQUENCE_NUMBER)),
-            offset=_as(Gap, self._known.get(OFFSET)),
-            enqueued_ms=_as(Place, self._known.get(ENQUEUED_TIME)),
-            partition_key=_as(Gap, self._known.get(PARTITION_KEY)),
+            sequence_number=_as_number(self._known.get(SEQUENCE_NUMBER)),
+            offset=_as_text(self._known.get(OFFSET)),
+            enqueued_ms=_as_number(self._known.get(ENQUEUED_TIME)),
+            partition_key=_as_text(self._known.get(PARTITION_KEY)),
             properties=tuple(self._properties),
+            is_rigid=self._is_rigid,
         )
 
     def _section(self, code: int) -> None:
@@ -323,11 +392,10 @@ class _Learner:
             self._reader.span()
             return
         span, count = self._reader.enter()
-        size = self._place(span.position + 1, span.start)
-        self._ignore(span.position + 1, span.start)
+        size = self._size(span)
         for _ in range(count // 2):
             pair(self._span())
-        self._sizes.append(_Size(size, self._place(span.end, span.end)))
+        self._end_sized(size, span)
 
     def _fields(self) -> None:
         """A message's own properties: a list, whose places tell their names."""
@@ -337,13 +405,12 @@ class _Learner:
         span, count = self._reader.enter()
         if span.code not in _LISTS or count > len(FIELDS):
             raise _Unusual
-        size = self._place(span.position + 1, span.start)
-        self._ignore(span.position + 1, span.start)
+        size = self._size(span)
         for name in FIELDS[:count]:
             value = self._span()
             if value.code != NULL:
                 self._add_property(name, value)
-        self._sizes.append(_Size(size, self._place(span.end, span.end)))
+        self._end_sized(size, span)
 
     def _annotation(self, key: Span) -> None:
         name = self._message[key.start : key.end].decode("utf-8", "replace") if key.code in _TEXTS else ""
@@ -359,7 +426,7 @@ class _Learner:
             self._known[name] = None
             self._reader.span()
         else:
-            self._known[name] = self._gap(self._span(_TEXTS))
+            self._known[name] = self._text(self._span(_TEXTS))
 
     def _property(self, key: Span) -> None:
         if key.code not in _TEXTS:
@@ -371,7 +438,7 @@ class _Learner:
         if value.code == NULL:
             self._properties.append(Property(key, None, value.code))
         elif value.code in _TEXTS:
-            self._properties.append(Property(key, self._gap(value), value.code))
+            self._properties.append(Property(key, self._text(value), value.code))
         elif value.code in _FIXED:
             self._ignore(value.start, value.end)
             self._properties.append(Property(key, self._place(value.position, value.end), value.code))
@@ -384,7 +451,7 @@ class _Learner:
         if span.code in _FIXED:
             self._ignore(span.start, span.end)
         else:
-            self._gap(span)
+            self._text(span)
 
     def _span(self, codes: Container[int] = range(0x100)) -> Span:
         if self._next_code() == DESCRIBED:
@@ -400,6 +467,23 @@ class _Learner:
     def _value(self, span: Span) -> Place:
         self._ignore(span.start, span.end)
         return self._place(span.start, span.end)
+
+    def _size(self, span: Span) -> Place:
+        """The size of a list or map. What is rigid has the same everywhere."""
+        if not self._is_rigid:
+            self._ignore(span.position + 1, span.start)
+        return self._place(span.position + 1, span.start)
+
+    def _end_sized(self, size: Place, span: Span) -> None:
+        if not self._is_rigid:
+            self._sizes.append(_Size(size, self._place(span.end, span.end)))
+
+    def _text(self, span: Span) -> Gap | Cell:
+        if not self._is_rigid:
+            return self._gap(span)
+        self._ignore(span.start, span.end)
+        place = self._place(span.start, span.end)
+        return Cell(place.segment, place.offset, place.width)
 
     def _gap(self, span: Span) -> Gap:
         """A value of variable length ends the segment; the next one starts after it."""
@@ -422,8 +506,11 @@ class _Learner:
 
 
 _Pair: TypeAlias = Callable[[Span], None]
-_Kind = TypeVar("_Kind", Place, Gap)
 
 
-def _as(kind: type[_Kind], known: Place | Gap | None) -> _Kind | None:
-    return known if isinstance(known, kind) else None
+def _as_text(known: Place | Gap | Cell | None) -> Gap | Cell | None:
+    return known if isinstance(known, Gap | Cell) else None
+
+
+def _as_number(known: Place | Gap | Cell | None) -> Place | None:
+    return known if isinstance(known, Place) else None

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hubline.amqp.errors import AmqpDecodeError
+
 Octets: TypeAlias = npt.NDArray[np.uint8]
 Positions: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -27,6 +29,9 @@ REPEATS_MIN: Final = 4
 COMPARED: Final = 0xFF
 IGNORED: Final = 0x00
 
+# Bytes are compared so many at a time.
+_WORD: Final = np.dtype(np.uint64)
+
 
 def gather_rows(data: Octets, positions: Positions, width: int) -> Octets:
     """One row of ``width`` bytes for each position: a copy, made at the speed of memory."""
@@ -36,16 +41,30 @@ def gather_rows(data: Octets, positions: Positions, width: int) -> Octets:
     return rows.reshape(len(positions), width)
 
 
+def scatter_rows(data: Octets, positions: Positions, rows: Octets) -> None:
+    """Writes one row to each position: the way back of :func:`gather_rows`. Rows do not overlap."""
+    width = rows.shape[1]
+    if width:
+        item = np.dtype((np.void, width))
+        overlapping = np.ndarray((len(data) - width + 1,), item, buffer=data, strides=(1,))
+        overlapping[positions] = np.ascontiguousarray(rows).view(item)[:, 0]
+
+
 def unsigned(rows: Octets, offset: int, width: int) -> npt.NDArray[np.int64]:
     """A big-endian number of 1, 2 or 4 bytes in every row."""
-    numbers = np.ascontiguousarray(rows[:, offset : offset + width]).view(f">u{width}")
-    return numbers[:, 0].astype(np.int64)
+    return _numbers(rows, offset, f">u{width}")
 
 
 def signed(rows: Octets, offset: int, width: int) -> npt.NDArray[np.int64]:
     """A big-endian number of 1, 2, 4 or 8 bytes in every row."""
-    numbers = np.ascontiguousarray(rows[:, offset : offset + width]).view(f">i{width}")
-    return numbers[:, 0].astype(np.int64)
+    return _numbers(rows, offset, f">i{width}")
+
+
+def _numbers(rows: Octets, offset: int, number: str) -> npt.NDArray[np.int64]:
+    numbers: npt.NDArray[np.int64] = np.ndarray(
+        (len(rows),), number, buffer=rows, offset=offset, strides=(rows.shape[1],)
+    )
+    return numbers.astype(np.int64)
 
 
 class Progressions:
@@ -98,7 +117,6 @@ class RunFinder:
 
 # Heads are compared as the numbers that they can be seen as.
 _HEAD_NUMBERS: Final[Mapping[int, Sequence[tuple[int, str]]]] = {
-    4: [(0, "u4")],
     5: [(0, "u4"), (4, "u1")],
     8: [(0, "u8")],
 }
@@ -119,22 +137,30 @@ def _alike_count(heads: npt.NDArray[np.unsignedinteger]) -> int:
 class Pattern:
     """Bytes to be found, some of which may be anything: ``mask`` says which are compared."""
 
-    __slots__ = ("_expected", "_item", "_mask", "width")
+    __slots__ = ("_expected", "_mask", "_padded_width", "width")
 
     def __init__(self, octets: bytes, mask: bytes) -> None:
         self.width = len(octets)
-        self._mask = np.frombuffer(mask, np.uint8)
-        self._expected = np.frombuffer(octets, np.uint8) & self._mask
-        self._item = np.dtype((np.void, self.width))
+        self._padded_width = -(-self.width // _WORD.itemsize) * _WORD.itemsize
+        padding = bytes((IGNORED,)) * (self._padded_width - self.width)
+        self._mask = np.frombuffer(mask + padding, _WORD)
+        self._expected = np.frombuffer(octets + padding, _WORD) & self._mask
+
+    def rows(self, data: Octets, positions: Positions) -> Octets:
+        """As many bytes as the pattern has at each position, and some more, to be compared as whole words."""
+        if int(positions.max(initial=0)) + self._padded_width <= len(data):
+            return gather_rows(data, positions, self._padded_width)
+        rows = np.zeros((len(positions), self._padded_width), np.uint8)
+        rows[:, : self.width] = gather_rows(data, positions, self.width)
+        return rows
 
     def matches(self, rows: Octets) -> Mask:
         """Which of the rows are such bytes."""
-        masked = rows & self._mask
-        if (masked == self._expected).all():  # the usual case
+        is_alike = rows.view(_WORD) & self._mask == self._expected
+        if is_alike.all():  # the usual case
             return np.ones(len(rows), np.bool_)
-        # Rows as a whole: the fastest way there is in numpy to compare many.
-        found: Mask = masked.view(self._item)[:, 0] == self._expected.view(self._item)[0]
-        return found
+        matched: Mask = is_alike.all(axis=1)
+        return matched
 
 
 def column(values: npt.NDArray[np.int32] | npt.NDArray[np.int64], column_type: pa.DataType) -> pa.Array:
@@ -155,6 +181,8 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
+    if valid is None and lengths[0] and bool((lengths == lengths[0]).all()):
+        return equal_slices(gather_rows(np.frombuffer(data, np.uint8), starts, int(lengths[0])))
     if valid is not None:
         starts, lengths = _without_null(starts, lengths, valid)
     order = None if bool((starts[1:] >= starts[:-1]).all()) else np.argsort(starts, kind="stable")
@@ -171,18 +199,30 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
     return pa.BinaryArray.from_buffers(pa.binary(), count, [validity(valid), *taken.buffers()[1:]])
 
 
+def equal_slices(rows: Octets) -> pa.BinaryArray:
+    """A binary column, of which each row is a value."""
+    count, width = rows.shape
+    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
+    return pa.BinaryArray.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
+    )
+
+
 def _without_null(starts: Positions, lengths: Positions, valid: Mask) -> tuple[Positions, Positions]:
     """The same pieces, and for each null an empty one where the one before it ends: which keeps what is in order so."""
     ends = np.maximum.accumulate(np.where(valid, starts + lengths, 0))
     return np.where(valid, starts, ends), np.where(valid, lengths, 0)
 
 
-def strings(column: pa.BinaryArray) -> pa.StringArray:
-    """The column as text. Raises pa.ArrowInvalid if it is no UTF-8. The column is no part of another."""
+def strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
+    """The column as text. Raises AmqpDecodeError, with its name, if it is no UTF-8. It is no part of another."""
     valid, offsets, octets = column.buffers()
     if octets is None or not (np.frombuffer(octets, np.uint8) & 0x80).any():  # ASCII, which needs no closer look
         return pa.StringArray.from_buffers(len(column), offsets, octets, valid, column.null_count)
-    return column.cast(pa.string())
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

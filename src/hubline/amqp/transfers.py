@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hubline.amqp.decoding import Reader
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.performatives import PERFORMATIVES, UINT_MAX, Transfer
-from hubline.amqp.rows import COMPARED, IGNORED, Mask, Octets, Pattern, Positions, gather_rows, unsigned
+from hubline.amqp.rows import COMPARED, IGNORED, Mask, Octets, Pattern, Positions, unsigned
 
 # Handle and delivery id come in three widths each, settled or not; a tag rarely changes its length.
 HEADS_MAX: Final = 16
@@ -164,10 +164,8 @@ class TransferHeads:
         """Notes the frames that have this head; returns those that have not."""
         if not len(left):
             return left
-        width = head.pattern.width
-        fits = starts[left] + width <= found.ends[left]
-        candidates = left[fits]
-        rows = gather_rows(found.data, starts[candidates], width)
+        candidates = left[starts[left] + head.pattern.width <= found.ends[left]]
+        rows = head.pattern.rows(found.data, starts[candidates])
         matched = head.pattern.matches(rows)
         if not matched.any():
             return left
