@@ -133,9 +133,9 @@ class LetterTransaction(Transaction):
         self._failed.clear()
         self._followers.clear()
 
-    def _lock(self, connection: SinkConnection) -> None:
+    def _lock(self, connection: SinkConnection, *, is_anew: bool = False) -> None:
         """Steps 1 and 2."""
-        super()._lock(connection)
+        super()._lock(connection, is_anew=is_anew)
         lot, queries = self._lot, self._queries(connection)
         ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
         if not is_locked:

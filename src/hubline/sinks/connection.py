@@ -99,6 +99,11 @@ class SinkConnection(ABC):
     def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
         """Begins a transaction and locks checkpoints: nobody else can move them or take their fences until its end."""
 
+    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        """Undoes the transaction, in which a row was refused and nothing else went wrong, and begins another."""
+        self.rollback()
+        return self.begin(keys)
+
     @abstractmethod
     def commit(self, ending: Ending) -> None:
         """Commits, if all of the ending holds; else raises SinkError, and the transaction is still to be rolled back.

@@ -85,6 +85,7 @@ _CREATED_AS = {
 }
 
 _BEGIN = Statement("BEGIN", {})
+_ROLLBACK = Statement("ROLLBACK", {})
 _COMMIT = Statement("COMMIT", {})
 
 _SHAPE = """
@@ -151,7 +152,8 @@ class PostgresSinkConnection(SinkConnection):
         super().__init__(database, connection)
         self._driver = connection.driver
         self._are_deferrable: dict[TableName, bool] = {}
-        self._stages: dict[str, Plan] = {}
+        self._stages: Mapping[str, Plan] = {}  # temporary tables that are there
+        self._lasting_stages: Mapping[str, Plan] = {}  # those that were there before the transaction
         self._staged_count = 0
 
     @classmethod
@@ -171,8 +173,16 @@ class PostgresSinkConnection(SinkConnection):
         return self._driver.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
     def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        self._lasting_stages = self._stages
+        return self._begun(keys, _BEGIN)
+
+    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        self._stages = self._lasting_stages
+        return self._begun(keys, _ROLLBACK, _BEGIN)
+
+    def _begun(self, keys: Sequence[PartitionKey], *beginning: Statement) -> list[Held]:
         locks = [Statement(self.queries.lock_checkpoint, of_partition(key)) for key in keys]
-        _, *found = self._at_once(_BEGIN, *locks)
+        found = self._at_once(*beginning, *locks)[len(beginning) :]
         return [
             read_checkpoint(key, rows[0]) if rows else (NOBODY, None) for key, rows in zip(keys, found, strict=True)
         ]
@@ -198,7 +208,7 @@ class PostgresSinkConnection(SinkConnection):
         self._statement("ROLLBACK TO SAVEPOINT hubline; RELEASE SAVEPOINT hubline")
 
     def _forget_undone(self) -> None:
-        self._stages.clear()
+        self._stages = {}
 
     def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:
         self._driver.execute(_END_STALLED, {**of_partition(key), "seconds_max": seconds_max})
@@ -252,7 +262,7 @@ class PostgresSinkConnection(SinkConnection):
         """
         try:
             with self.savepoint():
-                self._stage(sieve.SIEVE, plan, columns=sieve.COLUMNS, index=sieve.INDEX)
+                self._stage(sieve.SIEVE, plan, columns=sieve.COLUMNS, beside=sieve.BESIDE)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateColumn):
             return super().write_except(plan, rows, units, refusal)  # which takes more round trips, and nothing else
         distinct, numbers = np.unique(units, return_inverse=True)
@@ -285,7 +295,7 @@ class PostgresSinkConnection(SinkConnection):
         form = "binary" if is_binary else "csv"
         with self._driver.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy:
             for data in _encoded(rows, plan) if is_binary else _csv(rows):
-                copy.write(data)
+                copy.write(memoryview(data))  # which is cut into pieces without copying them
 
     def _upsert(self, plan: Plan, rows: pa.Table) -> None:
         """By way of a temporary table. Of rows with the same key the last one counts, as if written one by one."""
@@ -294,16 +304,16 @@ class PostgresSinkConnection(SinkConnection):
         self._copy(_STAGE, plan, rows.append_column(sieve.ROW, numbers))
         self._statement(sieve.inserted(plan, _STAGE, which=f"{sieve.ROW} >= {first}"))
 
-    def _stage(self, name: str, plan: Plan, *, columns: str, index: str = "") -> None:
+    def _stage(self, name: str, plan: Plan, *, columns: str, beside: str = "") -> None:
         """Makes a temporary table with the columns of rows and some more; it stays, empty, for later transactions."""
         if self._stages.get(name) == plan:
             return
         names = ", ".join(map(quoted, plan.names))
         self._statement(
             f"DROP TABLE IF EXISTS pg_temp.{name}; CREATE TEMPORARY TABLE {name} ON COMMIT DELETE ROWS AS "  # noqa: S608 - names are quoted
-            f"SELECT {names}, {columns} FROM {plan.table.quoted} WITH NO DATA; {index}"
+            f"SELECT {names}, {columns} FROM {plan.table.quoted} WITH NO DATA; {beside}"
         )
-        self._stages[name] = plan
+        self._stages = {**self._stages, name: plan}
 
     def _sieved(self, plan: Plan, count: int) -> list[Row]:
         """Writes what is in the sieve; returns the number of each unit that the database refuses, and why."""
@@ -390,11 +400,12 @@ def _encoded(rows: pa.Table, plan: Plan) -> Iterator[bytes]:
 
 
 def _encoder(schema: pa.Schema, plan: Plan) -> pgpq.ArrowToPostgresBinaryEncoder:
+    documents = [column.name for column in plan.columns if column.type_name == "jsonb"]
+    if not documents:
+        return pgpq.ArrowToPostgresBinaryEncoder(schema)  # made at a fraction of the cost
     builders = {field.name: pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field) for field in schema}
-    for column in plan.columns:
-        if column.type_name == "jsonb":
-            field = schema.field(column.name)
-            builders[column.name] = pgpq.encoders.StringEncoderBuilder.new_with_output(field, pgpq.schema.Jsonb())
+    for name in documents:
+        builders[name] = pgpq.encoders.StringEncoderBuilder.new_with_output(schema.field(name), pgpq.schema.Jsonb())
     return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
 
 

@@ -1,7 +1,10 @@
 """How PostgreSQL itself finds the rows that it refuses: a temporary table without constraints, and a loop over it.
 
 The rows are brought there once. The server then inserts them in order, many events at a time, each lot in a
-subtransaction; where it refuses a lot it tries smaller ones, down to the event that is to blame, and writes down why.
+subtransaction. Where it refuses a lot, a sequence, which no rollback sets back, tells the event that it had come to,
+most likely the one to blame. What is before it is tried, and then that event alone: only what is refused alone is
+refused, and the server says why. Where the guess was wrong, as with a foreign key, which is looked at after the last
+row of a lot, smaller lots are tried, down to a single event.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ UNITS_MAX: Final = 64
 SIEVE: Final = "hubline_sieve"
 ROW: Final = "hubline_row"
 UNIT: Final = "hubline_unit"
+_REACHED: Final = "hubline_reached"
 
 COLUMNS: Final = f"CAST(0 AS bigint) AS {ROW}, CAST(0 AS bigint) AS {UNIT}, CAST(NULL AS text[]) AS hubline_refusal"
-INDEX: Final = f"CREATE INDEX ON {SIEVE} ({UNIT})"
+BESIDE: Final = f"""
+    CREATE INDEX ON {SIEVE} ({UNIT}); CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {SIEVE}.{UNIT}
+"""
+"""What is made with the sieve, and goes with it."""
 IMMEDIATE: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 REFUSED: Final = f"""
@@ -34,6 +41,7 @@ _LOOP: Final = f"""
 DECLARE
     first bigint := 0;
     beyond bigint;
+    reached bigint;
     size bigint := {UNITS_MAX};
     state text;
     message text;
@@ -41,19 +49,29 @@ DECLARE
 BEGIN
     WHILE hubline.first < {{count}} LOOP
         hubline.beyond := least(hubline.first + hubline.size, {{count}});
+        PERFORM setval('{_REACHED}', hubline.beyond);
         BEGIN
             {{insertion}};
             {{immediate}}
             hubline.first := hubline.beyond;
             hubline.size := least(hubline.size * 2, {UNITS_MAX});
+            IF hubline.first = hubline.reached THEN
+                hubline.size := 1;
+            END IF;
         EXCEPTION WHEN data_exception OR integrity_constraint_violation OR raise_exception
                 OR with_check_option_violation OR program_limit_exceeded THEN
             IF hubline.beyond - hubline.first > 1 THEN
-                hubline.size := (hubline.beyond - hubline.first + 3) / 4;
+                hubline.reached := currval('{_REACHED}');
+                hubline.size := CASE
+                    WHEN hubline.reached = hubline.first THEN 1
+                    WHEN hubline.reached < hubline.beyond - 1 THEN hubline.reached - hubline.first
+                    ELSE (hubline.beyond - hubline.first + 3) / 4
+                END;
             ELSE
                 GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
                 UPDATE {SIEVE} SET hubline_refusal = ARRAY[hubline.state, hubline.message, hubline.detail]
                 WHERE {UNIT} = hubline.first;
+                hubline.size := CASE WHEN hubline.first = hubline.reached THEN {UNITS_MAX} ELSE 1 END;
                 hubline.first := hubline.beyond;
             END IF;
         END;
@@ -66,17 +84,26 @@ def loop(plan: Plan, *, count: int, is_deferrable: bool) -> str:
     """The body of a DO statement that inserts the units 0 to ``count`` from the sieve."""
     which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
     return _LOOP.format(
-        insertion=inserted(plan, SIEVE, which=which),
+        insertion=inserted(plan, SIEVE, which=which, told=f"setval('{_REACHED}', {UNIT}) IS NOT NULL"),
         immediate=f"{IMMEDIATE};" if is_deferrable else "",
         count=count,
     )
 
 
-def inserted(plan: Plan, stage: str, *, which: str) -> str:
-    """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly."""
+def inserted(plan: Plan, stage: str, *, which: str, told: str | None = None) -> str:
+    """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly.
+
+    ``told``, which is true, is called with each row just before that is inserted.
+    """
     key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
-    if not plan.key:
-        return insertion(plan, f"SELECT {names} FROM {stage} WHERE {which} ORDER BY {ROW}")  # noqa: S608 - quoted
+    columns = f"{names}, {UNIT}" if told else names
     # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
-    chosen = f"SELECT DISTINCT ON ({key}) {names} FROM {stage} WHERE {which} ORDER BY {key}, {ROW} DESC"  # noqa: S608
+    chosen = (
+        f"SELECT DISTINCT ON ({key}) {columns} FROM {stage} WHERE {which} ORDER BY {key}, {ROW} DESC"  # noqa: S608
+        if key
+        else f"SELECT {columns} FROM {stage} WHERE {which} ORDER BY {ROW}"  # noqa: S608 - quoted
+    )
+    if told:
+        # The OFFSET keeps the condition outside: it would be asked before the rows are sorted, and of all of them.
+        chosen = f"SELECT {names} FROM ({chosen} OFFSET 0) AS chosen WHERE {told}"  # noqa: S608 - quoted
     return insertion(plan, chosen)

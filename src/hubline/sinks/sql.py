@@ -644,14 +644,15 @@ class Transaction:
     def _begin_anew(self, connection: SinkConnection) -> None:
         """With the same connection, where nothing is in the transaction that has to stay."""
         try:
-            connection.rollback()
-            self._lock(connection)
+            self._lock(connection, is_anew=True)
         except BaseException:
             self.rollback()
             raise
 
-    def _lock(self, connection: SinkConnection) -> None:
-        for move, held in zip(self._moves, connection.begin([move.partition.key for move in self._moves]), strict=True):
+    def _lock(self, connection: SinkConnection, *, is_anew: bool = False) -> None:
+        keys = [move.partition.key for move in self._moves]
+        found = connection.begin_anew(keys) if is_anew else connection.begin(keys)
+        for move, held in zip(self._moves, found, strict=True):
             move.check(*held)
 
     def _last_letter(self, connection: SinkConnection, key: PartitionKey) -> int:
