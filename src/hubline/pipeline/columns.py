@@ -17,6 +17,9 @@ from hubline.spark.parsing import ERROR_COLUMN
 EVENT_ID: Final = "eventId"
 """The identity of an event, which a hub's sink writes into the event that was made of it."""
 
+UNUSED: Final = ("publisher", "systemProperties")
+"""Columns of events that say nothing."""
+
 NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey", "properties"})
 """Where an event stood in the hub that it was read from says nothing in the next one."""
 
@@ -42,4 +45,4 @@ def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
 
 def stored(frame: DataFrame, columns: list[str]) -> DataFrame:
     """What goes to a table: what a run adds to events is written where the table has a column for it."""
-    return frame.drop(*(name for name in (EVENT_ID, REPLAYED) if name not in columns))
+    return frame.drop(*(name for name in (EVENT_ID, REPLAYED, *UNUSED) if name not in columns))

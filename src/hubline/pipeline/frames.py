@@ -25,7 +25,7 @@ from hubline.config import parse_store
 from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
 from hubline.model import GroupKey
-from hubline.pipeline.columns import EVENT_ID, REPLAYED, published, stored
+from hubline.pipeline.columns import EVENT_ID, REPLAYED, UNUSED, published, stored
 from hubline.pipeline.definition import Checkpoints, Stage, StageKind
 from hubline.pipeline.explaining import explained
 from hubline.pipeline.handlers import BatchHandler, EventHandler
@@ -45,8 +45,6 @@ from hubline.spark.sqlsink import By
 
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
-
-_UNUSED: Final = ("publisher", "systemProperties")
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,7 @@ def _require_binary_body(own: StructType) -> None:
 def _output(own: StructType, events: StructType) -> StructType:
     """The function's columns, those of the events that it does not give itself, and why an event failed."""
     names = set(own.names)
-    kept = [field for field in events if field.name not in names and field.name not in _UNUSED]
+    kept = [field for field in events if field.name not in names and field.name not in UNUSED]
     error = [] if ERROR_COLUMN in names else [StructField(ERROR_COLUMN, StringType())]
     return StructType([*own, *kept, *error])
 

@@ -13,6 +13,7 @@ from hubline.errors import ConfigError
 ERROR_COLUMN: Final = "_error"
 """Why a row is no result but a dead letter; null for all others."""
 
+_TEXT: Final = "_hubline_text"
 _PARSED: Final = "_hubline_parsed"
 _MALFORMED: Final = "_hubline_malformed"
 
@@ -28,16 +29,17 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
     text = F.when(F.is_valid_utf8(F.col("body").cast("string")), F.col("body").cast("string"))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
     wanted = StructType([*fields, StructField(_MALFORMED, StringType())])
-    parsed = events.withColumn(_PARSED, F.from_json(text, wanted, options))
+    # In steps: Spark interprets what stands beside from_json, and would look for the method behind is_valid_utf8 in
+    # each row, which takes as long as parsing.
+    parsed = events.withColumn(_TEXT, text).withColumn(_PARSED, F.from_json(_TEXT, wanted, options))
     columns = [F.col(_PARSED).getField(field.name).alias(field.name) for field in fields]
-    error = _error(text, fields, required=required).alias(ERROR_COLUMN)
-    return parsed.select(*events.columns, *columns, error)
+    return parsed.select(*events.columns, *columns, _error(fields, required=required).alias(ERROR_COLUMN))
 
 
-def _error(text: Column, fields: StructType, *, required: bool) -> Column:
+def _error(fields: StructType, *, required: bool) -> Column:
     parsed = F.col(_PARSED)
     error = F.when(F.col("body").isNull(), F.lit("the event has no body"))
-    error = error.when(text.isNull(), F.lit("the body is not UTF-8 text"))
+    error = error.when(F.col(_TEXT).isNull(), F.lit("the body is not UTF-8 text"))
     error = error.when(
         parsed.isNull() | parsed.getField(_MALFORMED).isNotNull(),
         F.lit(f"the body is not a JSON object of {fields.simpleString().removeprefix('struct')}"),

@@ -37,7 +37,7 @@ from hubline.errors import ConfigError, Fenced, SinkError
 from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey, Stage
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
 from hubline.sinks import SqlSink as Database
-from hubline.sinks.repeats import Sifting
+from hubline.sinks.repeats import Flags, Sifting
 from hubline.sinks.sql import IDS_KEPT_SECONDS
 from hubline.sinks.tracing import Units
 from hubline.spark.columns import SOURCE_SCHEMA
@@ -272,12 +272,12 @@ class _Commits:
         """The rows of these partitions without repeats, and letters for those that are none."""
         fresh = _Fresh.of(opened, rows) if self.database.drop_repeats is not None else _Fresh(rows)
         failed = _failed(fresh.rows)
-        good = fresh.rows.filter(pc.invert(failed))
+        good = _kept(fresh.rows, ~failed)
         units = _units(good)
         transaction.insert(good.select(_columns(transaction.sink, good.column_names)), units=units)
         letters = [
             _letter(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
-            for row in _events(fresh.rows.filter(failed))
+            for row in _events(_kept(fresh.rows, failed))
         ]
         rows_count = len(good)
         if units is not None:
@@ -352,15 +352,23 @@ class _Fresh:
             if partition not in opened:
                 raise SinkError(f"a row is of partition {partition!r}, which the batch does not read: keep the column")
             # Once for each event, however many rows the query made of it.
-            sequences, firsts, events = np.unique(
-                part.column(_SEQUENCE).to_numpy(), return_index=True, return_inverse=True
-            )
-            properties = part.column(_PROPERTIES).take(pa.array(firsts)).combine_chunks()
-            sifting = opened[partition].sift_events(properties)
-            kept.append(part.filter(pa.array(sifting.is_fresh[events])))
+            sequences, firsts, events = _distinct(part.column(_SEQUENCE).to_numpy())
+            properties = part.column(_PROPERTIES)
+            if not np.array_equal(firsts, np.arange(len(part))):
+                properties = properties.take(pa.array(firsts))
+            sifting = opened[partition].sift_events(properties.combine_chunks())
+            kept.append(_kept(part, sifting.is_fresh[events]))
             siftings.append((opened[partition], sifting))
             repeats[partition] = sequences[~sifting.is_fresh]
         return cls(pa.concat_tables(kept), tuple(siftings), repeats)
+
+
+def _distinct(sequences: Units) -> tuple[Units, Units, Units]:
+    """The events, rising, where each has its first row, and which event each row is of."""
+    if (np.diff(sequences) > 0).all():  # the common case, without sorting
+        rows = np.arange(len(sequences))
+        return sequences, rows, rows
+    return np.unique(sequences, return_index=True, return_inverse=True)
 
 
 def _last_sequence(opened: SinkPartition) -> int | None:
@@ -378,10 +386,11 @@ def _offset_of(sequence: int, batches: Sequence[pa.RecordBatch]) -> str:
 def _by_partition(rows: R) -> Iterator[tuple[str, R]]:
     """The rows of each partition, in their order. Tasks read one partition after the other: mostly there is one."""
     partitions = rows.column(_PARTITION)
-    for partition in pc.unique(partitions).to_pylist():
+    found = pc.unique(partitions).to_pylist()
+    for partition in found:
         if partition is None:
             raise SinkError("a row has no partition: keep the columns partition and sequenceNumber as they were")
-        yield partition, rows.filter(pc.equal(partitions, partition))
+        yield partition, rows if len(found) == 1 else rows.filter(pc.equal(partitions, partition))
 
 
 def _units(rows: pa.Table) -> Units | None:
@@ -396,11 +405,17 @@ def _units(rows: pa.Table) -> Units | None:
     return np.unique(places, axis=1, return_inverse=True)[1].astype(np.int64).reshape(-1)
 
 
-def _failed(rows: pa.Table) -> pa.ChunkedArray:
+def _kept(rows: pa.Table, where: Flags) -> pa.Table:
+    """The rows in question; mostly that is all of them, and nothing is copied."""
+    return rows if where.all() else rows.filter(pa.array(where))
+
+
+def _failed(rows: pa.Table) -> Flags:
     """Which rows are dead letters."""
     if ERROR_COLUMN not in rows.column_names:
-        return pa.chunked_array([np.zeros(len(rows), np.bool_)])
-    return rows.column(ERROR_COLUMN).is_valid()
+        return np.zeros(len(rows), np.bool_)
+    failed: Flags = rows.column(ERROR_COLUMN).is_valid().to_numpy()
+    return failed
 
 
 def _columns(database: Database, names: Sequence[str]) -> list[str]:
