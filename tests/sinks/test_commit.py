@@ -334,6 +334,36 @@ class TestRefusedRows:
         assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
         assert refused[0].kind == "ForeignKeyViolation"
 
+    @pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
+    def test_whatever_is_refused_is_traced_wherever_it_stands(
+        self, postgres: SinkDatabase, key: tuple[str, ...]
+    ) -> None:
+        """A CHECK fails at its row, a foreign key after the last one of a lot; and a second batch goes the same way."""
+        postgres.execute("CREATE TABLE parents (name text PRIMARY KEY)")
+        postgres.execute("INSERT INTO parents SELECT 'name ' || number FROM generate_series(0, 999) AS number")
+        postgres.execute(
+            "CREATE TABLE readings (place bigserial, id bigint PRIMARY KEY CHECK (id >= 0), "
+            "name text REFERENCES parents)"
+        )
+        partition = postgres.sink(table="readings", key=key).open(KEY, 1)
+        negative, orphans = {0, 63, 64, 127, 128, 300, 301, 499}, {10, 64, 150, 151, 302, 999}
+        for first in (0, 500):
+            events = range(first, first + 500)
+            given = pa.table(
+                {
+                    "id": [-1 if number in negative else number for number in events],
+                    "name": ["nobody" if number in orphans else f"name {number}" for number in events],
+                    "sequenceNumber": list(events),
+                }
+            )
+
+            refused = partition.commit(at(first + 499), given)
+
+            assert [one.unit for one in refused] == sorted((negative | orphans) & set(events))
+            kinds = {one.unit: one.kind for one in refused}
+            assert {number for number, kind in kinds.items() if kind == "CheckViolation"} == negative & set(events)
+        assert ids(postgres) == [number for number in range(1_000) if number not in negative | orphans]
+
 
 class TestUpsert:
     def test_the_last_row_of_a_key_counts(self, database: SinkDatabase, table: str) -> None:
