@@ -299,10 +299,13 @@ class _LineView:
 
     def __init__(self) -> None:
         self._told_at = time.monotonic()
+        self._has_ended = False
 
     def show(self, reports: Sequence[StageReport]) -> None:
         is_end = all(report.state in ("done", "stopped", "failed") for report in reports)
-        if is_end or time.monotonic() - self._told_at >= LINE_SECONDS:
+        is_due = is_end or time.monotonic() - self._told_at >= LINE_SECONDS
+        if is_due and not self._has_ended:
+            self._has_ended = is_end
             self._told_at = time.monotonic()
             for report in reports:
                 say(_report_line(report))

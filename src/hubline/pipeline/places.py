@@ -147,6 +147,9 @@ STAGE_KEYS: Final = (
 )  # fmt: skip
 """What the file may change of a stage."""
 
+FLEETING_FORMATS: Final = ("console", "memory")
+"""Formats whose rows are gone with the run."""
+
 FILE_FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
 """Formats of files, in a folder; their writers remember which batches they have."""
 

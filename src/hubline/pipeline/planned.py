@@ -31,7 +31,17 @@ from hubline.pipeline.definition import (
     Where,
     in_topological_order,
 )
-from hubline.pipeline.places import FormatPlace, HubPlace, Place, Places, RunSettings, TablePlace, anywhere, nearest
+from hubline.pipeline.places import (
+    FLEETING_FORMATS,
+    FormatPlace,
+    HubPlace,
+    Place,
+    Places,
+    RunSettings,
+    TablePlace,
+    anywhere,
+    nearest,
+)
 from hubline.processor import InvalidPositionChoice
 
 Value = TypeVar("Value")
@@ -75,9 +85,18 @@ class PlannedStage:
         return self.stage.where
 
     @property
-    def is_new_each_start(self) -> bool:
+    def is_new_each_run(self) -> bool:
         """Whether Spark's folder of the last run is of no use."""
-        return self.lookback is not None or self.checkpoint is not Checkpoints.EACH_BATCH
+        return self.is_new_each_start or self.checkpoint is not Checkpoints.EACH_BATCH
+
+    @property
+    def is_new_each_start(self) -> bool:
+        """Whether Spark's folder is of no use even where a run starts the stage again, after a failure.
+
+        What is on a screen or in memory Spark does not go on with: it refuses a folder that was used.
+        """
+        is_fleeting = isinstance(self.target, FormatPlace) and self.target.format in FLEETING_FORMATS
+        return self.lookback is not None or is_fleeting
 
 
 @dataclass(frozen=True, slots=True)

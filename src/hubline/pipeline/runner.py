@@ -344,7 +344,7 @@ class _Run:
 
     def _start(self, each: _StageRun, *, is_first: bool) -> None:
         stage = each.stage
-        if stage.lookback is not None or (is_first and stage.is_new_each_start):
+        if stage.is_new_each_start or (is_first and stage.is_new_each_run):
             self._remove_folder(stage.folder)
         assert each.frame is not None  # noqa: S101 - all were built before the first is started
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
