@@ -15,6 +15,7 @@ from hubline.identity import (
     OUTPUTS_MAX,
     derived_ids,
     event_ids,
+    filled,
     ids_of,
     is_id,
     origin_of,
@@ -155,3 +156,20 @@ def test_slices_and_nulls_carry_ids_as_rows_do(rows: list[tuple[dict[str, str] |
         for row, own in rows[cut:]
     ]
     assert [row or {} for row in as_dicts(carrying)] == [row or {} for row in expected]
+
+
+@given(MAPS, st.integers(0, 5))
+def test_nulls_become_empty_and_nothing_else_changes(
+    rows: list[tuple[dict[str, str] | None, str | None]], cut: int
+) -> None:
+    maps = properties(*(row for row, _ in rows)).slice(cut)
+
+    assert as_dicts(filled(maps)) == [row or {} for row, _ in rows[cut:]]
+    assert filled(maps).null_count == 0
+
+
+def test_what_lies_under_a_null_is_not_there() -> None:
+    keys, items = pa.array(["a", "b"]), pa.array(["1", "2"])
+    maps = pa.MapArray.from_arrays(pa.array([0, 1, 2], pa.int32()), keys, items, mask=pa.array([True, False]))
+
+    assert as_dicts(filled(maps)) == [{}, {"b": "2"}]
