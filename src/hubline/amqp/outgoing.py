@@ -2,8 +2,9 @@
 
 A message is put together from pieces. Some are columns of byte strings that are there already, as bodies and keys, null
 where an event has none; between them stand rows of one width, with sizes and numbers written in by numpy. Neighbours of
-one width are written as one: offsets nearly always are, and bodies often. Arrow joins what is left. A size has one byte
-where all in a batch fit, and four otherwise.
+one width are written as one: offsets nearly always are, bodies and properties often. What is left is copied to its
+place, all strings of one length at once; or joined by Arrow, where they are of many lengths. A size has one byte where
+all in a batch fit, and four otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,17 @@ from hubline.amqp.frames import encode_transfer, frame_header
 from hubline.amqp.message import MESSAGE_ANNOTATIONS
 from hubline.amqp.performatives import UINT_MAX, Transfer
 from hubline.amqp.properties import PREFIX, encode_properties
-from hubline.amqp.rows import Mask, Positions, Repeats, find_repeats, validity
+from hubline.amqp.rows import (
+    Mask,
+    Octets,
+    Positions,
+    Repeats,
+    equal_slices,
+    find_repeats,
+    gather_rows,
+    scatter_rows,
+    validity,
+)
 from hubline.amqp.types import Described, Symbol, ULong
 from hubline.errors import EventTooLarge
 
@@ -33,6 +44,13 @@ DELIVERY_TAG: Final = b"\x00"
 
 # Fewer events are encoded sooner each by itself.
 REPEATED_COUNT_MIN: Final = 64
+
+# Byte strings of more lengths, or of larger ones, are joined sooner by Arrow, one by one.
+_FEW_LENGTHS: Final = 8
+_FEW_BYTES_MAX: Final = 1024
+
+# What a column of Arrow holds.
+_OFFSET_MAX: Final = 2**31 - 1
 
 _NOTHING: Final = pa.scalar(b"", pa.binary())
 _SIZE_8_MAX: Final = 0xFF
@@ -160,7 +178,7 @@ def _outgoing_pieces(events: pa.RecordBatch) -> list[_Piece]:
 
 def _delivered_pieces(events: pa.RecordBatch) -> list[_Piece]:
     body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
-    keys = [] if key.null_count == len(key) else [_key_pair(key)]
+    keys = _key_pieces(key)
     return [
         *_annotation_pieces(sequence_number, offset, enqueued_time, keys),
         *_property_pieces(properties),
@@ -169,7 +187,7 @@ def _delivered_pieces(events: pa.RecordBatch) -> list[_Piece]:
 
 
 def _annotation_pieces(
-    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[pa.BinaryArray]
+    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[_Piece]
 ) -> list[_Piece]:
     count = len(offset)
     offset_lengths = _lengths(offset)
@@ -192,10 +210,21 @@ def _annotation_pieces(
     ]
 
 
+def _key_pieces(keys: pa.StringArray) -> list[_Piece]:
+    """Name and value of an annotation, where there is a key."""
+    if keys.null_count == len(keys):
+        return []
+    return [_key_pair(keys)] if keys.null_count else [_key_head(keys), keys]
+
+
+def _key_head(keys: pa.StringArray) -> _Rows:
+    code, sizes = _size(_STRING, _lengths(keys))
+    return _Rows(len(keys), _symbol(PARTITION_KEY) + code, sizes)
+
+
 def _key_pair(keys: pa.StringArray) -> pa.BinaryArray:
     """Name and value of an annotation; null where there is no key."""
-    code, sizes = _size(_STRING, _lengths(keys))
-    return _emit(_Rows(len(keys), _symbol(PARTITION_KEY) + code, sizes), keys)
+    return _emit(_key_head(keys), keys)
 
 
 def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
@@ -205,11 +234,77 @@ def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
     return _emit(_Rows(len(keys), _ANNOTATIONS, *_compound(lengths, np.full(len(keys), 2))), pairs)
 
 
-def _property_pieces(properties: pa.MapArray) -> list[pa.BinaryArray]:
+def _property_pieces(properties: pa.MapArray) -> Sequence[_Piece]:
+    uniform = _uniform_properties(properties)
+    if uniform is not None:
+        return [uniform]
     repeats = _repeated_properties(properties)
     if repeats is None:
         return _each_properties(properties)
     return [piece.take(repeats.kinds) for piece in _each_properties(properties.take(pa.array(repeats.firsts)))]
+
+
+def _uniform_properties(properties: pa.MapArray) -> _Rows | None:
+    """Sections of one form for all events: the same keys, and values as long as each other's. None if they are not."""
+    count = len(properties)
+    if properties.null_count or properties.items.null_count or count < REPEATED_COUNT_MIN:
+        return None
+    offsets = properties.offsets.to_numpy()
+    pairs_count = int(offsets[1] - offsets[0])
+    if not pairs_count or (np.diff(offsets) != pairs_count).any():
+        return None
+    texts = [_Table.of(column, int(offsets[0]), (count, pairs_count)) for column in (properties.keys, properties.items)]
+    keys, values = texts
+    if keys is None or values is None or not keys.is_constant:
+        return None
+    names = keys.row(0)
+    if any(name.startswith(PREFIX.encode()) for name in names):
+        return None
+    fields: list[_Field] = []
+    for number, name in enumerate(names):
+        value = values.column(number)
+        code, size = _size(_STRING, np.array([value.itemsize]))
+        fields += [_encoded_string(name) + code + size.tobytes(), value]
+    head = _compound(np.array([_width(fields)]), np.array([2 * pairs_count]))
+    return _Rows(count, _APPLICATION_PROPERTIES + b"".join(map(bytes, head)), *fields)
+
+
+def _encoded_string(text: bytes) -> bytes:
+    code, size = _size(_STRING, np.array([len(text)]))
+    return code + size.tobytes() + text
+
+
+class _Table:
+    """Texts of equally many columns in each row, all texts of a column being of one length."""
+
+    def __init__(self, octets: npt.NDArray[np.uint8], widths: Sequence[int]) -> None:
+        self._octets = octets
+        self._ends = np.cumsum(widths).tolist()
+        self._widths = widths
+
+    @classmethod
+    def of(cls, texts: pa.StringArray, first: int, shape: tuple[int, int]) -> _Table | None:
+        """The texts from the first on, if they are such; None if they are not, or if some are always empty."""
+        count, columns_count = shape
+        bounds = np.frombuffer(texts.buffers()[1], np.int32, count * columns_count + 1, 4 * (texts.offset + first))
+        lengths = np.diff(bounds).reshape(shape)
+        if not lengths[0].all() or (lengths != lengths[0]).any():
+            return None
+        octets = np.frombuffer(texts.buffers()[2], np.uint8, int(bounds[-1] - bounds[0]), int(bounds[0]))
+        return cls(octets.reshape(count, -1), lengths[0].tolist())
+
+    @property
+    def is_constant(self) -> bool:
+        return bool((self._octets == self._octets[0]).all())
+
+    def row(self, number: int) -> list[bytes]:
+        starts_ends = zip((0, *self._ends), self._ends, strict=False)
+        return [self._octets[number, start:end].tobytes() for start, end in starts_ends]
+
+    def column(self, number: int) -> npt.NDArray[np.bytes_]:
+        count, stride = self._octets.shape
+        width = self._widths[number]
+        return np.ndarray((count,), f"S{width}", self._octets, self._ends[number] - width, (stride,))
 
 
 def _repeated_properties(properties: pa.MapArray) -> Repeats | None:
@@ -364,18 +459,26 @@ class _Rows:
             return None
         return cls(len(column), np.frombuffer(column.buffers()[2], f"S{width}", len(column), int(bounds[0])))
 
-    def array(self) -> pa.BinaryArray:
+    @property
+    def width(self) -> int:
+        return _width(self.fields)
+
+    def octets(self) -> Octets:
         alike = b"".join(field if isinstance(field, bytes) else bytes(field.itemsize) for field in self.fields)
-        buffer = pa.allocate_buffer(len(alike) * self.count)
-        np.ndarray(self.count, f"V{len(alike)}", buffer)[:] = np.void(alike)
+        # Arrow keeps its memory: fresh one from the system takes longer to get than to write.
+        octets: Octets = np.frombuffer(pa.allocate_buffer(len(alike) * self.count), np.uint8)
+        octets = octets.reshape(self.count, len(alike))
+        np.ndarray(self.count, f"V{len(alike)}", octets)[:] = np.void(alike)
         start = 0
         for field in self.fields:
             if self.count and not isinstance(field, bytes):
-                rows = np.ndarray(self.count, field.dtype, buffer, start, (len(alike),))
+                rows = np.ndarray(self.count, field.dtype, octets, start, (len(alike),))
                 rows[:] = field
             start += _width((field,))
-        offsets = np.arange(self.count + 1, dtype=np.int32) * np.int32(len(alike))
-        return pa.BinaryArray.from_buffers(pa.binary(), self.count, [None, pa.py_buffer(offsets), buffer])
+        return octets
+
+    def array(self) -> pa.BinaryArray:
+        return equal_slices(self.octets())
 
 
 _Piece: TypeAlias = _Rows | pa.Array
@@ -397,10 +500,17 @@ def _total_lengths(pieces: Sequence[_Piece], count: int) -> _Lengths:
 
 
 def _lengths(column: pa.Array) -> _Lengths:
-    lengths = pc.binary_length(column)
-    filled = lengths.fill_null(0) if lengths.null_count else lengths
-    numbers: _Lengths = filled.to_numpy().astype(np.int64)
-    return numbers
+    if not len(column):
+        return np.zeros(0, np.int64)
+    lengths = np.diff(_column_bounds(column))
+    if column.null_count:
+        lengths[~_valid(column)] = 0
+    return lengths
+
+
+def _column_bounds(column: pa.Array) -> Positions:
+    """Where each byte string starts, and where the last of them ends."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
 
 
 def _offsets(column: pa.BinaryArray) -> Positions:
@@ -420,22 +530,63 @@ def _emit(head: _Rows, column: pa.Array) -> pa.BinaryArray:
 
 def _joined(pieces: Sequence[_Piece]) -> pa.BinaryArray:
     """Joins the pieces of each row, leaving out those that are null."""
-    columns: list[pa.BinaryArray] = []
-    fields: list[_Field] = []  # of rows that are to be written as one
-    count = 0
+    merged = _merged(pieces)
+    if len(merged) == 1:
+        return _array(merged[0])
+    return _copied(merged) or pc.binary_join_element_wise(*map(_array, merged), _NOTHING, null_handling="skip")
+
+
+def _merged(pieces: Sequence[_Piece]) -> list[_Piece]:
+    """The pieces, neighbours of one width as one."""
+    merged: list[_Piece] = []
     for piece in pieces:
         rows = piece if isinstance(piece, _Rows) else _Rows.of(piece)
-        if rows is not None:
-            fields += rows.fields
-            count = rows.count
-            continue
-        if fields:
-            columns.append(_Rows(count, *fields).array())
-            fields = []
-        columns.append(_binary(piece))
-    if fields:
-        columns.append(_Rows(count, *fields).array())
-    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, _NOTHING, null_handling="skip")
+        if rows is not None and merged and isinstance(merged[-1], _Rows):
+            merged[-1] = _Rows(rows.count, *merged[-1].fields, *rows.fields)
+        else:
+            merged.append(piece if rows is None else rows)
+    return merged
+
+
+def _copied(pieces: Sequence[_Piece]) -> pa.BinaryArray | None:
+    """The pieces copied together, all byte strings of one length at once; None if they are of many lengths."""
+    lengths = [np.int64(piece.width) if isinstance(piece, _Rows) else _lengths(piece) for piece in pieces]
+    if not all(isinstance(each, np.int64) or _is_of_few(each) for each in lengths):
+        return None
+    ends = np.cumsum(sum(lengths))
+    if not len(ends) or ends[-1] > _OFFSET_MAX:
+        return None
+    data = pa.allocate_buffer(int(ends[-1]))
+    octets = np.frombuffer(data, np.uint8)
+    offsets = np.zeros(len(ends) + 1, np.int32)
+    offsets[1:] = ends
+    places = offsets[:-1].astype(np.int64)
+    for piece, each in zip(pieces, lengths, strict=True):
+        if isinstance(piece, _Rows):
+            scatter_rows(octets, places, piece.octets())
+        else:
+            _copy(piece, np.asarray(each), octets, places)
+        places = places + each
+    return pa.BinaryArray.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), data])
+
+
+def _copy(column: pa.Array, lengths: _Lengths, octets: Octets, places: Positions) -> None:
+    source = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+    starts = _column_bounds(column)[:-1]
+    for length in np.flatnonzero(np.bincount(lengths)).tolist():
+        if length:
+            are_long = np.flatnonzero(lengths == length)
+            scatter_rows(octets, places[are_long], gather_rows(source, starts[are_long], length))
+
+
+def _is_of_few(lengths: _Lengths) -> bool:
+    if lengths.max(initial=0) > _FEW_BYTES_MAX:
+        return False
+    return int(np.count_nonzero(np.bincount(lengths))) <= _FEW_LENGTHS
+
+
+def _array(piece: _Piece) -> pa.BinaryArray:
+    return piece.array() if isinstance(piece, _Rows) else _binary(piece)
 
 
 def _binary(column: pa.Array) -> pa.BinaryArray:
