@@ -199,8 +199,8 @@ def _plan_view(checked: Checked) -> RenderableType:
 
 
 def _batches(stage: PlannedStage) -> str:
-    size = f"at most {stage.events_max:,} events" if stage.events_max else "as many events as there are"
-    return f"a batch every {seconds_text(stage.batch_wait_ms / 1000)}, of {size}, from {stage.start}"
+    every = seconds_text(stage.batch_wait_ms / 1000)
+    return f"a batch every {every}, of {counted(stage.events_max, 'event')} at most, from {stage.start}"
 
 
 def _stage_data(stage: PlannedStage) -> dict[str, object]:

@@ -37,6 +37,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Sharing: TypeAlias = Balanced | Greedy | Fixed | Literal["all"] | str
 """How the runners of a pipeline share a stage's partitions; as text ``all``, ``balanced``, ``greedy``, ``fixed:N``."""
 
+DEFAULT_BATCH_COUNT_MAX: Final = 1_000_000
+"""Some seconds of work: few enough for a stop to wait for, and for a batch that is cut short to be done again."""
 DEFAULT_BATCH_WAIT: Final = "200ms"
 """An idle stage asks its hub five times a second, and not a hundred times; a busy one does not wait at all."""
 
@@ -97,7 +99,7 @@ class Stage:
     group: str = DEFAULT_GROUP
     ownership: Sharing = "greedy"
     start: str = "earliest"
-    batch_count_max: int | None = None
+    batch_count_max: int = DEFAULT_BATCH_COUNT_MAX
     batch_wait: str = DEFAULT_BATCH_WAIT
     checkpoint: str = Checkpoints.EACH_BATCH
     lookback: str | None = None
@@ -154,7 +156,7 @@ class Pipeline:
         group: str = DEFAULT_GROUP,
         ownership: Sharing = "greedy",
         start: str = "earliest",
-        batch_count_max: int | None = None,
+        batch_count_max: int = DEFAULT_BATCH_COUNT_MAX,
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
@@ -182,7 +184,7 @@ class Pipeline:
         group: str = DEFAULT_GROUP,
         ownership: Sharing = "greedy",
         start: str = "earliest",
-        batch_count_max: int | None = None,
+        batch_count_max: int = DEFAULT_BATCH_COUNT_MAX,
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
@@ -210,7 +212,7 @@ class Pipeline:
         group: str = DEFAULT_GROUP,
         ownership: Sharing = "greedy",
         start: str = "earliest",
-        batch_count_max: int | None = None,
+        batch_count_max: int = DEFAULT_BATCH_COUNT_MAX,
         batch_wait: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,

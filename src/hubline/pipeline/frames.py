@@ -100,11 +100,10 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading:
         "hub": source.option,
         "group": stage.group,
         "start": stage.start,
+        "max_events": str(stage.events_max),
         "on_invalid_position": stage.on_invalid_position.value,
         GATE_OPTION: str(reading.gate.folder),
     }
-    if stage.events_max is not None:
-        options["max_events"] = str(stage.events_max)
     if stage.lookback is not None:
         options["lookback"] = stage.lookback
     match stage.checkpoint:

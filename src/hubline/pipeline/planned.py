@@ -65,7 +65,7 @@ class PlannedStage:
     group: str
     ownership: str
     start: str
-    events_max: int | None
+    events_max: int
     batch_wait_ms: int
     checkpoint: Checkpoints
     lookback: str | None
@@ -336,7 +336,7 @@ class _Planning:
         for problem in _contradictions(stage, target, checkpoint, str(ownership)):
             self._wrong(stage.where, f"stage {stage.name}: {problem[0]}", problem[1])
         return PlannedStage(
-            stage, (), target, {}, None, str(group), str(ownership), str(start), count, wait or 0, checkpoint,
+            stage, (), target, {}, None, str(group), str(ownership), str(start), count or 0, wait or 0, checkpoint,
             lookback, invalid or InvalidPositionChoice.FAIL, repeats or DropRepeats.NONE, store, "",
         )  # fmt: skip
 

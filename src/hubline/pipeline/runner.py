@@ -67,6 +67,9 @@ BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
 JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 """What every call of Spark raises once its Java process is no more."""
 
+STOPPED: Final = "stopped SparkContext"
+"""What Spark says when it gave up waiting for its master, a minute after it was started."""
+
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
 
@@ -152,6 +155,8 @@ def _session(plan: Plan, request: Request) -> SparkSession:
         return session(plan.name, master=request.master or plan.run.master, **settings)
     except (PySparkException, Py4JJavaError, *JAVA_GONE) as error:
         reason = explained(error)
+    if STOPPED in reason:
+        reason = "its master does not answer"
     raise PipelineError(f"Spark did not start: {reason}. Check the master, and the settings in [run.spark]")
 
 
