@@ -422,6 +422,38 @@ class TestFirstOpening:
         assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 2))
         await two.stop()
 
+    @virtual
+    async def test_a_gap_is_moved_over_when_the_batch_that_tells_of_it_is_done_and_not_before(self) -> None:
+        hub, store = filled(10), new_store()
+        one = await query(hub, store, "a", events_max=2).start()
+        await one.read_all(2)
+        await one.plan()
+        await one.stop()
+        hub.trim("0", 6)
+        two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.LATEST).start()
+        await two.owns("0")
+
+        end = await two.planning.next_offset(two.log[-1], is_limited=True)
+        assert (end.entries["0"].start, end.entries["0"].end) == (10, 10)  # nothing to read, and a gap to tell
+        assert await checkpoints(store) == {"0": 1}
+        assert await two.planning.next_offset(end, is_limited=True) == end
+        assert await checkpoints(store) == {"0": 9}
+        await two.stop()
+
+    @virtual
+    async def test_a_start_that_expired_is_a_gap_from_there_on(self) -> None:
+        hub, store = filled(10), new_store()
+        hub.trim("0", 6)
+        start = StartPositions(Position.sequence(4, inclusive=True))
+        choice = InvalidPositionChoice.EARLIEST
+        one = await query(hub, store, "a", on_invalid_position=choice, start=start).start()
+        await one.owns("0")
+
+        end = await one.planning.next_offset(one.log[-1], is_limited=True)
+
+        assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 4))
+        await one.stop()
+
 
 class TestAll:
     """``ownership=all`` with a store: every partition, checkpoints in the store, nothing shared."""

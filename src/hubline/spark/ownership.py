@@ -31,7 +31,7 @@ from hubline.processor.control import bounded
 from hubline.processor.dispatch import Dispatcher, check_leases
 from hubline.processor.options import LeaseOptions, ReleaseReason, RetryPolicy
 from hubline.spark.offsets import Entry, Gap, StreamOffset
-from hubline.spark.positions import Places
+from hubline.spark.positions import Places, first_wanted
 
 log = logging.getLogger("hubline.spark.ownership")
 
@@ -358,7 +358,7 @@ class Share:
         try:
             place = await self._places.start(key.partition, start)
         except PositionInvalid as error:
-            owned.gap = Gap(error.reason, 0)
+            owned.gap = Gap(error.reason, first_wanted(start))
             return self._jump(error)
         if start == Position.latest() or (start.kind is PositionKind.ENQUEUED and self._looks_back):
             await self._write_down(owned, place)

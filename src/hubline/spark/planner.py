@@ -30,7 +30,7 @@ from hubline.spark.offsets import Entry, Gap, Range, StreamOffset, in_order
 from hubline.spark.options import Options
 from hubline.spark.ownership import Membership, Share
 from hubline.spark.packing import allot
-from hubline.spark.positions import Places
+from hubline.spark.positions import Places, first_wanted
 from hubline.spark.watch import RETRY_SECONDS, Watch
 
 log = logging.getLogger("hubline.spark.planner")
@@ -295,7 +295,7 @@ class Planning:
             return Entry.at(await self._patiently(lambda: self._places.start(partition, position)))
         except PositionInvalid as error:
             next_sequence = self._jump(error)
-            return Entry(next_sequence, next_sequence, 0, Gap(error.reason, 0))
+            return Entry(next_sequence, next_sequence, 0, Gap(error.reason, first_wanted(position)))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again while the hub is out of reach, as long as that may be."""

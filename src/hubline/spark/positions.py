@@ -137,6 +137,13 @@ class Places:
         return batch
 
 
+def first_wanted(position: Position) -> int:
+    """The first event that a position asks for, if it tells by sequence number; else 0, the first there ever was."""
+    if not isinstance(position.value, int):
+        return 0
+    return max(position.value if position.inclusive else position.value + 1, 0)
+
+
 def _is_after_all(time: datetime, position: Position, there: PartitionProperties) -> bool:
     last = there.last_enqueued_time
     return there.is_empty or last is None or last < time or (last == time and not position.inclusive)
