@@ -32,7 +32,7 @@ from hubline.amqp.events import (
 from hubline.amqp.layouts import Cell, Gap, Layouts, Match, Place
 from hubline.amqp.properties import CODES, TYPES, noted_types
 from hubline.amqp.rigid import ENTRY_FIELDS, MAP_TYPE, RigidColumns
-from hubline.amqp.rows import Mask, Octets, Positions, column, strings, take_slices, validity
+from hubline.amqp.rows import Mask, Octets, Positions, column, equal_offsets, strings, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
 
@@ -391,8 +391,7 @@ _Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
 
 def _repeated(text: str, count: int) -> pa.StringArray:
     octets = text.encode()
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(len(octets))
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(octets * count))
+    return pa.StringArray.from_buffers(count, equal_offsets((len(octets),), count), pa.py_buffer(octets * count))
 
 
 def _types(match: Match) -> str | None:

@@ -47,7 +47,7 @@ from hubline.amqp.message import (
     read_section,
 )
 from hubline.amqp.properties import FIELDS
-from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, signed, unsigned
+from hubline.amqp.rows import COMPARED, IGNORED, Octets, Pattern, Positions, chosen_rows, signed, unsigned
 
 # Each segment costs a pass over all messages. One with that many strings is not what this is for.
 SEGMENTS_MAX: Final = 64
@@ -196,7 +196,7 @@ class Match:
         if not is_found.all():
             self.indexes = self.indexes[is_found]
             self._starts = [starts[is_found] for starts in self._starts]
-            self._rows = [rows[is_found] for rows in self._rows]
+            self._rows = [chosen_rows(rows, is_found) for rows in self._rows]
             self._lengths = [lengths[is_found] for lengths in self._lengths]
         return self
 

@@ -16,7 +16,17 @@ import pyarrow as pa
 from hubline.amqp.events import OFFSET, PARTITION_KEY
 from hubline.amqp.layouts import Cell, Gap, Layout, Match, Place, Property
 from hubline.amqp.properties import CODES
-from hubline.amqp.rows import Octets, equal_slices, scatter_rows, strings, take_slices, validity
+from hubline.amqp.rows import (
+    Octets,
+    Positions,
+    equal_offsets,
+    equal_slices,
+    put_rows,
+    scatter_rows,
+    strings,
+    take_slices,
+    validity,
+)
 from hubline.model import EVENT_SCHEMA
 
 MAP_TYPE: Final = EVENT_SCHEMA.field("properties").type
@@ -75,8 +85,8 @@ class RigidColumns:
             ],
             fields=ENTRY_FIELDS,
         )
-        offsets = np.arange(self._count + 1, dtype=np.int32) * np.int32(len(keys))
-        return pa.MapArray.from_buffers(MAP_TYPE, self._count, [None, pa.py_buffer(offsets)], children=[entries])
+        buffers = [None, equal_offsets((len(keys),), self._count)]
+        return pa.MapArray.from_buffers(MAP_TYPE, self._count, buffers, children=[entries])
 
     def _numbers(self, places: Sequence[Place | None]) -> npt.NDArray[np.int64]:
         """0 where a layout has none."""
@@ -95,8 +105,8 @@ class RigidColumns:
         ]
         if not parts:
             return pa.nulls(self._count, pa.string())
-        if len(self._matches) == 1:
-            return strings(equal_slices(parts[0][1]), name)
+        if len({cell.width if isinstance(cell, Cell) else None for cell in cells}) == 1:
+            return strings(equal_slices(self._rows(parts)), name)
         lengths, is_there = np.zeros(self._count, np.int64), np.zeros(self._count, np.bool_)
         for indexes, rows in parts:
             lengths[indexes], is_there[indexes] = rows.shape[1], True
@@ -111,35 +121,35 @@ class RigidColumns:
 
     def _entries(self, widths: Sequence[int], octets: bytes | Octets, valid: pa.Buffer | None = None) -> pa.BinaryArray:
         """Texts of all events, one after the other: as many of each, of these widths."""
-        ends = np.cumsum(widths)
-        offsets = np.zeros(self._count * len(widths) + 1, np.int32)
-        np.add.outer(
-            np.arange(self._count) * ends[-1], ends, out=offsets[1:].reshape(self._count, -1), casting="unsafe"
-        )
-        buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(octets)]
-        return pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, buffers)
+        buffers = [valid, equal_offsets(tuple(widths), self._count), pa.py_buffer(octets)]
+        return pa.BinaryArray.from_buffers(pa.binary(), self._count * len(widths), buffers)
 
     def _entry_validity(self) -> pa.Buffer | None:
         is_there = [width is not None for _, width in self._shape]
         return None if all(is_there) else validity(np.tile(is_there, self._count))
 
+    def _rows(self, parts: Sequence[tuple[Positions, Octets]]) -> Octets:
+        """Rows of one width, of all matches, in the order of the messages."""
+        if len(parts) == 1:
+            return parts[0][1]
+        rows = np.empty((self._count, parts[0][1].shape[1]), np.uint8)
+        for indexes, part in parts:
+            put_rows(rows, indexes, part)
+        return rows
+
     def _values(self, width: int) -> Octets:
         """The texts of each event's properties as one: all have the same width."""
-        values = np.empty(self._count * width, np.uint8)
-        for match in self._matches:
-            rows = (
-                values.reshape(self._count, width)
-                if len(self._matches) == 1
-                else np.empty((len(match), width), np.uint8)
-            )
-            start = 0
-            for item in match.layout.properties:
-                if isinstance(item.value, Cell):
-                    rows[:, start : start + item.value.width] = match.octets(item.value)
-                    start += item.value.width
-            if len(self._matches) > 1:
-                scatter_rows(values, match.indexes * width, rows)
-        return values
+        return self._rows([(match.indexes, _joined_values(match, width)) for match in self._matches]).ravel()
+
+
+def _joined_values(match: Match, width: int) -> Octets:
+    rows = np.empty((len(match), width), np.uint8)
+    start = 0
+    for item in match.layout.properties:
+        if isinstance(item.value, Cell):
+            rows[:, start : start + item.value.width] = match.octets(item.value)
+            start += item.value.width
+    return rows
 
 
 def _is_plain(layout: Layout, *, notes_types: bool) -> bool:

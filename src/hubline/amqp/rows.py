@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -29,8 +30,26 @@ REPEATS_MIN: Final = 4
 COMPARED: Final = 0xFF
 IGNORED: Final = 0x00
 
-# Bytes are compared so many at a time.
+# Bytes are compared a word at a time, and so are the outcomes of eight words, each of which is a byte.
 _WORD: Final = np.dtype(np.uint64)
+_BLOCK_BYTES: Final = 64
+_ALL_ALIKE: Final = np.uint64(0x0101010101010101)
+
+# Tables of offsets are kept up to so many entries: a table of 256 KiB is made in the time of some thousand events.
+_OFFSETS_KEPT_MAX: Final = 64 * 1024
+
+
+def put_rows(rows: Octets, indexes: Positions, values: Octets) -> None:
+    """Writes values as the rows of these indexes."""
+    width = rows.shape[1]
+    if width:
+        item = np.dtype((np.void, width))
+        rows.view(item)[:, 0][indexes] = np.ascontiguousarray(values).view(item)[:, 0]
+
+
+def chosen_rows(rows: Octets, is_chosen: Mask) -> Octets:
+    chosen: Octets = rows.view(np.dtype((np.void, rows.shape[1])))[:, 0][is_chosen].view(np.uint8)
+    return chosen.reshape(-1, rows.shape[1])
 
 
 def gather_rows(data: Octets, positions: Positions, width: int) -> Octets:
@@ -141,7 +160,7 @@ class Pattern:
 
     def __init__(self, octets: bytes, mask: bytes) -> None:
         self.width = len(octets)
-        self._padded_width = -(-self.width // _WORD.itemsize) * _WORD.itemsize
+        self._padded_width = -(-self.width // _BLOCK_BYTES) * _BLOCK_BYTES
         padding = bytes((IGNORED,)) * (self._padded_width - self.width)
         self._mask = np.frombuffer(mask + padding, _WORD)
         self._expected = np.frombuffer(octets + padding, _WORD) & self._mask
@@ -156,10 +175,11 @@ class Pattern:
 
     def matches(self, rows: Octets) -> Mask:
         """Which of the rows are such bytes."""
-        is_alike = rows.view(_WORD) & self._mask == self._expected
-        if is_alike.all():  # the usual case
-            return np.ones(len(rows), np.bool_)
-        matched: Mask = is_alike.all(axis=1)
+        are_words_alike = rows.view(_WORD) & self._mask == self._expected
+        are_blocks_alike = are_words_alike.view(_WORD) == _ALL_ALIKE
+        matched: Mask = are_blocks_alike[:, 0].copy()
+        for block in range(1, are_blocks_alike.shape[1]):
+            matched &= are_blocks_alike[:, block]
         return matched
 
 
@@ -202,10 +222,26 @@ def take_slices(data: pa.Buffer, starts: Positions, lengths: Positions, valid: M
 def equal_slices(rows: Octets) -> pa.BinaryArray:
     """A binary column, of which each row is a value."""
     count, width = rows.shape
-    offsets = np.arange(count + 1, dtype=np.int32) * np.int32(width)
-    return pa.BinaryArray.from_buffers(
-        pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]
-    )
+    buffers = [None, equal_offsets((width,), count), pa.py_buffer(np.ascontiguousarray(rows))]
+    return pa.BinaryArray.from_buffers(pa.binary(), count, buffers)
+
+
+def equal_offsets(widths: tuple[int, ...], count: int) -> pa.Buffer:
+    """Arrow's offsets of so many times byte strings of these widths."""
+    kept_count = 1 << count.bit_length()
+    if kept_count * len(widths) > _OFFSETS_KEPT_MAX:
+        return _offsets_table(widths, count)
+    return _kept_offsets_table(widths, kept_count).slice(0, 4 * (count * len(widths) + 1))
+
+
+def _offsets_table(widths: tuple[int, ...], count: int) -> pa.Buffer:
+    ends = np.cumsum(widths)
+    offsets = np.zeros(count * len(widths) + 1, np.int32)
+    offsets[1:] = np.add.outer(np.arange(count) * ends[-1], ends).ravel()
+    return pa.py_buffer(offsets)
+
+
+_kept_offsets_table = lru_cache(maxsize=32)(_offsets_table)
 
 
 def _without_null(starts: Positions, lengths: Positions, valid: Mask) -> tuple[Positions, Positions]:
