@@ -311,6 +311,19 @@ def test_second_signal_cuts_a_batch_short_and_it_comes_again(
     assert rows_count(tmp_path / "rows.db") == COUNT
 
 
+def test_signal_while_stages_are_checked_lets_none_start(spark: SparkSession, raw: TestHub, tmp_path: Path) -> None:
+    class Impatient(Notes):
+        def note(self, text: str) -> None:
+            super().note(text)
+            if "checking" in text:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    view = Impatient()
+    assert not run(checked_file(write(tmp_path, "life", CODE, PLACES)), Request(), spark=spark, view=view)
+    assert view.notes[1:] == ["copy: checking its columns"]  # after the hub was made
+    assert {report.state for report in view.reports.values()} == {"stopped"}
+
+
 def test_command_ends_with_8_where_a_stage_fails_too_often(
     spark: SparkSession,
     raw: TestHub,

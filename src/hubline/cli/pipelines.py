@@ -362,10 +362,12 @@ class _LiveView:
             )
             for each in self._reports
         ]
+        notes = Text("\n".join(self._note_lines(self._console.height - len(rows) - _LINES_AROUND)))
+        if not rows:  # nothing has been started yet
+            return notes
         stages = table(columns, rows)
         stages.padding, stages.pad_edge = (0, 1, 0, 0), False
-        room = self._console.height - len(rows) - _LINES_AROUND
-        return Group(stages, Text(""), Text("\n".join(self._note_lines(room))))
+        return Group(stages, Text(""), notes)
 
 
 def _report_line(report: StageReport) -> str:

@@ -140,8 +140,9 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
         running = _Run(plan, request, spark, view)
         stack.callback(running.close)
         try:
-            running.build()
+            # From here on: a call to Java that a signal interrupts leaves nothing that could be stopped in order.
             stack.enter_context(running.stopped_by_signals())
+            running.build()
             return running.run()
         except JAVA_GONE:
             pass
@@ -288,6 +289,8 @@ class _Run:
         problems: list[Problem] = []
         owner_id = _owner_id(self._plan)
         for each in self._stages.values():
+            if self._stopping.is_set():
+                return
             self._view.note(f"{each.stage.name}: checking its columns")
             try:
                 each.frame = built(self._spark, each.stage, Reading(each.gate, owner_id, self._request.once))
