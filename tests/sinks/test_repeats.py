@@ -79,6 +79,33 @@ class TestSifting:
         assert kept(sifting) == fresh
         assert {**marks, **sifting.marks} == highest
 
+    @pytest.mark.parametrize(
+        ("second", "expected"),
+        [
+            ("ns/first@17/3/12/0", [0, 1]),
+            ("ns/first@17/3/11/0", [0]),
+            ("ns/first@17/3/10/0", [0]),
+            ("ns/first@17/3/100/0", [0, 1]),  # of another length
+            ("ns/first@17/4/10/0", [0, 1]),  # another origin, of the same length
+            ("ns/first@17/3/11/1", [0, 1]),
+            ("ns/first@17/3/1x/0", [0, 1]),  # no ids
+            ("ns/first@17/3/09/0", [0, 1]),
+            ("ns/first@17/3/-9/0", [0, 1]),
+            ("ns/first@17/3-11/0", [0, 1]),
+            ("", [0, 1]),
+        ],
+    )
+    @pytest.mark.parametrize("others", [[], [("other", "y")]], ids=["alone", "beside another"])
+    def test_ids_are_read_alike_whatever_stands_beside_them(
+        self, second: str, expected: list[int], others: list[tuple[str, str]]
+    ) -> None:
+        given = [[*others, (ID_PROPERTY, one)] for one in ("ns/first@17/3/9/0", "ns/first@17/3/11/0", second)]
+        properties = pa.array(given, EVENT_SCHEMA.field("properties").type)
+
+        # A part of a batch, as it comes out of a slice.
+        assert kept(sift_ordered(properties.slice(1), {})) == expected
+        assert kept(sift_ordered(properties.slice(2), {})) == [0]
+
     def test_what_is_no_id_passes(self) -> None:
         ids = ["", "a/0/1", "a/0/x/0", f"{ORIGIN}/0/1/0", f"{ORIGIN}/0/1/0", "a/0/99999999999999999999/0", None]
 

@@ -29,6 +29,8 @@ Marks: TypeAlias = Mapping[str, tuple[int, int]]
 
 # What PostgreSQL cannot keep, though it may arrive: whatever has it is no id.
 _ZERO = "\x00"
+_NUMBER_END = 10**18
+_NAME = ID_PROPERTY.encode()
 _ID = re.compile(r"([^\n\x00]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
 
 
@@ -119,27 +121,38 @@ def _ids(properties: pa.MapArray) -> pa.StringArray:
     """The ids of the events; at a fraction of the cost where each has just this one property, as most have."""
     first, last = properties.offsets[0].as_py(), properties.offsets[-1].as_py()
     if not properties.null_count and last - first == len(properties):
-        keys = properties.keys.slice(first, len(properties))
+        names = _characters(properties.keys.slice(first, len(properties)))
         is_one_each = np.all(np.diff(properties.offsets.to_numpy()) == 1)
-        if is_one_each and pc.all(pc.equal(keys, ID_PROPERTY)).as_py():
+        if is_one_each and names is not None and names[0].tobytes() == _NAME and not (names - names[0]).any():
             return properties.items.slice(first, len(properties))
     return ids_of(properties)
 
 
 def _plain(ids: pa.StringArray) -> tuple[str, Numbers, int] | None:
-    """The usual batch at a fraction of the cost: all of one origin partition, each the same output of its event."""
-    if ids.null_count or not (match := _ID.fullmatch(ids[0].as_py())):
+    """The usual batch at a fraction of the cost: ids of one length that differ in their sequence numbers alone."""
+    if ids.null_count or not (match := _ID.fullmatch(ids[0].as_py())) or (characters := _characters(ids)) is None:
         return None
-    origin, _, index = match.groups()
-    head, tail = f"{origin}/", f"/{index}"
-    if not (pc.all(pc.starts_with(ids, head)).as_py() and pc.all(pc.ends_with(ids, tail)).as_py()):
+    origin, number, index = match.groups()
+    first = len(origin.encode()) + 1
+    place = slice(first, first + len(number))
+    digits = characters[:, place] - np.uint8(ord("0"))
+    differences = characters - characters[0]
+    differences[:, place] = 0
+    if differences.any() or digits.max() > 9 or (len(number) > 1 and not digits[:, 0].all()):
         return None
-    try:
-        middles = pc.binary_slice(ids.cast(pa.binary()), len(head.encode()), -len(tail))
-        numbers = middles.cast(pa.string()).cast(pa.int64()).to_numpy()
-    except pa.ArrowInvalid:
+    return origin, digits @ 10 ** np.arange(len(number) - 1, -1, -1, dtype=np.int64), int(index)
+
+
+def _characters(texts: pa.StringArray) -> npt.NDArray[np.uint8] | None:
+    """The bytes of texts that are all of one length, a row each; None if they are not."""
+    _, bounds, data = texts.buffers()
+    if texts.type != pa.string() or not len(texts) or data is None:
         return None
-    return (origin, numbers, int(index)) if numbers.min() >= 0 else None
+    offsets = np.frombuffer(bounds, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    length = offsets[1] - offsets[0]
+    if not length or not np.all(np.diff(offsets) == length):
+        return None
+    return np.frombuffer(data, np.uint8)[offsets[0] : offsets[-1]].reshape(-1, length)
 
 
 def _parts(ids: pa.StringArray) -> tuple[pa.DictionaryArray, Numbers, Numbers, Numbers]:
@@ -164,8 +177,17 @@ def _split(ids: pa.StringArray, *, is_checked: bool) -> tuple[pa.DictionaryArray
         raise ValueError("not all of these are ids")
     firsts = np.arange(0, len(flat), 3)
     origins, sequences, indexes = (flat.take(pa.array(firsts + number)) for number in range(3))
-    numbers, places_within = (column.cast(pa.int64()).to_numpy() for column in (sequences, indexes))
-    return origins.dictionary_encode(), numbers, places_within, places
+    return origins.dictionary_encode(), _numbers(sequences), _numbers(indexes), places
+
+
+def _numbers(texts: pa.StringArray) -> Numbers:
+    """Raises ValueError, or ArrowInvalid, unless each is a number as an id has it: none of 07, -7 or 7e3."""
+    column = texts.cast(pa.int64())
+    numbers = np.asarray(column.to_numpy(), np.int64)
+    is_written_so = pc.all(pc.equal(column.cast(pa.string()), texts), min_count=0).as_py()
+    if not is_written_so or np.any((numbers < 0) | (numbers >= _NUMBER_END)):
+        raise ValueError("not all of these are numbers")
+    return numbers
 
 
 def _rising(sequences: Numbers, indexes: Numbers, known: tuple[int, int]) -> Flags:
