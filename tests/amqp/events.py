@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from hypothesis import strategies as st
@@ -167,6 +167,9 @@ usual_shape = Shape(
     body=[(0x75, _BODY_VALUE)],
     others=[],
 )
+
+# Nothing but strings, as most senders have it.
+plain_shape = replace(usual_shape, properties=[("type", _TEXT_VALUE), ("unit", "celsius"), ("none", None)])
 
 _instants = st.one_of(st.integers(0, 2_000_000_000_000), _long)
 differing = st.builds(

@@ -123,6 +123,17 @@ def test_every_frame_is_found_where_many_have_the_same_size(sizes: list[int]) ->
     assert [(identity, len(payload)) for _, _, identity, _, payload in said] == list(enumerate(sizes))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("first_size", [None, 0, 7, 100, 2**32 - 1])
+def test_payloads_that_look_like_frames_mislead_nobody(first_size: int | None) -> None:
+    """A frame that holds the heads of others, just where frames of one size would have them."""
+    usual = _transfer(0, bytes(100))
+    head = usual[:8] if first_size is None else struct.pack(">I", first_size) + usual[4:8]
+    room = len(_transfer(1, b""))
+    fakes = bytes(len(usual) - room) + (usual[:8] + bytes(len(usual) - 8)) * 2 + head + bytes(len(usual) - 8)
+    frames = [usual] * 3 + [_transfer(1, fakes)] + [usual] * 20
+    assert _said(_filled(b"".join(frames)).take_frames()) == _said(_one_by_one(_filled(b"".join(frames))))
+
+
 def test_simple_transfers_are_taken_together() -> None:
     """Otherwise the tests above would compare one way with itself."""
     frames = [_transfer(number, b"x") for number in range(200)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from random import Random
 from typing import Any
 
@@ -38,7 +39,10 @@ _short = st.text("ab", max_size=3)
 _rows = st.tuples(
     st.one_of(st.binary(max_size=12), st.sampled_from([bytes(254), bytes(255), bytes(256), bytes(2000)])),
     st.one_of(st.none(), _texts),
-    st.one_of(st.none(), st.lists(st.tuples(_texts, st.one_of(st.none(), _texts)), min_size=1, max_size=4)),
+    st.one_of(
+        st.none(),
+        st.lists(st.tuples(_texts, st.one_of(st.none(), _texts)), min_size=1, max_size=4, unique_by=itemgetter(0)),
+    ),
 )
 _sent = st.lists(_rows, min_size=1, max_size=20).map(lambda rows: _batch(rows, OUTGOING_SCHEMA))
 _delivered = st.lists(
@@ -177,6 +181,39 @@ def test_properties_that_events_repeat_are_those_of_each(
     messages = encode_outgoing(events).to_pylist()
     decoded = [SentDecoder().decode(message, 0) for message in messages]
     assert pa.Table.from_batches(decoded).to_pylist() == events.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        [("kind", "reading"), ("site", "site {}")],
+        [("kind", ""), ("site", "site {}")],
+        [("kind", None), ("site", "site {}")],
+        [("k{}", "reading")],
+        [("kind", "é{}"), ("long", "x" * 300)],
+        [("amqp:message-id", "id {}"), ("kind", "reading")],
+        [("kind", "site {}" + "x" * 250), ("same", "y" * 200)],
+    ],
+)
+@pytest.mark.parametrize("key_lengths", [1, 2, 30])
+def test_events_that_are_alike_are_encoded_as_each_by_itself(
+    pairs: list[tuple[str, str | None]], key_lengths: int
+) -> None:
+    rows = [
+        (
+            b"%04d" % number,
+            "k" * (1 + number % key_lengths),
+            [(key.format(number % 7), value and value.format(number % 7)) for key, value in pairs],
+        )
+        for number in range(150)
+    ]
+    events = _batch(rows, OUTGOING_SCHEMA).slice(20, 100)
+    decoded = [SentDecoder().decode(message, 0) for message in encode_outgoing(events).to_pylist()]
+    assert pa.Table.from_batches(decoded).to_pylist() == events.to_pylist()
+    alone = [encode_outgoing(events.slice(number, 1))[0].as_py() for number in range(len(events))]
+    # The sizes of a batch are all in the form that suits the largest.
+    is_short = len(max(alone, key=len)) < 256
+    assert not is_short or encode_outgoing(events).to_pylist() == alone
 
 
 def test_what_is_under_a_null_is_not_sent() -> None:
