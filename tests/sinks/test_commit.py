@@ -334,6 +334,20 @@ class TestRefusedRows:
         assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
         assert refused[0].kind == "ForeignKeyViolation"
 
+    def test_a_constraint_that_was_added_meanwhile_is_traced_at_the_second_try(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
+        postgres.execute("INSERT INTO parents SELECT generate_series(0, 9)")
+        postgres.execute("CREATE TABLE readings (id bigint, name text)")
+        sink = postgres.sink(table="readings")
+        sink.open(KEY, 1).commit(at(7), rows(7))
+        postgres.execute("ALTER TABLE readings ADD FOREIGN KEY (id) REFERENCES parents DEFERRABLE INITIALLY DEFERRED")
+        with pytest.raises(RowsRefused):
+            sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+
+        refused = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+
+        assert ([one.unit for one in refused], ids(postgres)) == ([10], [7, 8, 9])
+
     @pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
     def test_whatever_is_refused_is_traced_wherever_it_stands(
         self, postgres: SinkDatabase, key: tuple[str, ...]

@@ -202,6 +202,7 @@ class PostgresSinkConnection(SinkConnection):
 
     def rollback(self) -> None:
         self._forget_undone()
+        self._are_deferrable.clear()  # whatever went wrong, a constraint may be another one by now
         self._statement("ROLLBACK")
 
     def _undo_savepoint(self) -> None:
