@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import broadcast
+from pyspark.sql.functions import broadcast, window
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from hubline import outgoing
@@ -178,6 +178,18 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
     assert devices(database) == []
+
+
+def test_batch_that_spark_runs_without_events_is_refused_with_what_to_do(
+    spark: SparkSession, hub: TestHub, tmp_path: Path
+) -> None:
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", create=True, by="batch")
+    send(hub, bodies(3))
+    watermarked = read(spark, hub).withWatermark("enqueuedTime", "0 seconds")  # it moves with the first events
+    with pytest.raises(StreamingQueryException, match=r"reads no hub.*noDataMicroBatches\.enabled=false"):
+        run_once(
+            watermarked.groupBy(window("enqueuedTime", "1 second").alias("w")).count().select("count"), sink, tmp_path
+        )
 
 
 def test_any_query_is_written_by_batch_with_its_state_and_once(
