@@ -29,7 +29,7 @@ _PIECES: Final = (
     rf"(?:SharedAccessKey|AccountKey|SharedSecretValue)\s*=\s*{_END}+",
     # A signature has blanks in it: SharedAccessSignature sr=...&sig=...&se=...&skn=...
     r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
-    rf"(?<![A-Za-z0-9])sig=(?:{_END}|%)+",
+    rf"(?<![A-Za-z0-9])sig={_END}+",
     r"(?<=://)[^\s/@:\"'`]*:[^\s\"'`]*@",
     rf"""(?:password|passwd|pwd|client_?secret|secret|token)\s*=\s*(?:'[^']*'|"[^"]*"|{_END}+)""",
 )
