@@ -35,9 +35,20 @@ def test_noise_after_a_progress_bar_and_of_two_at_once_is_left_out(size: int) ->
     assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == b"\r[Stage 0]\r     \r\rafter"
 
 
+@given(st.integers(1, 40))
+def test_the_end_of_a_process_that_planned_a_stream_is_left_out_with_all_that_it_chains(size: int) -> None:
+    planning = b'  File "/x/pyspark.zip/pyspark/sql/streaming/python_streaming_source_runner.py", line 265, in main\n'
+    again = b"\nDuring handling of the above exception, another exception occurred:\n\n"
+    noise = START + planning + b"EOFError\n" + again + START + planning + b"BrokenPipeError: [Errno 32] Broken pipe\n"
+    text = b"before\n" + noise + b"after\n" + again
+
+    assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == b"before\nafter\n" + again
+
+
 @pytest.mark.parametrize(
     "text",
     [
+        START + b'  File "mine.py", line 1\n' + b"EOFError\n",
         START + DAEMON + b"ValueError: x\n",
         START + b'  File "mine.py", line 1\n' + b"BrokenPipeError: [Errno 32] Broken pipe\n",
         START + DAEMON * 50 + b"BrokenPipeError: [Errno 32] Broken pipe\n",

@@ -15,13 +15,15 @@ from collections.abc import Iterator
 from typing import Final
 
 _START: Final = b"Traceback (most recent call last):\n"
-_CLOSED_PIPE: Final = re.compile(rb"(?:BrokenPipeError|ConnectionResetError): ")
+_CLOSED_PIPE: Final = re.compile(rb"(?:BrokenPipeError|ConnectionResetError): |EOFError$")
+_CHAINED: Final = (b"\n", b"During handling of the above exception, another exception occurred:\n")
 _CHATTER: Final = re.compile(
     rb"WARNING: Using incubator modules: |Using Spark's default log4j profile: |Setting (?:default|Spark) log level to "
     rb"|To adjust logging level use |\S+ \S+ WARN NativeCodeLoader: Unable to load native-hadoop library "
 )
-_DAEMON: Final = b"pyspark/daemon.py"
-# A traceback that goes on for longer is none of Spark's daemon.
+# What Spark ends by closing its pipe: the parent of all workers, and the process that plans a stream.
+_PARTIES: Final = (b"pyspark/daemon.py", b"pyspark/sql/streaming/python_streaming_source_runner.py")
+# A traceback that goes on for longer is none of these.
 _LINES_MAX: Final = 20
 _CHUNK_BYTES: Final = 65536
 
@@ -56,6 +58,7 @@ class Quiet:
     def __init__(self) -> None:
         self._held: list[bytes] = []
         self._begun = b""
+        self._is_after_noise = False
 
     def passed(self, chunk: bytes) -> Iterator[bytes]:
         *lines, self._begun = (self._begun + chunk).split(b"\n")
@@ -75,14 +78,18 @@ class Quiet:
         if not self._held and line.endswith(_START):
             yield line.removesuffix(_START)
             self._held = [_START]
+        elif not self._held and self._is_after_noise and line in _CHAINED:
+            pass  # the next traceback tells of the same
         elif not self._held:
+            self._is_after_noise = False
             yield b"" if _CHATTER.match(line) else line
         elif (line.startswith(b" ") or line == _START) and len(self._held) < _LINES_MAX:
             self._held.append(line)
-        elif _CLOSED_PIPE.match(line) and any(_DAEMON in held for held in self._held):
+        elif _CLOSED_PIPE.match(line) and any(party in held for held in self._held for party in _PARTIES):
             # Several processes print at once: as many tracebacks end as have begun.
             self._held.remove(_START)
             self._held = self._held if _START in self._held else []
+            self._is_after_noise = True
         else:
             yield from self._released()
             yield line
