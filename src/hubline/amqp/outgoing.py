@@ -45,6 +45,9 @@ DELIVERY_TAG: Final = b"\x00"
 # Fewer events are encoded sooner each by itself.
 REPEATED_COUNT_MIN: Final = 64
 
+# Each property takes a pass over all events, where they are of one form. So many are no longer what that is for.
+UNIFORM_PAIRS_MAX: Final = 64
+
 # Byte strings of more lengths, or of larger ones, are joined sooner by Arrow, one by one.
 _FEW_LENGTHS: Final = 8
 _FEW_BYTES_MAX: Final = 1024
@@ -246,15 +249,11 @@ def _property_pieces(properties: pa.MapArray) -> Sequence[_Piece]:
 
 def _uniform_properties(properties: pa.MapArray) -> _Rows | None:
     """Sections of one form for all events: the same keys, and values as long as each other's. None if they are not."""
-    count = len(properties)
-    if properties.null_count or properties.items.null_count or count < REPEATED_COUNT_MIN:
+    count, pairs_count = len(properties), _pairs_count(properties)
+    if not 0 < pairs_count <= UNIFORM_PAIRS_MAX:
         return None
-    offsets = properties.offsets.to_numpy()
-    pairs_count = int(offsets[1] - offsets[0])
-    if not pairs_count or (np.diff(offsets) != pairs_count).any():
-        return None
-    texts = [_Table.of(column, int(offsets[0]), (count, pairs_count)) for column in (properties.keys, properties.items)]
-    keys, values = texts
+    first = properties.offsets[0].as_py()
+    keys, values = (_Table.of(column, first, (count, pairs_count)) for column in (properties.keys, properties.items))
     if keys is None or values is None or not keys.is_constant:
         return None
     names = keys.row(0)
@@ -309,14 +308,19 @@ class _Table:
 
 def _repeated_properties(properties: pa.MapArray) -> Repeats | None:
     """How events repeat each other's properties, which they often do; None if that is not known at little cost."""
-    if properties.null_count or len(properties) < REPEATED_COUNT_MIN:
+    if not _pairs_count(properties):
         return None
     offsets = properties.offsets.to_numpy()
-    pairs_count = int(offsets[1] - offsets[0])
-    if not pairs_count or properties.items.null_count or (np.diff(offsets) != pairs_count).any():
-        return None
     # The texts of an event's keys follow each other, as do its values; only their lengths tell where each ends.
     return find_repeats(*(part for column in (properties.keys, properties.items) for part in _whole(column, offsets)))
+
+
+def _pairs_count(properties: pa.MapArray) -> int:
+    """How many each event has, none of them null; 0 if not all have as many, or if the events are few."""
+    if properties.null_count or properties.items.null_count or len(properties) < REPEATED_COUNT_MIN:
+        return 0
+    counts = np.diff(properties.offsets.to_numpy())
+    return int(counts[0]) if (counts == counts[0]).all() else 0
 
 
 def _whole(column: pa.StringArray, offsets: _Lengths) -> tuple[pa.BinaryArray, pa.FixedSizeBinaryArray]:
