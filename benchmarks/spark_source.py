@@ -37,7 +37,9 @@ PARTITIONS: Final = 4
 BATCH_EVENTS: Final = 300_000
 BATCHES: Final = 4
 COUNT: Final = BATCH_EVENTS * BATCHES
-ROUNDS: Final = 2
+# In the first rounds Java compiles: rates go on rising for some seconds.
+WARM_ROUNDS: Final = 2
+ROUNDS: Final = 3
 SDK_COUNT: Final = 20_000
 TINY_BATCHES: Final = 40
 TINY_ROUNDS: Final = 3
@@ -117,15 +119,15 @@ def spark_microbatch() -> Iterator[Result]:
 
 
 def medians(its: Scene, *frames: Callable[[], DataFrame]) -> list[float]:
-    """Rows a second of each, as the median over batches of several queries."""
+    """Rows a second of each, as the median over batches of several queries, in turns, once Java has compiled."""
     rates: list[list[float]] = [[] for _ in frames]
-    for number in range(ROUNDS):
+    for number in range(WARM_ROUNDS + ROUNDS):
         for found, frame in zip(rates, frames, strict=True):
             query = started(its, frame(), availableNow=True)
             query.awaitTermination()
             full = [p for p in query.recentProgress if p["numInputRows"] == BATCH_EVENTS]
-            # The first query of each starts its workers.
-            found += [p["numInputRows"] / p["durationMs"]["addBatch"] * 1000 for p in full[1 if number else 2 :]]
+            if number >= WARM_ROUNDS:
+                found.extend(p["numInputRows"] / p["durationMs"]["addBatch"] * 1000 for p in full[1:])
     return [statistics.median(found) for found in rates]
 
 
