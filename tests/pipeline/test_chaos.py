@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -87,7 +87,8 @@ class Scene:
 
     def end(self) -> None:
         if self._run is not None:
-            os.killpg(self._run.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended in good order, with all that it had started
+                os.killpg(self._run.pid, signal.SIGKILL)
             self._run.wait()
             self._run = None
 
