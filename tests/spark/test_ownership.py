@@ -362,6 +362,17 @@ async def test_a_store_that_cannot_be_used_is_what_the_query_fails_with() -> Non
     await one.stop()
 
 
+async def expired() -> tuple[MemoryHub, MemoryStore]:
+    """Ten events, of which two were handled, and six are gone since."""
+    hub, store = filled(10), new_store()
+    one = await query(hub, store, "a", events_max=2).start()
+    await one.read_all(2)
+    await one.plan()
+    await one.stop()
+    hub.trim("0", 6)
+    return hub, store
+
+
 class TestFirstOpening:
     @virtual
     async def test_the_end_is_written_down(self) -> None:
@@ -393,12 +404,7 @@ class TestFirstOpening:
 
     @virtual
     async def test_a_checkpoint_that_expired_fails_the_query_by_default(self) -> None:
-        hub, store = filled(10), new_store()
-        one = await query(hub, store, "a", events_max=2).start()
-        await one.read_all(2)
-        await one.plan()
-        await one.stop()
-        hub.trim("0", 6)
+        hub, store = await expired()
         two = await query(hub, store, "b").start()
 
         with pytest.raises(PositionInvalid):
@@ -408,12 +414,7 @@ class TestFirstOpening:
 
     @virtual
     async def test_a_checkpoint_that_expired_is_a_gap_by_choice(self) -> None:
-        hub, store = filled(10), new_store()
-        one = await query(hub, store, "a", events_max=2).start()
-        await one.read_all(2)
-        await one.plan()
-        await one.stop()
-        hub.trim("0", 6)
+        hub, store = await expired()
         two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.EARLIEST).start()
         await two.owns("0")
 
@@ -424,12 +425,7 @@ class TestFirstOpening:
 
     @virtual
     async def test_a_gap_is_moved_over_when_the_batch_that_tells_of_it_is_done_and_not_before(self) -> None:
-        hub, store = filled(10), new_store()
-        one = await query(hub, store, "a", events_max=2).start()
-        await one.read_all(2)
-        await one.plan()
-        await one.stop()
-        hub.trim("0", 6)
+        hub, store = await expired()
         two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.LATEST).start()
         await two.owns("0")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -45,6 +47,7 @@ from hubline.pipeline.places import (
 from hubline.processor import InvalidPositionChoice
 
 Value = TypeVar("Value")
+Choice = TypeVar("Choice", bound=enum.StrEnum)
 
 MODES: Final = ("append", "update", "complete")
 # A batch of a day is no stream any more; and Spark keeps triggers in milliseconds.
@@ -320,15 +323,15 @@ class _Planning:
     def _parsed(self, stage: Stage, target: Place | None) -> PlannedStage | None:
         """The stage with its options as they will be used; its places are put in later."""
         before = len(self.problems)
-        checkpoint = self._option(stage, "checkpoint", _checkpoint)
+        checkpoint = self._option(stage, "checkpoint", partial(_one_of, Checkpoints))
         ownership = self._option(stage, "ownership", ownership_text)
         group = self._option(stage, "group", validate_group_name)
         start = self._option(stage, "start", start_text)
         count = self._option(stage, "batch_count_max", _count)
         wait = self._option(stage, "batch_wait", _wait)
         lookback = self._option(stage, "lookback", _lookback)
-        invalid = self._option(stage, "on_invalid_position", _invalid_position)
-        repeats = self._option(stage, "drop_repeats", _repeats)
+        invalid = self._option(stage, "on_invalid_position", partial(_one_of, InvalidPositionChoice))
+        repeats = self._option(stage, "drop_repeats", partial(_one_of, DropRepeats))
         self._option(stage, "mode", _mode)
         if len(self.problems) > before or checkpoint is None or target is None:
             return None
@@ -470,22 +473,10 @@ def start_text(value: str | Position) -> str:
     return f"{kind}:{text}:{'inclusive' if value.inclusive else 'exclusive'}"
 
 
-def _checkpoint(value: str) -> Checkpoints:
-    if value not in list(Checkpoints):
-        raise ConfigError(f"it is {', '.join(map(repr, map(str, Checkpoints)))}, and not {value!r}")
-    return Checkpoints(value)
-
-
-def _invalid_position(value: str) -> InvalidPositionChoice:
-    if value not in list(InvalidPositionChoice):
-        raise ConfigError(f"it is {', '.join(map(repr, map(str, InvalidPositionChoice)))}, and not {value!r}")
-    return InvalidPositionChoice(value)
-
-
-def _repeats(value: str) -> DropRepeats:
-    if value not in list(DropRepeats):
-        raise ConfigError(f"it is {', '.join(map(repr, map(str, DropRepeats)))}, and not {value!r}")
-    return DropRepeats(value)
+def _one_of(kind: type[Choice], value: str) -> Choice:
+    if value not in list(kind):
+        raise ConfigError(f"it is {', '.join(map(repr, map(str, kind)))}, and not {value!r}")
+    return kind(value)
 
 
 def _mode(value: str) -> str:

@@ -93,8 +93,6 @@ class Request:
 
     master: str | None = None
     once: bool = False
-    spark: Mapping[str, str] = field(default_factory=dict)
-    """Settings of Spark; those of the places win."""
 
     def __post_init__(self) -> None:
         if self.master is not None:
@@ -151,7 +149,7 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
 
 
 def _session(plan: Plan, request: Request) -> SparkSession:
-    settings = {**SETTINGS, **request.spark, **plan.run.spark}
+    settings = {**SETTINGS, **plan.run.spark}
     try:
         return session(plan.name, master=request.master or plan.run.master, **settings)
     except (PySparkException, Py4JJavaError, *JAVA_GONE) as error:
