@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -160,6 +163,45 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     assert within["JAVA_HOME"]
     assert within["PYSPARK_PYTHON"] == "/opt/python"
     assert dict(os.environ) == before
+
+
+class TestPythonOfWorkers:
+    def test_workers_run_sparks_code_from_files(self, spark: SparkSession) -> None:
+        def of_worker(_: int) -> tuple[str, str]:
+            import sys
+
+            import pyspark
+
+            return str(pyspark.__file__), sys.executable
+
+        found = spark.sparkContext.parallelize([0], 1).map(of_worker).collect()
+
+        assert found == [(pyspark.__file__, sys.executable)]
+
+    def test_another_spark_than_the_installed_one_brings_its_own_code(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+
+        with sessions._surroundings({"spark.master": "local[2]"}):
+            assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+    @pytest.mark.parametrize(
+        ("path", "expected"),
+        [
+            ("/s/python/lib/pyspark.zip:/s/python/lib/py4j-0.10-src.zip:/s/a.jar:/mine", "/s/a.jar:/mine"),
+            ("/mine:/other", "/mine:/other"),
+            ("", ""),
+        ],
+    )
+    def test_only_archives_of_spark_are_left_out(self, path: str, expected: str) -> None:
+        show = "import os; print(os.environ['PYTHONPATH'])"
+        surroundings = {"PYTHONPATH": path, "HUBLINE_SPARK_PYTHON": sys.executable}
+
+        shown = subprocess.run([sessions._PYTHON, "-c", show], env=surroundings, capture_output=True, check=True)
+
+        assert shown.stdout.decode().strip() == expected
 
 
 class TestArguments:

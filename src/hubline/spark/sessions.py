@@ -165,7 +165,10 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
     with java_home(find_java()) as home:
         # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
         wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-        if _LOCAL.fullmatch(given.get("spark.master", "")):
+        is_local = _LOCAL.fullmatch(given.get("spark.master", "")) is not None
+        if is_local and "PYSPARK_PYTHON" not in os.environ and _is_installed_as_files():
+            wanted |= {"PYSPARK_PYTHON": str(_PYTHON), "HUBLINE_SPARK_PYTHON": sys.executable}
+        if is_local:
             # The user interface goes by this alone: it would listen on every address of the machine.
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
         before = {name: os.environ.get(name) for name in wanted}
@@ -178,6 +181,19 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
+
+
+# Starts workers sooner, see there; on machines that have a shell.
+_PYTHON: Final = Path(__file__).with_name("python")
+
+
+def _is_installed_as_files() -> bool:
+    """Whether workers, too, find Spark's Python code where this process has it from."""
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    is_runnable = os.name == "posix" and os.access(_PYTHON, os.X_OK)
+    return is_runnable and Path(pyspark.__file__).parent == Path(_find_spark_home())
 
 
 _started: dict[str, str] = {}
