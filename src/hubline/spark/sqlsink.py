@@ -16,13 +16,18 @@ of the batch is compared with it, and rows, dead letters and the new checkpoint 
 
 So what a zombie commits is right, too: whoever comes after it finds it done. A batch that is replayed carries the
 epochs of the driver that died; it goes on under the present ones.
+
+By partition, tasks are handed the rows without what only dead letters need of an event: body, properties and so on
+cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows are
+handed over once more, with their events. Dying in between leaves partitions that are done and others that are not
+begun, as any crash of a batch does.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
@@ -30,6 +35,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -84,6 +90,7 @@ class Written:
         return Written(self.rows + other.rows, self.dead_letters + other.dead_letters, self.repeats + other.repeats)
 
 
+# A row for each partition that a task had; without counts where it needs the events.
 _DONE: Final = pa.schema(
     [pa.field(_PARTITION, pa.string()), *(pa.field(name, pa.int64()) for name in ("rows", "dead_letters", "repeats"))]
 )
@@ -123,6 +130,8 @@ class SqlSink:
             raise ConfigError(f"by is 'partition' or 'batch', and not {by!r}")
         self._by = By(by)
         self._on_commit = on_commit
+        # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
+        self._expects_letters = False
         self._database = Database(
             url,
             table=table,
@@ -151,7 +160,9 @@ class SqlSink:
         """What ``foreachBatch`` calls."""
         batch = MicroBatch.of(frame)
         self._require_columns(frame.columns)
-        commits = _Commits(self._database, batch.group, batch.offset.entries, batch.gaps)
+        with lent(self._database) as database:
+            columns = _columns(database, frame.columns)
+        commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             written = commits.commit_all(sorted(batch.moved), frame.toArrow())
@@ -167,11 +178,30 @@ class SqlSink:
                 "split_events): then no task has all rows of a partition, and none can commit them. Let the driver do "
                 "so: SqlSink(..., by='batch')"
             )
-        done = {partition: Written(*counts) for partition, *counts in frame.mapInArrow(commits, _DONE_DDL).collect()}
+        done = self._done_in_tasks(frame, commits)
+        self._expects_letters = any(written.dead_letters for written in done.values())
         # Those of which the query kept no row: nobody has moved their checkpoints.
         for partition in sorted(batch.moved - set(done)):
             commits.commit(partition, [])
         return sum(done.values(), Written())
+
+    def _done_in_tasks(self, frame: DataFrame, commits: _Commits) -> dict[str, Written]:
+        """What was written of each partition that has rows: without their events, if none of them is a dead letter."""
+        of_letters = self._columns_of_letters(frame.columns, commits.columns)
+        if self._expects_letters or not of_letters:
+            return commits.in_tasks(frame)[0]
+        done, lettered = replace(commits, has_events=False).in_tasks(frame.drop(*of_letters))
+        if lettered:
+            # Dying here, the batch comes again: what is done is found done, and the others are not begun.
+            done |= commits.in_tasks(frame.where(F.col(_PARTITION).isin(lettered)))[0]
+        return done
+
+    def _columns_of_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
+        """The columns of events that only dead letters need."""
+        needed = {_PARTITION, _SEQUENCE, _OFFSET, *written}
+        if self._database.drop_repeats is not None:
+            needed.add(_PROPERTIES)
+        return [name for name in names if name in SOURCE_SCHEMA.names and name not in needed]
 
     def _require_columns(self, names: Sequence[str]) -> None:
         required = [_PARTITION, _SEQUENCE] if self._by is By.PARTITION else []
@@ -189,9 +219,19 @@ class _Commits:
     """What a task does with its rows. Pickled with each task; its database's connections stay behind."""
 
     database: Database
+    columns: Sequence[str]
+    """Those to write, looked up once for a batch: a table that gets another meanwhile gets its values with the next."""
     group: GroupKey
     entries: Mapping[str, Entry]
     gaps: Mapping[str, Gap]
+    has_events: bool = True
+    """Whether rows come with all that a dead letter keeps; without, a partition that has one is not written."""
+
+    def in_tasks(self, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
+        """Has each task commit its rows: what was written of each partition, and those that need their events."""
+        answers = frame.mapInArrow(self, _DONE_DDL).collect()
+        done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
+        return done, [partition for partition, *_ in answers if partition not in done]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows: dict[str, list[pa.RecordBatch]] = {}
@@ -199,8 +239,11 @@ class _Commits:
             for partition, part in _by_partition(batch):
                 rows.setdefault(partition, []).append(part)
         for partition, parts in rows.items():
-            written = self.commit(partition, parts)
-            yield pa.RecordBatch.from_arrays([[value] for value in (partition, *astuple(written))], schema=_DONE)
+            try:
+                counts = astuple(self.commit(partition, parts))
+            except _EventNeeded:
+                counts = (None,) * len(fields(Written))
+            yield pa.RecordBatch.from_arrays([[value] for value in (partition, *counts)], schema=_DONE)
 
     def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> Written:
         """Writes what is not there yet, and moves the partition."""
@@ -274,7 +317,9 @@ class _Commits:
         failed = _failed(fresh.rows)
         good = _kept(fresh.rows, ~failed)
         units = _units(good)
-        transaction.insert(good.select(_columns(transaction.sink, good.column_names)), units=units)
+        self._require_events(needed=bool(failed.any()))
+        transaction.insert(good.select(self.columns), units=units)
+        self._require_events(needed=bool(transaction.refused))
         letters = [
             _letter(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
             for row in _events(_kept(fresh.rows, failed))
@@ -290,6 +335,10 @@ class _Commits:
             if not transaction.remember(partition, sifting):
                 raise _Overtaken
         return Written(rows_count, len(letters), sum(map(len, fresh.repeats.values())))
+
+    def _require_events(self, *, needed: bool) -> None:
+        if needed and not self.has_events:
+            raise _EventNeeded
 
     def _handled(self, opened: SinkPartition, repeats: Units = _NONE) -> Units:
         """The events that this is about: all of the range that the database did not have, also without a row."""
@@ -334,6 +383,10 @@ class _Commits:
 
 class _Overtaken(Exception):
     """Another partition took an id of this batch, meanwhile."""
+
+
+class _EventNeeded(Exception):
+    """A row is a dead letter, and came without its event: nothing is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,150 @@
+"""Dead letters of streams into SQL: tasks are handed rows without their events, and letters have them all the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from hubline.config import Secret
+from hubline.deadletters.choice import LetterChoice
+from hubline.deadletters.shelf import LetterShelf
+from hubline.identity import ID_PROPERTY
+from hubline.model import DeadLetter
+from hubline.spark import SqlSink, parse_json
+from hubline.spark.sqlsink import Written, _Commits
+from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
+from tests.spark.hubs import TestHub
+from tests.spark.test_sql_sink import FIELDS, bodies, read, run_once, send
+
+HOT = b'{"device": "hot", "celsius": 120}'
+COLUMNS = "device TEXT, celsius REAL CHECK (celsius < 100)"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> TestHub:
+    return TestHub.local(tmp_path / "hubs", "telemetry")
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[SqliteSinkDatabase]:
+    with closing(SqliteSinkDatabase(tmp_path / "results.db")) as found:
+        found.execute(f"CREATE TABLE readings ({COLUMNS})")
+        yield found
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each run of a batch in tasks had the events beside its rows."""
+    runs: list[bool] = []
+    in_tasks = _Commits.in_tasks
+
+    def noted(commits: _Commits, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
+        runs.append(commits.has_events)
+        return in_tasks(commits, frame)
+
+    monkeypatch.setattr(_Commits, "in_tasks", noted)
+    return runs
+
+
+def whole(body: bytes, number: int) -> dict[str, object]:
+    """An event with all that an event can have, so that a letter can lack it."""
+    return {"body": body, "partitionKey": "ann", "properties": {"room": "7", ID_PROPERTY: f"ns/first@17/0/{number}/0"}}
+
+
+def letters(database: SinkDatabase) -> list[DeadLetter]:
+    async def found() -> list[DeadLetter]:
+        shelf = LetterShelf(database.url)
+        letters = await shelf.page(LetterChoice())
+        await shelf.close()
+        return letters
+
+    return asyncio.run(found())
+
+
+def devices(database: SinkDatabase) -> list[str]:
+    return [device for (device,) in database.execute("SELECT device FROM readings ORDER BY device")]
+
+
+@pytest.mark.parametrize("how", [None, "ordered"])
+def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
+    spark: SparkSession, hub: TestHub, postgres_database: Secret, tmp_path: Path, how: str | None
+) -> None:
+    """The database refuses one, and the query another; beside them, and in other partitions, are good ones."""
+    database = PostgresSinkDatabase(postgres_database)
+    database.execute(f"CREATE TABLE readings ({COLUMNS}, body BYTEA)")
+    told: list[Written] = []
+    sink = SqlSink(database.url, table="readings", drop_repeats=how, on_commit=lambda _, written: told.append(written))
+    good = bodies(6)
+    for partition in ("0", "1", "2", "3"):
+        send(hub, [good[int(partition)]], partition=partition)
+    send(hub, [whole(body, number) for number, body in enumerate([good[4], HOT, b"no json", good[5]])])
+    run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
+    assert database.execute("SELECT device, body FROM readings ORDER BY device") == [
+        (f"d{number}", body) for number, body in enumerate(good)
+    ]
+    assert told == [Written(rows=6, dead_letters=2)]
+    found = {letter.event.body: letter for letter in letters(database)}
+    assert {body: letter.stage for body, letter in found.items()} == {HOT: "sink", b"no json": "query"}
+    assert {event.body: event for event in hub.flat() if event.body in found} == {
+        body: letter.event for body, letter in found.items()
+    }
+
+
+def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the_next_one_does_the_rest(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Written] = []
+    sink = SqlSink(sqlite.url, table="readings", on_commit=lambda _, written: told.append(written))
+    events = parse_json(read(spark, hub), FIELDS)
+    send(hub, bodies(3), partition="0")
+    send(hub, [*bodies(5)[3:], HOT], partition="1")
+    in_tasks = _Commits.in_tasks
+
+    def dying(commits: _Commits, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
+        if commits.has_events:
+            raise RuntimeError("killed")
+        return in_tasks(commits, frame)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Commits, "in_tasks", dying)
+        with pytest.raises(StreamingQueryException, match="killed"):
+            run_once(events, sink, tmp_path / "folder")
+    assert devices(sqlite) == ["d0", "d1", "d2"]
+    assert sqlite.execute(
+        "SELECT partition_id, sequence_number FROM hubline_checkpoint WHERE sequence_number >= 0"
+    ) == [("0", 2)]
+    run_once(events, sink, tmp_path / "folder")
+    assert devices(sqlite) == ["d0", "d1", "d2", "d3", "d4"]
+    assert [letter.event.body for letter in letters(sqlite)] == [HOT]
+    assert told == [Written(rows=2, dead_letters=1)]
+
+
+def test_events_are_handed_over_at_once_after_a_batch_with_dead_letters(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, handed_over: list[bool]
+) -> None:
+    sink = SqlSink(sqlite.url, table="readings")
+    events = parse_json(read(spark, hub), FIELDS)
+    runs = []
+    for sent in ([*bodies(1), HOT], bodies(2)[1:], bodies(3)[2:]):
+        send(hub, sent, partition="1")
+        run_once(events, sink, tmp_path / "folder")
+        runs.append(handed_over.copy())
+        handed_over.clear()
+    assert runs == [[False, True], [True], [False]]
+    assert devices(sqlite) == ["d0", "d1", "d2"]
+
+
+def test_a_query_that_kept_nothing_of_its_events_is_run_once(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, handed_over: list[bool]
+) -> None:
+    events = parse_json(read(spark, hub), FIELDS).select("partition", "sequenceNumber", "device", "celsius")
+    send(hub, [*bodies(1), HOT], partition="1")
+    run_once(events, SqlSink(sqlite.url, table="readings"), tmp_path / "folder")
+    assert handed_over == [True]
+    assert [(letter.event.sequence_number, letter.is_body_kept) for letter in letters(sqlite)] == [(1, False)]
