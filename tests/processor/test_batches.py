@@ -255,6 +255,7 @@ class TestMemory:
                 bytes_max=bytes_max,
                 stall_seconds=60.0,
                 report=lambda error: None,
+                start_over=_nothing,
                 rng=random.Random(1),
             ),
             Position.earliest(),
@@ -271,3 +272,7 @@ class TestMemory:
         await prefetch.close()
 
         assert most_ahead <= bytes_max / event_bytes + 2 * hub.portion
+
+
+async def _nothing() -> None:
+    pass

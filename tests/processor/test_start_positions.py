@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -311,23 +312,81 @@ class TestInvalidPosition:
         assert error.reason == reason
         assert recorder.sequences == []
 
-    @pytest.mark.xfail(reason="a checkpoint cannot be moved back under a fence: it stays at the old hub's place")
-    @virtual
-    async def test_a_hub_made_anew_is_read_once_and_not_again_after_a_restart(self) -> None:
-        """The checkpoint of the old hub is far ahead of the new one's events."""
+
+class TestHubMadeAnew:
+    """The checkpoint of the old hub, at 1,000, is far ahead of the five events of the new one."""
+
+    @staticmethod
+    async def made_anew() -> Scene:
         scene = Scene()
         scene.append(5)
         key = scene.group.partition("0")
         await scene.store.reset_checkpoint(key, Checkpoint(key, MemoryHub(1).offset_of(1_000), 1_000))
-        first = scene.processor(on_invalid_position="earliest")
+        return scene
+
+    @pytest.mark.parametrize("choice", ["earliest", "latest"])
+    @virtual
+    async def test_it_is_read_once_and_not_again_after_a_restart(self, choice: str) -> None:
+        scene = await self.made_anew()
+        first = scene.processor(on_invalid_position=choice)
         async with first.processor:
-            await until(lambda: len(first.sequences) == 5)
+            await until(lambda: first.errors_of(PositionInvalid))
+            await asyncio.sleep(60)
+            scene.append(1)
+            await until(lambda: 5 in first.sequences)
         scene.append(1)
 
-        second = scene.processor(on_invalid_position="earliest")
+        second = scene.processor(on_invalid_position=choice)
         async with second.processor:
             await until(lambda: second.sequences)
 
-        assert (first.sequences, second.sequences) == ([0, 1, 2, 3, 4], [5])
+        assert first.sequences == ([0, 1, 2, 3, 4, 5] if choice == "earliest" else [5])
         assert len(first.errors_of(PositionInvalid)) == 1
-        assert second.errors == []
+        assert (second.sequences, second.errors) == ([6], [])
+
+    @virtual
+    async def test_it_is_read_by_who_comes_next_where_its_owner_dies_on_the_way(self) -> None:
+        scene = await self.made_anew()
+        key = scene.group.partition("0")
+        await scene.store.reset_checkpoint(key, Checkpoint.before_first(key))  # done, and then no more was
+
+        recorder = scene.processor(on_invalid_position="earliest")
+        async with recorder.processor:
+            await until(lambda: len(recorder.sequences) == 5)
+
+        assert (recorder.errors, await scene.checkpoint()) == ([], 4)
+
+    @virtual
+    async def test_a_start_that_on_assigned_chose_moves_no_checkpoint(self) -> None:
+        scene = Scene()
+        scene.append(5)
+        await scene.set_checkpoint(3)
+        recorder = TestPrecedence.starting_at(scene, Position.sequence(1_000), on_invalid_position="latest")
+
+        async with recorder.processor:
+            await until(lambda: recorder.errors_of(PositionInvalid))
+            await asyncio.sleep(60)
+
+        assert (recorder.sequences, await scene.checkpoint()) == ([], 3)
+
+    @virtual
+    async def test_an_owner_that_was_overtaken_sets_nothing_back(self) -> None:
+        seen: list[int | None] = []
+
+        class OvertakingHub(MemoryHub):
+            async def open_receiver(self, *args: Any, **kwargs: Any) -> MemoryReceiver:
+                if not seen:
+                    await scene.store.store.fence(scene.group.partition("0"), 1_000)
+                seen.append(await scene.checkpoint())
+                return await super().open_receiver(*args, **kwargs)
+
+        scene = await self.made_anew()
+        hub = OvertakingHub(1, now=scene.loop.time)
+        hub.append("0", [b"x"] * 5)
+        recorder = scene.processor(hub=hub, on_invalid_position="earliest")
+
+        async with recorder.processor:
+            await until(lambda: len(recorder.sequences) == 5)
+
+        # Overtaken, then the owner again, which sets it back, and once more from there.
+        assert seen == [1_000, 1_000, -1]

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -38,6 +38,8 @@ class Source:
     bytes_max: int
     stall_seconds: float
     report: Callable[[HublineError], None]
+    start_over: Callable[[], Awaitable[None]]
+    """Called where the position is of another hub than this one, before it is jumped from. May end the reading."""
     rng: random.Random
 
 
@@ -204,6 +206,8 @@ class Prefetch:
         # The gap is recorded before it is jumped: dying here reports it again.
         self._source.report(error)
         log.error("gap partition=%s reason=%s from=%s choice=%s", error.partition, error.reason, self._position, choice)
+        if error.reason != "expired":
+            await self._source.start_over()
         if choice is InvalidPositionChoice.EARLIEST:
             return Position.earliest()
         source = self._source

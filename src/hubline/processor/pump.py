@@ -57,7 +57,7 @@ from hubline.processor.control import bounded
 from hubline.processor.delivery import AsyncTransaction, Delivery, Manner, savepoint
 from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.limits import LetterLimits, LetterTally
-from hubline.processor.options import FailureChoice, ProcessorOptions, ReleaseReason
+from hubline.processor.options import FailureChoice, InvalidPositionChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, described, pinned
 from hubline.sinks import SinkPartition, SqlSink, Transaction
 
@@ -422,16 +422,35 @@ class PartitionPump:
         is_written = self._options.checkpoint.is_automatic or self._delivery is not None
         if asked != Position.latest() or not is_written:
             return await pinned(hub, partition, asked, seconds_max=self._options.stall_seconds)
+        end = await self._end()
+        if self._delivery is not None:
+            await self._delivery.skip_to(end)
+        else:
+            await self._write(end)
+        return Position.sequence(end.sequence_number)
+
+    async def _end(self) -> Checkpoint:
+        """As if all events that the partition holds were done."""
+        hub, partition = self._wiring.hub, self.key.partition
         end = await described(hub, partition, seconds_max=self._options.stall_seconds)
         if end.last_offset is None:
-            checkpoint = Checkpoint.before_first(self.key)
-        else:
-            checkpoint = Checkpoint(self.key, end.last_offset, end.last_sequence)
-        if self._delivery is not None:
-            await self._delivery.skip_to(checkpoint)
-        else:
-            await self._write(checkpoint)
-        return Position.sequence(end.last_sequence)
+            return Checkpoint.before_first(self.key)
+        return Checkpoint(self.key, end.last_offset, end.last_sequence)
+
+    async def _start_over(self) -> None:
+        """Sets the checkpoint of a hub that is no more to where this one is to be read from, if there is one.
+
+        That gives the partition up, by Fenced: whoever claims it next starts from there. A checkpoint in a sink stays:
+        with it are rows and letters of the old hub's events, whose numbers come again.
+        """
+        if self._delivery is not None or self._context.start is not None or self._checkpointed_sequence is None:
+            return
+        is_earliest = self._options.on_invalid_position is InvalidPositionChoice.EARLIEST
+        checkpoint = Checkpoint.before_first(self.key) if is_earliest else await self._end()
+        store = self._wiring.store
+        await self._store_call(store.fence, self.key, self.epoch)  # whose it is by now has seen to it
+        await self._store_call(store.reset_checkpoint, self.key, checkpoint)
+        await self._store_call(store.fence, self.key, self.epoch)
 
     def _source(self) -> Source:
         return Source(
@@ -444,6 +463,7 @@ class PartitionPump:
             bytes_max=self._options.prefetch_bytes_max,
             stall_seconds=self._options.stall_seconds,
             report=self._report,
+            start_over=self._start_over,
             rng=self._wiring.rng,
         )
 
