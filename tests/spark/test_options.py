@@ -123,6 +123,10 @@ class TestUnknownOptions:
         with pytest.raises(ConfigError, match="eventhubs://NAMESPACE/NAME"):
             options(**{"eventhubs.useAadAuth": "true"})
 
+    def test_the_connectors_plugins_are_explained(self) -> None:
+        with pytest.raises(ConfigError, match="names a class of the JVM"):
+            options(**{"eventhubs.metricPlugin": "com.acme.Metrics"})
+
 
 class TestPositions:
     @pytest.mark.parametrize(

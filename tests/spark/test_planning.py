@@ -272,6 +272,30 @@ class TestGaps:
         await query.stop()
 
     @virtual
+    async def test_the_jvm_connectors_offset_of_another_hub_is_not_read_by_mistake(self) -> None:
+        hub = filled(5)
+        ours, others = ({name: {"0": 2}} for name in (hub.name.upper(), "another"))
+        query = await Query(hub).start()
+        query.log = [StreamOffset.from_json(ours)]
+        assert await query.batch() == places("0", 2, 3, 4)
+        query.log = [StreamOffset.from_json(others)]
+
+        with pytest.raises(PositionInvalid) as caught:
+            await query.batch()
+
+        assert caught.value.reason == "foreign"
+        await query.stop()
+
+    @virtual
+    async def test_a_position_in_a_partition_without_events_says_so(self) -> None:
+        query = await Query(filled(0), start=StartPositions(Position.sequence(7))).start()
+
+        with pytest.raises(PositionInvalid, match="It holds no events"):
+            await query.batch()
+
+        await query.stop()
+
+    @virtual
     async def test_a_hub_that_was_created_anew_is_read_from_its_beginning_by_choice(self) -> None:
         query = await Query(filled(5), on_invalid_position=InvalidPositionChoice.EARLIEST).start()
         await query.batch()

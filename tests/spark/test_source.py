@@ -18,11 +18,13 @@ import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model import Event, outgoing
+from hubline.spark.batch import Wanted
 from tests.endpoint.serving import Server, serving
 from tests.spark.hubs import TestHub
 
@@ -217,6 +219,10 @@ class TestBatches:
         assert numbers(one.collect()) == list(range(990, 1_000))
         assert none.collect() == []
         assert none.rdd.getNumPartitions() == 1
+
+    @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+    def test_a_filter_at_the_end_of_time_is_no_error(self, end: datetime) -> None:
+        assert Wanted().narrowed(EqualTo(("enqueuedTime",), end)) != Wanted()
 
     def test_a_choice_of_columns(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 10)

@@ -83,8 +83,9 @@ class StreamOffset:
     """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
     group: GroupKey | None = None
     """Whose progress it is, for sinks that keep it too. None in offsets that were written before they told it."""
-    is_connectors: bool = False
-    """Whether the JVM connector wrote it: then it says where a batch ends, and the one before it where it starts."""
+    connectors_hub: str = ""
+    """The hub's name, where the JVM connector wrote it: then it says where a batch ends, and the one before it where
+    it starts."""
 
     def to_json(self) -> dict[str, dict[str, object]]:
         return {
@@ -93,8 +94,10 @@ class StreamOffset:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> StreamOffset:
-        """Raises ConfigError if it is something else's."""
+    def from_json(cls, value: object) -> StreamOffset:
+        """Raises ConfigError if it is something else's: a source of Spark's own may write a bare number."""
+        if not isinstance(value, dict):
+            raise _foreign()
         if HUB_KEY not in value:
             return _from_connector(value)
         hub = value[HUB_KEY]
@@ -115,7 +118,7 @@ class StreamOffset:
         return [found for found in ranges if found.count > 0]
 
     def _start(self, partition: str, before: StreamOffset) -> int:
-        if not self.is_connectors:
+        if not self.connectors_hub:
             return self.entries[partition].start
         earlier = before.entries.get(partition)
         return earlier.end if earlier else self.entries[partition].end
@@ -171,10 +174,11 @@ def _entry(value: object) -> Entry:
 
 def _from_connector(value: Mapping[str, object]) -> StreamOffset:
     """``{"telemetry": {"0": 250, "1": 70}}``: the JVM connector's, so that its queries go on where they were."""
-    positions = next(iter(value.values()), None)
-    if len(value) != 1 or not isinstance(positions, dict) or not all(map(_is_count, positions.values())):
+    hub, positions = next(iter(value.items()), ("", None))
+    is_one = len(value) == 1 and hub
+    if not is_one or not isinstance(positions, dict) or not all(map(_is_count, positions.values())):
         raise _foreign()
-    return StreamOffset(entries={str(key): Entry.at(end) for key, end in positions.items()}, is_connectors=True)
+    return StreamOffset(entries={str(key): Entry.at(end) for key, end in positions.items()}, connectors_hub=hub)
 
 
 def _is_count(value: object) -> TypeGuard[int]:

@@ -79,6 +79,9 @@ IGNORED_OPTIONS: Final = frozenset(
 LOSS_OPTION: Final = "failOnDataLoss"
 """The JVM connector's word for ``on_invalid_position``: true is fail, false is earliest."""
 
+PLUGIN_OPTIONS: Final = frozenset({"eventhubs.metricPlugin", "eventhubs.throttlingStatusPlugin"})
+"""Classes of the JVM that the connector calls: there is nobody here who could."""
+
 ENTRA_OPTIONS: Final = frozenset(
     {"eventhubs.useAadAuth", "eventhubs.aadAuthCallback", "eventhubs.aadAuthCallbackParams"}
 )
@@ -211,11 +214,17 @@ class _Given:
         known = [name for own, others in SOURCE_OPTIONS.items() for name in (own, *others)]
         by_lower = {name.lower(): name for name in (*known, *IGNORED_OPTIONS, LOSS_OPTION)}
         entra = {name.lower() for name in ENTRA_OPTIONS}
+        plugins = {name.lower() for name in PLUGIN_OPTIONS}
         for name in self._values:
             if name in entra and self._values[name].lower() != "false":
                 raise ConfigError(
                     'Entra credentials need no callback here: remove the aadAuth options, and give the option "hub" '
                     "as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]')"
+                )
+            if name in plugins:
+                raise ConfigError(
+                    f"the option {name} names a class of the JVM, which this source cannot call: remove it, and watch "
+                    "the query by a StreamingQueryListener"
                 )
             if name not in by_lower and name not in entra:
                 raise ConfigError(f"the option {_shown(name)} is unknown{_nearest(name, by_lower)}")

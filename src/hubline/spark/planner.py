@@ -197,8 +197,8 @@ class Planning:
         """What a batch reads, which was planned here, or before a crash."""
         is_replay = end != self._planned
         self._remembered(end)
-        if is_replay and end.created not in ("", self._created):
-            partition = next(iter(end.entries), "")
+        if is_replay and end.entries and self._is_foreign(end):
+            partition = next(iter(end.entries))
             self._jump(await self._foreign(partition, end.entries[partition].start))
             return []
         return end.ranges(start)
@@ -233,13 +233,20 @@ class Planning:
                 for partition in self._watch.partition_ids
             }
             self._require_known(start, places)
-        is_foreign = start.created not in ("", self._created)
+        is_foreign = self._is_foreign(start)
         return {
             partition: self._valid(
                 place, await self._there(place, there[partition]), is_foreign and partition in start.entries
             )
             for partition, place in places.items()
         }
+
+    def _is_foreign(self, offset: StreamOffset) -> bool:
+        """Whether it tells of another hub, or of one of this name that was deleted since. The JVM connector's offsets
+        tell the name alone."""
+        if offset.connectors_hub:
+            return offset.connectors_hub.lower() != self._watch.hub.name.lower()
+        return offset.created not in ("", self._created)
 
     async def _there(self, place: Entry, seen: PartitionProperties) -> PartitionProperties:
         """What the partition holds. What was seen a moment ago does not tell whether a place is after the end: that

@@ -100,10 +100,11 @@ class Places:
         return batch.nbytes / len(batch)
 
     def invalid(self, reason: str, position: Position, there: PartitionProperties) -> PositionInvalid:
+        numbers = f"the sequence numbers {there.begin_sequence} to {there.last_sequence}"
         return PositionInvalid(
             f"partition {there.partition} of hub {self._hub.name} cannot be read from {position}: {REASONS[reason]}. "
-            f"It holds the sequence numbers {there.begin_sequence} to {there.last_sequence}. Choose another start, or "
-            "say with the option on_invalid_position how to go on: earliest or latest",
+            f"It holds {'no events' if there.is_empty else numbers}. Choose another start, or say with "
+            "the option on_invalid_position how to go on: earliest or latest",
             hub=self._hub.name,
             partition=there.partition,
             reason=reason,

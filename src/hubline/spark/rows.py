@@ -163,7 +163,8 @@ class _Rows:
         name = self.text_or_null("partition" if "partition" in self._places else "partitionId")
         self.require_none(
             pc.and_(name.is_valid(), key.is_valid()),
-            "has both a partition and a partitionKey: give one, since the key chooses the partition",
+            "has both a partition and a partitionKey: give one, since the key chooses the partition. "
+            "A DataFrame that was read from a hub has its partition there: drop the column",
         )
         index = pc.index_in(name, pa.array(partition_ids, pa.string()))
         self.require_none(
