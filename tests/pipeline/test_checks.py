@@ -147,6 +147,14 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
             "telemetry.py:3 stage f: its function is async",
         ),
         (
+            f"{HEAD}@pipeline.events(source='raw', to='clean', schema='id long')\ndef f(e): yield {{}}\n",
+            "telemetry.py:3 stage f: its function is a generator",
+        ),
+        (
+            f"{HEAD}@pipeline.events(source='raw', to='clean', schema=['id long'])\ndef f(e): ...\n",
+            "telemetry.py:3 stage f: a handler needs the columns",
+        ),
+        (
             f"{HEAD}@pipeline.stage(source='raw', to='clean', group=7)\ndef f(e): ...\n",
             "telemetry.py:3 stage f: group: it is text in quotes, and not int",
         ),
@@ -164,6 +172,26 @@ def test_files_of_sparks_need_a_path(folder: Path) -> None:
     places = PLACES + '[places.spare]\nformat = "parquet"\n'
     text = told(problems(write(folder, "telemetry", CODE.replace('to="clean"', 'to="spare"'), places)))
     assert "telemetry.toml:12 the place spare has no path: add path" in text
+
+
+@pytest.mark.parametrize("options", ["checkpoint='none'", "checkpoint='by hand'", "lookback='1h'"])
+def test_files_are_refused_where_batches_would_be_counted_anew(folder: Path, options: str) -> None:
+    places = PLACES + '[places.spare]\nformat = "parquet"\npath = "spare"\n'
+    code = f"{HEAD}@pipeline.stage(source='raw', to='spare', {options})\ndef f(e): return e\n"
+    assert "telemetry.py:3 stage f: files remember batches by number" in told(
+        problems(write(folder, "telemetry", code, places))
+    )
+
+
+@pytest.mark.parametrize(
+    ("lines", "says"),
+    [
+        ("[places.spare]\nhub = 'local:./hubs/spare'\npartitions = 0\n", "telemetry.toml:14 partitions is 1 to 1024"),
+        ("[run.spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list: write one text"),
+    ],
+)
+def test_values_of_places_that_cannot_be_are_told(folder: Path, lines: str, says: str) -> None:
+    assert says in told(problems(write(folder, "telemetry", CODE, PLACES + lines)))
 
 
 @pytest.mark.parametrize(

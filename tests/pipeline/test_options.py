@@ -16,7 +16,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from hubline.cli import main
-from hubline.errors import StageFailed
+from hubline.errors import PipelineInvalid, StageFailed
 from hubline.hubs.local import LocalHub, Retention, create_hub
 from hubline.identity import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
@@ -241,6 +241,43 @@ def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have
     assert rows(hubs.parent / "rows.db", "SELECT count FROM rows ORDER BY count") == [(2,), (3,)]
     assert (spark.table("seen").count(), again.reports["screen"].events) == (1, 1)  # they go on by the store
     spark.catalog.dropTempView("seen")
+
+
+def test_files_are_one_stages_with_one_state_folder_and_rows_of_others_are_not_left_out_in_silence(
+    spark: SparkSession, once: Once, hubs: Path
+) -> None:
+    code = """
+        import hubline
+        pipeline = hubline.Pipeline("files")
+        @pipeline.stage(source="raw", to="kept", group="kept")
+        def kept(events):
+            return events.selectExpr("cast(body as string) AS body")
+        pipeline.stage(source="raw", to="kept", group="other", name="other")(kept)
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        kept = { format = "parquet", path = "kept" }
+        [run]
+        store = "sqlite:///store.db"
+    """
+    file = write(hubs.parent, "files", code, places)
+    raw = new_hub(hubs, "raw")
+    send(raw, readings(3))
+
+    once(file, "kept")
+    with pytest.raises(PipelineInvalid, match="stage other: the folder"):
+        once(file, "other")
+    send(raw, readings(2, first=3))
+    shutil.copytree("state/files", "kept-state")
+    shutil.rmtree("state/files")
+    with pytest.raises(PipelineInvalid, match="name another path for the place kept"):
+        once(file, "kept")
+
+    shutil.rmtree("state/files")
+    shutil.copytree("kept-state", "state/files")
+    once(file, "kept")
+    assert spark.read.parquet(str(hubs.parent / "kept")).count() == 5
 
 
 GAPS = """

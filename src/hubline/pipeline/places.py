@@ -37,6 +37,7 @@ from hubline.config import (
     parse_store,
 )
 from hubline.errors import ConfigError, Problem
+from hubline.hubs.local import PARTITIONS_MAX
 from hubline.pipeline.definition import Where
 from hubline.pipeline.toml import TomlFile, read_toml
 from hubline.sinks.tables import TableName, checked_name
@@ -111,6 +112,11 @@ class FormatPlace:
     def identity(self) -> str:
         return f"{self.format} {self.path or self.name}"
 
+    @property
+    def counted_folder(self) -> str | None:
+        """The folder of a format whose files remember batches by number; None of all others."""
+        return (self.path or self.options.get("path")) if self.format.lower() in COUNTED_FORMATS else None
+
     def __str__(self) -> str:
         return f"{self.format} {self.path}" if self.path else self.format
 
@@ -152,6 +158,9 @@ FLEETING_FORMATS: Final = ("console", "memory")
 
 FILE_FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
 """Formats of files, in a folder; their writers remember which batches they have."""
+
+COUNTED_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+"""Formats whose writers remember batches by number alone, whoever counted them."""
 
 _MASTERS: Final = ("local[*]", "local[4]", "spark://HOST:7077", "yarn", "k8s://https://HOST:443")
 _MASTER: Final = re.compile(
@@ -263,6 +272,8 @@ class _Reading:
             self.wrong(
                 (*path, "create"), "only local hubs are made here", "create it where it lives, and remove create"
             )
+        if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
+            self.wrong((*path, "partitions"), f"partitions is 1 to {PARTITIONS_MAX}", f"and not {partitions}")
         if address is None or text is None or partitions is None:
             return None
         return HubPlace(name, self.file.where(*path, "hub"), address, text, bool(create), partitions)
@@ -350,6 +361,9 @@ class _Reading:
         if not isinstance(table, dict):
             self.wrong(path, f"{path[-1]} is a table", f"write [{'.'.join(path)}] and its keys below")
             return {}
+        for name, value in _flat(table):
+            if isinstance(value, list):
+                self.wrong((*path, name), f"{name} is a list", "write one text, for instance with commas in it")
         return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in _flat(table)}
 
     def wrong(self, path: tuple[str, ...], what: str, mend: str = "") -> None:

@@ -280,6 +280,9 @@ class _Planning:
         if inspect.iscoroutinefunction(stage.function):
             self._wrong(stage.where, f"stage {stage.name}: its function is async", "write def, without async")
             return ()
+        if inspect.isgeneratorfunction(stage.function):
+            self._wrong(stage.where, f"stage {stage.name}: its function is a generator", "write return, and no yield")
+            return ()
         given = len(stage.sources)
         positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
         takes_all = any(each.kind is each.VAR_POSITIONAL for each in positional)
@@ -436,7 +439,13 @@ def _contradictions(stage: Stage, target: Place, checkpoint: Checkpoints, owners
         yield "mode='update' replaces rows, and the table has no key", f'add key = ["..."] to [places.{target.name}]'
     if stage.kind is not StageKind.FRAME and len(stage.sources) > 1:
         yield "a handler takes the events of one source", "use @pipeline.stage for several"
-    if stage.kind is not StageKind.FRAME and not stage.schema:
+    is_counted = isinstance(target, FormatPlace) and target.counted_folder is not None and stage.dead_letters is None
+    if is_counted and (stage.lookback is not None or not is_automatic):
+        yield (
+            "files remember batches by number, and this stage counts them anew at each start: they would be left out",
+            "leave checkpoint and lookback out, or write to another place",
+        )
+    if stage.kind is not StageKind.FRAME and not (isinstance(stage.schema, str) and stage.schema):
         yield "a handler needs the columns of what it gives", "add schema='id long, celsius double'"
 
 

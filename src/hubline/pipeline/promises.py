@@ -54,7 +54,7 @@ def _delivery(stage: PlannedStage) -> str:
         case HubPlace():
             return "at least once, without ids: what is published twice stays twice"
         case FormatPlace(format=kind) if kind in FILE_FORMATS and stage.letters is None:
-            return "exactly once, as long as the state folder is kept: Spark's files remember their batches"
+            return "exactly once, as long as the state folder is kept: Spark's files remember their batches by number"
         case _:
             return "at least once"
 

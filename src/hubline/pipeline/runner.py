@@ -36,6 +36,7 @@ from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem,
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
 from hubline.pipeline.explaining import explained
+from hubline.pipeline.folders import claim
 from hubline.pipeline.frames import Reading, built
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace, validate_master
 from hubline.pipeline.planned import Plan, PlannedStage, is_remote
@@ -294,6 +295,7 @@ class _Run:
                 each.frame = built(self._spark, each.stage, Reading(each.gate, owner_id, self._request.once))
             except PipelineInvalid as error:
                 problems += error.problems
+        problems = problems or [found for each in self._stages.values() if (found := claim(self._spark, each.stage))]
         if problems:
             raise PipelineInvalid(problems)
 
