@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -79,6 +80,7 @@ def test_each_event_becomes_its_row_or_none() -> None:
     [
         ({"number": "many"}, "number does not fit int32"),
         ({"number": 2**40}, "number does not fit int32"),
+        ({"number": 1.5}, "number does not fit int32: 1.5 is no whole number"),
         ({"nubmer": 1}, "'nubmer', which schema does not name"),
         (["number"], "gave list, and no dictionary"),
     ],
@@ -97,6 +99,14 @@ def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another(
     rows = by_event(shout, events(b"a", b"\xff"), own=pa.schema([pa.field("body", pa.binary())]))
     assert [row["body"] for row in rows] == [b"A", b"\xff"]
     assert rows[1]["_error"].startswith("UnicodeDecodeError")
+
+
+def test_error_that_is_no_text_is_told_all_the_same() -> None:
+    def refuse(event: Event) -> None:
+        raise ValueError(json.loads(event.body))
+
+    (row,) = by_event(refuse, events(rb'"\ud800"'))
+    assert row["_error"] == r"ValueError: \ud800"
 
 
 def test_batch_without_events_that_are_kept_is_empty() -> None:

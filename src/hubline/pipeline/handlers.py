@@ -6,7 +6,7 @@ column itself: so a table knows what it was made of, a hub gets the same ids aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -98,7 +98,7 @@ class EventHandler:
             row = self.function(_event(record))
             return row, None if row is None else self._wrong(row)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises makes its event a dead letter
-            return {}, f"{type(error).__name__}: {error}"[:ERROR_TEXT_LENGTH_MAX]
+            return {}, _as_text(f"{type(error).__name__}: {error}")
 
     def _wrong(self, row: object) -> str | None:
         if not isinstance(row, Mapping):
@@ -127,16 +127,30 @@ class EventHandler:
         """The values of a column. Those that do not fit are noted among the errors, and are null."""
         values = [None if error is not None else row.get(field.name) for row, error in zip(rows, errors, strict=True)]
         try:
-            return pa.array(values, field.type)
+            return _array(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             pass  # the values are tried one by one, to find those to blame
         for place, value in enumerate(values):
             try:
-                pa.array([value], field.type)
+                _array([value], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 values[place] = None
-                errors[place] = f"{field.name} does not fit {field.type}: {error}"[:ERROR_TEXT_LENGTH_MAX]
-        return pa.array(values, field.type)
+                errors[place] = _as_text(f"{field.name} does not fit {field.type}: {error}")
+        return _array(values, field.type)
+
+
+def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """As Arrow makes it, but for fractions: it cuts them off in silence where the column has none."""
+    if not pa.types.is_floating(kind):
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                raise ValueError(f"{value!r} is no whole number")
+    return pa.array(values, kind)
+
+
+def _as_text(error: str) -> str:
+    """What went wrong, as a column can hold it: a text of JSON may have half a surrogate pair in it."""
+    return error.encode("utf-8", "backslashreplace").decode()[:ERROR_TEXT_LENGTH_MAX]
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[pa.Table]:
