@@ -168,6 +168,11 @@ def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: s
     assert told(problems(Path(file.name))) == told(problems(file))  # as a person types it
 
 
+def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[places.spare\n"))
+    assert "the line is not TOML" in told([found])
+
+
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
     places = PLACES + '[places.spare]\nformat = "parquet"\n'
     text = told(problems(write(folder, "telemetry", CODE.replace('to="clean"', 'to="spare"'), places)))

@@ -247,7 +247,7 @@ class _Planning:
 
     def _place(self, stage: Stage, name: str, what: str) -> Place | None:
         place = self._places.by_name.get(name)
-        if place is None and name not in self._places.broken:
+        if place is None and self._places.file.is_toml and name not in self._places.broken:
             known = self._places.by_name
             mend = f"{nearest(name, known)} (a place is a table [places.{name}] in {self._places.file.file})"
             self._wrong(stage.where, f"stage {stage.name}: there is no place {name} ({what})", mend)

@@ -33,6 +33,8 @@ class TomlFile:
     data: Mapping[str, Any]
     lines: Mapping[Path_, int]
     overridden: frozenset[Path_] = frozenset()
+    is_toml: bool = True
+    """Whether it could be parsed: of a file that could not, nobody knows what is in it."""
 
     def where(self, *path: str) -> Where:
         """The line of the key, or of the nearest table around it."""
@@ -50,9 +52,11 @@ def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[P
     text, problems = _text(path)
     problems += secrets_in(text, str(path))
     data: dict[str, Any] = {}
+    is_toml = True
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
+        is_toml = False
         problems.append(_syntax(str(path), str(error)))
     overridden = set()
     for key, value in settings.items():
@@ -60,7 +64,7 @@ def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[P
             problems.append(found)
         else:
             overridden.add(tuple(key.split(".")))
-    return TomlFile(str(path), data, dict(_lines(text)), frozenset(overridden)), problems
+    return TomlFile(str(path), data, dict(_lines(text)), frozenset(overridden), is_toml), problems
 
 
 def _text(path: Path) -> tuple[str, list[Problem]]:
