@@ -221,8 +221,12 @@ class TestBatches:
         assert none.rdd.getNumPartitions() == 1
 
     @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
-    def test_a_filter_at_the_end_of_time_is_no_error(self, end: datetime) -> None:
-        assert Wanted().narrowed(EqualTo(("enqueuedTime",), end)) != Wanted()
+    def test_a_filter_at_the_end_of_time_asks_for_times_that_hubs_know(self, end: datetime) -> None:
+        wanted = Wanted().narrowed(EqualTo(("enqueuedTime",), end))
+
+        assert wanted.time_min is not None
+        assert wanted.time_max is not None
+        assert datetime.fromtimestamp(0, UTC) <= wanted.time_min < wanted.time_max
 
     def test_a_choice_of_columns(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 10)

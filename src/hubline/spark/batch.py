@@ -44,8 +44,8 @@ log = logging.getLogger("hubline.spark.batch")
 # The service's clock may step back a little when a partition moves to another machine. Spark applies the filter itself:
 # reading this much more on either side only keeps such events.
 CLOCK_SLACK: Final = timedelta(minutes=1)
-# Queries write the last day of the year 9999 for "never": there is no time after it.
-_TIME_MIN: Final = datetime.min.replace(tzinfo=UTC)
+# Queries write the year 1 or 9999 for "ever". Hubs count time from 1970, and Python knows none after its last moment.
+_TIME_MIN: Final = datetime.fromtimestamp(0, UTC)
 _TIME_MAX: Final = datetime.max.replace(tzinfo=UTC)
 # Partitions that are looked up at once: some hundred answers of a management link fit into a second.
 LOOKUPS_MAX: Final = 32
@@ -103,7 +103,7 @@ class Wanted:
         return replace(self, time_min=time if self.time_min is None else max(time, self.time_min))
 
     def before(self, time: datetime) -> Wanted:
-        time = min(_aware(time), _TIME_MAX - CLOCK_SLACK) + CLOCK_SLACK
+        time = min(max(_aware(time), _TIME_MIN), _TIME_MAX - CLOCK_SLACK) + CLOCK_SLACK
         return replace(self, time_max=time if self.time_max is None else min(time, self.time_max))
 
     def from_sequence(self, number: int) -> Wanted:
