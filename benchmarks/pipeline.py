@@ -43,7 +43,9 @@ BATCH_EVENTS: Final = 200_000
 BATCHES: Final = 5
 COUNT: Final = BATCH_EVENTS * BATCHES
 SDK_COUNT: Final = 10_000
-ROUNDS: Final = 2
+# In the first rounds Java compiles: rates go on rising for some seconds.
+WARM_ROUNDS: Final = 2
+ROUNDS: Final = 3
 SENT_AT_ONCE: Final = 5_000
 
 CORES: Final = 2
@@ -157,16 +159,16 @@ class Scene:
     served: dict[str, str]
 
     def medians(self, *works: Callable[[], None]) -> list[float]:
-        """Events a second of each, over the batches of several runs, in turns; the first of each run starts what it
-        needs, and in the first round Java compiles."""
+        """Events a second of each, over the batches of several runs, in turns, once Java has compiled; the first batch
+        of each run starts what it needs."""
         rates: list[list[float]] = [[] for _ in works]
-        for number in range(1 + ROUNDS):
+        for number in range(WARM_ROUNDS + ROUNDS):
             for found, work in zip(rates, works, strict=True):
                 self.heard.rates.clear()
                 self.heard.ended.clear()
                 work()
                 self.heard.ended.wait()
-                found.extend(self.heard.rates[1:] if number else [])
+                found.extend(self.heard.rates[1:] if number >= WARM_ROUNDS else [])
         return [statistics.median(found) for found in rates]
 
     def run(self, stage: str, hubs: dict[str, str]) -> None:

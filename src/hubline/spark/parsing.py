@@ -27,7 +27,7 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
     """
     fields = _fields(events, schema)
     text = F.when(F.is_valid_utf8(F.col("body").cast("string")), F.col("body").cast("string"))
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED}
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED, "allowSingleQuotes": "false"}
     wanted = StructType([*fields, StructField(_MALFORMED, StringType())])
     # In steps: Spark interprets what stands beside from_json, and would look for the method behind is_valid_utf8 in
     # each row, which takes as long as parsing.

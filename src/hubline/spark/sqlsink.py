@@ -27,14 +27,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
@@ -56,6 +58,13 @@ from hubline.spark.positions import OF_ANOTHER_HUB
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
 
+# Rows that a task's worker gets at once. Of the largest events so many are 256 MiB: so Spark need not ask at every row
+# how many bytes there are by now, which takes longer than to write the row.
+_HANDED_OVER: Final[Mapping[str, str]] = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "256",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+}
+
 _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
@@ -65,7 +74,6 @@ _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NONE: Final[Units] = np.empty(0, np.int64)
 
 T = TypeVar("T")
-R = TypeVar("R", pa.Table, pa.RecordBatch)
 
 
 class By(enum.StrEnum):
@@ -182,7 +190,7 @@ class SqlSink:
         self._expects_letters = any(written.dead_letters for written in done.values())
         # Those of which the query kept no row: nobody has moved their checkpoints.
         for partition in sorted(batch.moved - set(done)):
-            commits.commit(partition, [])
+            commits.commit(partition, None)
         return sum(done.values(), Written())
 
     def _done_in_tasks(self, frame: DataFrame, commits: _Commits) -> dict[str, Written]:
@@ -229,23 +237,23 @@ class _Commits:
 
     def in_tasks(self, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
         """Has each task commit its rows: what was written of each partition, and those that need their events."""
-        answers = frame.mapInArrow(self, _DONE_DDL).collect()
+        with _settings(frame.sparkSession, _HANDED_OVER):
+            answers = frame.mapInArrow(self, _DONE_DDL).collect()
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows: dict[str, list[pa.RecordBatch]] = {}
-        for batch in batches:
-            for partition, part in _by_partition(batch):
-                rows.setdefault(partition, []).append(part)
-        for partition, parts in rows.items():
+        handed = list(batches)
+        if not handed:
+            return
+        for partition, rows in _by_partition(pa.Table.from_batches(handed).combine_chunks()):
             try:
-                counts = astuple(self.commit(partition, parts))
+                counts = astuple(self.commit(partition, rows))
             except _EventNeeded:
                 counts = (None,) * len(fields(Written))
             yield pa.RecordBatch.from_arrays([[value] for value in (partition, *counts)], schema=_DONE)
 
-    def commit(self, partition: str, batches: Sequence[pa.RecordBatch]) -> Written:
+    def commit(self, partition: str, rows: pa.Table | None) -> Written:
         """Writes what is not there yet, and moves the partition."""
         entry = self.entries.get(partition)
         if entry is None:
@@ -260,12 +268,12 @@ class _Commits:
             if self._is_done(opened):
                 return Written()
             self._require_next(opened)
-            checkpoint = Checkpoint(key, _offset_of(entry.end - 1, batches), entry.end - 1)
+            checkpoint = Checkpoint(key, _offset_of(entry.end - 1, rows), entry.end - 1)
             with opened.transaction(checkpoint) as transaction:
-                if not batches:
+                if rows is None:
                     transaction.handled(opened, self._handled(opened))
                     return Written()
-                return self._write(transaction, {partition: opened}, self._missing(opened, batches))
+                return self._write(transaction, {partition: opened}, self._missing(opened, rows))
 
         return self._persist(attempt, what=key)
 
@@ -304,9 +312,9 @@ class _Commits:
                     continue
         raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
-    def _missing(self, opened: SinkPartition, batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    def _missing(self, opened: SinkPartition, rows: pa.Table) -> pa.Table:
         """The rows that the database does not have: neither by its checkpoint, nor as the source knows."""
-        rows, first = pa.Table.from_batches(batches), self._first(opened)
+        first = self._first(opened)
         if first <= self.entries[opened.key.partition].start:
             return rows
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
@@ -428,22 +436,39 @@ def _last_sequence(opened: SinkPartition) -> int | None:
     return opened.checkpoint.last_sequence if opened.checkpoint else None
 
 
-def _offset_of(sequence: int, batches: Sequence[pa.RecordBatch]) -> str:
+def _offset_of(sequence: int, rows: pa.Table | None) -> str:
     """The offset of the range's last event, if the query kept that; else empty, and the sequence number has to do."""
-    if not batches or not len(batches[-1]) or _OFFSET not in batches[-1].schema.names:
+    if rows is None or _OFFSET not in rows.column_names:
         return ""
-    last = batches[-1].select([_OFFSET, _SEQUENCE]).slice(len(batches[-1]) - 1).to_pylist()[0]
+    last = rows.select([_OFFSET, _SEQUENCE]).slice(len(rows) - 1).to_pylist()[0]
     return last[_OFFSET] or "" if last[_SEQUENCE] == sequence else ""
 
 
-def _by_partition(rows: R) -> Iterator[tuple[str, R]]:
-    """The rows of each partition, in their order. Tasks read one partition after the other: mostly there is one."""
-    partitions = rows.column(_PARTITION)
-    found = pc.unique(partitions).to_pylist()
-    for partition in found:
-        if partition is None:
-            raise SinkError("a row has no partition: keep the columns partition and sequenceNumber as they were")
-        yield partition, rows if len(found) == 1 else rows.filter(pc.equal(partitions, partition))
+@contextmanager
+def _settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
+    """Within it a session has these settings. That of a batch is its query's own: no other query sees them."""
+    before = {name: str(session.conf.get(name)) for name in wanted}
+    for name, value in wanted.items():
+        session.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)
+
+
+def _by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each partition, in their order. Tasks read one partition after the other: mostly they are slices."""
+    runs = pc.run_end_encode(rows.column(_PARTITION).combine_chunks())
+    partitions, ends = runs.values.to_pylist(), [0, *runs.run_ends.to_pylist()]
+    if None in partitions:
+        raise SinkError("a row has no partition: keep the columns partition and sequenceNumber as they were")
+    if len(set(partitions)) == len(partitions):
+        for partition, (start, end) in zip(partitions, pairwise(ends), strict=True):
+            yield partition, rows.slice(start, end - start)
+    else:
+        for partition in dict.fromkeys(partitions):
+            yield partition, rows.filter(pc.equal(rows.column(_PARTITION), partition))
 
 
 def _units(rows: pa.Table) -> Units | None:
