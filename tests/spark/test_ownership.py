@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from hubline.model import Checkpoint, GroupKey, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Gap
 from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.testing.hub import MemoryHub, MemoryReceiver
 from tests.spark.queries import Place, Query, places
 from tests.support.scene import LEASE, FaultyStore, until, virtual
 
@@ -89,6 +90,29 @@ async def test_the_offset_of_a_checkpoint_is_that_of_its_event() -> None:
 
     assert [found.offset for found in limited] == [hub.offset_of(6)]
     assert [found.offset for found in to_the_newest] == [hub.offset_of(9)]
+    await one.stop()
+
+
+@virtual
+async def test_the_offset_of_a_checkpoint_is_asked_for_while_its_batch_runs() -> None:
+    class Hub(MemoryHub):
+        opened_count = 0
+
+        async def open_receiver(self, *args: Any, **kwargs: Any) -> MemoryReceiver:
+            self.opened_count += 1
+            return await super().open_receiver(*args, **kwargs)
+
+    hub, store = Hub(1), new_store()
+    hub.append("0", [b"x"] * 10)
+    one = await query(hub, store, "a", events_max=7).start()
+    await one.read_all(7)
+    await asyncio.sleep(BATCH_SECONDS)
+    opened_count = hub.opened_count
+
+    await one.plan()
+
+    assert hub.opened_count == opened_count
+    assert [found.offset for found in await store.list_checkpoints(GROUP)] == [hub.offset_of(6)]
     await one.stop()
 
 

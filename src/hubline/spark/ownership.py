@@ -19,6 +19,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -69,6 +70,11 @@ class Owned:
     def is_owed(self) -> bool:
         """Whether the store lags behind."""
         return self.checkpointed_next < self.done_next
+
+    def offset_before(self, next_sequence: int) -> str | None:
+        """The offset of the event before this one, if it is known."""
+        known_next, offset = self.known_offset or (None, None)
+        return offset if known_next == next_sequence else None
 
     def place(self, entry: Entry | None, *, seen_next: int = 0) -> Entry | None:
         """Where the next batch starts, given what the last one did; None while that is not known.
@@ -149,6 +155,7 @@ class Share:
         self._in_flight: frozenset[str] = frozenset()
         self._retry_at = 0.0
         self._opening: set[asyncio.Task[None]] = set()
+        self._learning: set[asyncio.Task[None]] = set()
         self._reopen = RetryPolicy(backoff_seconds=0.5, backoff_seconds_max=5.0)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         check_leases(store, membership.strategy, membership.lease)
@@ -181,7 +188,7 @@ class Share:
         except TimeoutError:
             log.warning("stop_timeout seconds=%g: the leases run out", STOP_SECONDS_MAX)
             await self._dispatcher.abort()
-        for task in self._opening:
+        for task in (*self._opening, *self._learning):
             task.cancel()
 
     async def settled(self, seconds_max: float) -> None:
@@ -195,8 +202,17 @@ class Share:
             log.warning("not_settled seconds=%g", seconds_max)
 
     def planned(self, end: StreamOffset) -> None:
-        """A batch reads this: its partitions are not given up before it is done."""
+        """A batch reads this: its partitions are not given up before it is done.
+
+        Their checkpoints will need the offsets of its last events: while it runs is the time to ask for them.
+        """
         self._in_flight = frozenset(p for p, entry in end.entries.items() if entry.end > entry.start)
+        for partition in self._in_flight:
+            owned, next_sequence = self._owned.get(partition), end.entries[partition].end
+            if owned is not None and owned.offset_before(next_sequence) is None:
+                task = asyncio.create_task(self._learn_offset(owned, next_sequence))
+                self._learning.add(task)
+                task.add_done_callback(self._learning.discard)
 
     def note_offset(self, partition: str, next_sequence: int, offset: str) -> None:
         """The offset of the event before a sequence number."""
@@ -251,9 +267,13 @@ class Share:
         return True
 
     async def _offset_before(self, owned: Owned) -> str:
-        if owned.known_offset is not None and owned.known_offset[0] == owned.done_next:
-            return owned.known_offset[1]
-        return await self._offset_of(owned.ownership.key.partition, owned.done_next - 1)
+        known = owned.offset_before(owned.done_next)
+        return await self._offset_of(owned.ownership.key.partition, owned.done_next - 1) if known is None else known
+
+    async def _learn_offset(self, owned: Owned, next_sequence: int) -> None:
+        with suppress(HublineError):  # then it is asked for again, when it is needed
+            offset = await self._offset_of(owned.ownership.key.partition, next_sequence - 1)
+            owned.known_offset = (next_sequence, offset)
 
     async def _update(self, checkpoint: Checkpoint, epoch: int) -> None:
         seconds_max = self._membership.lease.renew_seconds

@@ -195,12 +195,12 @@ class Planning:
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """What a batch reads, which was planned here, or before a crash."""
-        is_replay = end != self._planned
-        self._remembered(end)
-        if is_replay and end.entries and self._is_foreign(end):
-            partition = next(iter(end.entries))
-            self._jump(await self._foreign(partition, end.entries[partition].start))
-            return []
+        if end != self._planned:
+            self._remembered(end)
+            if end.entries and self._is_foreign(end):
+                partition = next(iter(end.entries))
+                self._jump(await self._foreign(partition, end.entries[partition].start))
+                return []
         return end.ranges(start)
 
     async def pin(self) -> None:
