@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +164,23 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     assert within["JAVA_HOME"]
     assert within["PYSPARK_PYTHON"] == "/opt/python"
     assert dict(os.environ) == before
+
+
+def test_an_interrupt_waits_until_java_has_started() -> None:
+    """Otherwise Java would run on by itself."""
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def start() -> None:
+        with sessions._uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+        steps.append("went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+
+    assert steps == ["started"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 class TestPythonOfWorkers:

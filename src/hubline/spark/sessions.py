@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -211,7 +213,7 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(_told_at_start(given))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        with _passed_on() as stderr:
+        with _uninterrupted(), _passed_on() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
@@ -219,6 +221,25 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
         del _started[name]
     return SparkConf()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts an interrupt off to its end, some seconds at most.
+
+    Spark would remove the file by which Java tells where it listens; Java, which cannot write it, would run for ever.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
