@@ -222,6 +222,21 @@ def test_reading_goes_on_and_writing_waits_while_another_process_writes(sqlite_f
     asyncio.run(scenario())
 
 
+def test_a_new_file_that_another_process_is_setting_up_is_waited_for(sqlite_file: SqliteFile) -> None:
+    async def scenario() -> None:
+        store = sqlite_file.open_store()
+        with closing(sqlite3.connect(sqlite_file.path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")  # not yet in WAL mode: SQLite refuses to change it and does not wait
+            first = asyncio.create_task(claim(store, "a", epoch=1))
+            await asyncio.sleep(0.1)
+            assert not first.done()
+            other.execute("ROLLBACK")
+        await first
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_file_that_stays_locked_is_unavailable(sqlite_file: SqliteFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "LOCK_SECONDS_MAX", 0.01)
 

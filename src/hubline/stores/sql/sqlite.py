@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -119,8 +120,21 @@ class SqliteConnection:
         self._file = _identity(path)
 
     def prepare(self) -> None:
-        self.driver.execute("PRAGMA journal_mode = WAL")  # readers and the writer do not wait for each other
+        self._set_write_ahead()  # readers and the writer do not wait for each other
         self.driver.execute("PRAGMA synchronous = FULL")  # what was answered survives a power cut
+
+    def _set_write_ahead(self) -> None:
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        while True:
+            try:
+                self.driver.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                # Of several that change a new file at once, SQLite refuses all but one without waiting.
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.005)
+            else:
+                return
 
     def read(self, statement: Statement) -> list[Row]:
         return self.driver.execute(statement.query, statement.params).fetchall()
