@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from hubline.amqp import sessions
 from hubline.amqp.connection import DECODE_ERROR, FRAMING_ERROR
 from hubline.amqp.errors import AmqpError
 from hubline.amqp.frames import (
@@ -185,6 +186,49 @@ def test_nothing_is_sent_without_credit() -> None:
             assert not waiting.done()
             far_end.grant(5)
             assert await asyncio.wait_for(waiting, PATIENCE_SECONDS) == 5
+
+    asyncio.run(run())
+
+
+def test_a_message_that_counts_as_many_uses_as_much_credit_on_both_sides() -> None:
+    async def run() -> None:
+        client, server = Recorder(), Recorder(credit=100, tops_up=False)
+        server.on_message = lambda link, message: counted.append(link.count_more(message.payload[0] - 1))  # type: ignore[method-assign]
+        counted: list[bool] = []
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            await link.sendable()
+            for count in (60, 40):
+                link.send(bytes([count]) * 100_000, message_format=1, settled=True, count=count)
+            assert link.credit == 0
+            far_end = await _server_link(server)
+            await until(lambda: len(counted) == 2)
+            assert (counted, far_end.credit) == ([True, True], 0)
+            far_end.grant(5)
+            assert await asyncio.wait_for(link.sendable(), PATIENCE_SECONDS) == 5
+            link.send(bytes([6]), message_format=1, settled=True, count=5)
+            error = await client.until_detached()
+            assert error is not None
+            assert error.condition == TRANSFER_LIMIT_EXCEEDED
+            assert counted == [True, True, False]
+
+    asyncio.run(run())
+
+
+def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        monkeypatch.setattr(sessions, "INCOMING_WINDOW", 2)
+        client, server = Recorder(), Recorder()
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            await link.sendable()
+            message = bytes(range(256)) * 4000
+            link.send(message, settled=True)
+            far_end = await _server_link(server)
+            while not server.received:
+                far_end.grant(100)  # tells the window anew
+                await asyncio.sleep(0)
+        assert server.received == [message]
 
     asyncio.run(run())
 

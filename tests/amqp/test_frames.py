@@ -162,6 +162,26 @@ def test_the_rest_of_a_delivery_is_never_taken_for_a_whole_one(is_cut: bool) -> 
     assert sum(len(payload) for payload in payloads if not payload.strip(b"\x00")) == 2000
 
 
+@pytest.mark.parametrize("names_delivery", [True, False])
+def test_parts_that_begin_alike_are_told_apart_by_what_they_hold(names_delivery: bool) -> None:
+    """Some peers say only in the first frame which delivery it is."""
+    first = [Transfer(handle, 7, b"t", 1, settled=True, more=True) for handle in (0, 1)]
+    rest = first if names_delivery else [Transfer(handle, more=True) for handle in (0, 1)]
+    last = [Transfer(handle, 7, b"t", 1, settled=True) for handle in (0, 1)]
+    sent = [(performative, bytes([number]) * 40_000) for number, performative in enumerate(first + rest * 5 + last)]
+    reader = FrameReader(frame_bytes_max=65536)
+    taken: list[tuple[object, bytes]] = []
+    for performative, payload in sent:
+        _receive(reader, encode_frame(0, performative, payload))
+        if len(taken) % 3 == 0:
+            taken += _parts(reader)
+    assert taken + _parts(reader) == sent
+
+
+def _parts(reader: FrameReader) -> list[tuple[object, bytes]]:
+    return [(item.performative, item.payload) for item in reader.take_frames() if isinstance(item, Frame)]
+
+
 def test_deliveries_of_several_links_come_apart() -> None:
     frames = [
         encode_frame(number % 2, Transfer(number % 3, number, b"t", 0, settled=True), b"x") for number in range(60)

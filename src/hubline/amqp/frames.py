@@ -53,6 +53,8 @@ HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQ
 
 # From so many frames on, looking at them together is cheaper than one after the other.
 _BULK_COUNT_MIN: Final = 8
+# Frames that are larger are parts of what is larger still, mostly: looked at together they would be none of those.
+_BULK_FRAME_BYTES_MAX: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,8 @@ class FrameReader:
         self._heads = TransferHeads()
         # Links on which a delivery has begun that takes several frames: the last of them looks like a whole one.
         self._unfinished: set[tuple[int, int]] = set()
+        # The last frame that was not the last of its delivery: how it begins after its size, up to the payload.
+        self._part: tuple[bytes, Frame] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -128,7 +132,8 @@ class FrameReader:
         """All frames that are complete, in order per link."""
         data = np.frombuffer(self._buffer, np.uint8)
         bounds = self._take_bounds(data)
-        if len(bounds) <= _BULK_COUNT_MIN:
+        count = len(bounds) - 1
+        if count < _BULK_COUNT_MIN or bounds[-1] - bounds[0] > count * _BULK_FRAME_BYTES_MAX:
             yield from (self._decode(start, end) for start, end in pairwise(bounds.tolist()))
         else:
             yield from self._in_bulk(data, bounds)
@@ -154,14 +159,24 @@ class FrameReader:
             first = rest + 1
 
     def _decode(self, start: int, end: int) -> Frame:
-        frame = decode_frame(self._buffer, start, end)
+        frame = self._next_part(start, end) or decode_frame(self._buffer, start, end)
         if isinstance(frame.performative, Transfer):
             link = frame.channel, frame.performative.handle
             if frame.performative.more and not frame.performative.aborted:
                 self._unfinished.add(link)
+                head = memoryview(self._buffer)[start + _SIZE.size : end - len(frame.payload)]
+                self._part = bytes(head), Frame(frame.channel, frame.performative)
             else:
                 self._unfinished.discard(link)
         return frame
+
+    def _next_part(self, start: int, end: int) -> Frame | None:
+        """A frame that begins as the last part did says the same, and need not be decoded to know; None otherwise."""
+        if self._part is None or not self._buffer.startswith(self._part[0], start + _SIZE.size, end):
+            return None
+        head, part = self._part
+        payload = memoryview(self._buffer)[start + _SIZE.size + len(head) : end]
+        return Frame(part.channel, part.performative, bytes(payload))
 
     def _take_bounds(self, data: Octets) -> Positions:
         """Where complete frames start, and where the last of them ends; they count as taken.
@@ -169,15 +184,14 @@ class FrameReader:
         A frame's size tells where the next one starts, which takes a step for each. Where frames of one size follow
         each other, most steps are left out at first, and all frames are looked at together afterwards.
         """
-        bounds = self._bounds(leaps=True)
-        if bounds is None or not self._are_bounds(data, bounds):
-            bounds = self._bounds(leaps=False)
-            assert bounds is not None  # noqa: S101
+        bounds, is_guess = self._bounds(leaps=True)
+        if is_guess and not self._are_bounds(data, bounds):
+            bounds, _ = self._bounds(leaps=False)
         self._start = int(bounds[-1])
         return bounds
 
-    def _bounds(self, *, leaps: bool) -> Positions | None:
-        """Where frames start, step by step; if leaps are made, it is but a guess, and None where it goes wrong."""
+    def _bounds(self, *, leaps: bool) -> tuple[Positions, bool]:
+        """Where frames start, step by step; and whether leaps were made, so that it is but a guess."""
         position, end, last = self._start, self._end, self._end - _SIZE.size
         unpack, buffer, size_min, size_max = _SIZE.unpack_from, self._buffer, _FRAME_HEADER.size, self._frame_bytes_max
         sizes: list[int] = []
@@ -186,12 +200,12 @@ class FrameReader:
         while position <= last:
             size = unpack(buffer, position)[0]
             if not size_min <= size <= size_max:
-                if leaps:
-                    return None
+                if leapt:
+                    return self._bounds(leaps=False)
                 raise self._impossible(size)
             if position + size > end:
                 break
-            if size == previous and leaps:
+            if size == previous and leaps and size <= _BULK_FRAME_BYTES_MAX:
                 count = _alike_count(buffer, position, size, end)
                 leapt[len(sizes)] = count
                 position += size * count
@@ -203,7 +217,7 @@ class FrameReader:
         bounds[0] = self._start
         np.cumsum(_repeated(sizes, leapt), out=bounds[1:])
         bounds[1:] += self._start
-        return bounds
+        return bounds, bool(leapt)
 
     def _are_bounds(self, data: Octets, bounds: Positions) -> bool:
         """Whether each frame is as long as it says."""
@@ -263,7 +277,7 @@ def decode_frame(data: Bytes, start: int, end: int) -> Frame:
         return Frame(channel, None)
     reader = Reader(data, body, end)
     performative = registry.from_value(reader.value())
-    return Frame(channel, performative, bytes(data[reader.position : end]))
+    return Frame(channel, performative, bytes(memoryview(data)[reader.position : end]))
 
 
 def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") -> bytes:
@@ -281,14 +295,24 @@ def frame_header(channel: int) -> bytes:
 
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:
     """A delivery as the frames it takes: one, or several that all but the last say that there is more."""
-    first_part = replace(transfer, more=True)
-    room = frame_bytes_max - _FRAME_HEADER.size - len(first_part.encode())
+    return map(b"".join, split_transfer(channel, transfer, message, frame_bytes_max=frame_bytes_max))
+
+
+def split_transfer(
+    channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int
+) -> Iterator[tuple[bytes, memoryview]]:
+    """The same, each frame as what stands before its part of the message, and that part: nothing is copied."""
+    first_part = replace(transfer, more=True).encode()
+    room = frame_bytes_max - _FRAME_HEADER.size - len(first_part)
     if room <= 0:
         raise AmqpEncodeError(
             f"a transfer does not fit into frames of {frame_bytes_max} bytes: its delivery tag is too long"
         )
     view = memoryview(message)
+    head = _FRAME_HEADER.pack(frame_bytes_max, _DATA_OFFSET_MIN, _AMQP_TYPE, channel) + first_part
     while len(view) > room:
-        yield encode_frame(channel, first_part, view[:room])
+        yield head, view[:room]
         view = view[room:]
-    yield encode_frame(channel, transfer, view)
+    last_part = transfer.encode()
+    size = _FRAME_HEADER.size + len(last_part) + len(view)
+    yield _FRAME_HEADER.pack(size, _DATA_OFFSET_MIN, _AMQP_TYPE, channel) + last_part, view

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.errors import AmqpError
-from hubline.amqp.frames import encode_transfer
+from hubline.amqp.frames import split_transfer
 from hubline.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -210,18 +210,20 @@ class Link:
             await self._changed.wait()
         return count
 
-    def send(self, message: Bytes, *, message_format: int = 0, settled: bool = False, tag: bytes = b"\0") -> int:
+    def send(
+        self, message: Bytes, *, message_format: int = 0, settled: bool = False, tag: bytes = b"\0", count: int = 1
+    ) -> int:
         """Sends one message, over as many frames as it takes; returns its delivery id.
 
-        One at a time after :meth:`sendable`; the session keeps what its window has no room for.
+        One at a time after :meth:`sendable`; the session keeps what its window has no room for. ``count`` is as how
+        many it counts, where the peer knows that a message of this format is more than one.
         """
         self._require_alive()
         delivery_id = self.session.take_delivery_ids(1, None if settled else self)
         transfer = Transfer(self.handle, delivery_id, tag, message_format, settled)
-        frames = encode_transfer(self.session.channel, transfer, message, frame_bytes_max=self.frame_bytes_max)
-        self._count_sent(1)
-        for frame in frames:
-            self.session.send_transfers(frame, 1)
+        frames = split_transfer(self.session.channel, transfer, message, frame_bytes_max=self.frame_bytes_max)
+        self._count_sent(count)
+        self.session.send_delivery(list(frames))
         return delivery_id
 
     def send_frames(self, frames: Bytes, *, count: int, transfers_count: int | None = None) -> None:
@@ -248,6 +250,10 @@ class Link:
             return
         self.credit = credit
         self._send_flow()
+
+    def count_more(self, count: int) -> bool:
+        """The message that came last counts as so many more. False if the peer may not send them: the link is over."""
+        return self._count_received(count)
 
     def settle(self, first: int, last: int, state: DeliveryState) -> None:
         """Tells the peer what became of its messages with these delivery ids."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from hubline.amqp.composites import Composite
@@ -137,6 +139,14 @@ class Session:
             self._queued.append((frames, count))
         else:
             self._write_transfers(frames, count)
+
+    def send_delivery(self, frames: Sequence[tuple[Bytes, Bytes]]) -> None:
+        """One delivery, each frame in two pieces: as a whole if the peer's window has room, frame by frame if not."""
+        if len(frames) <= self._remote_window:
+            self.send_transfers(b"".join(chain.from_iterable(frames)), len(frames))
+        else:
+            for frame in frames:
+                self.send_transfers(b"".join(frame), 1)
 
     def send_flow(self, *, handle: int | None, delivery_count: int | None, credit: int | None, drain: bool) -> None:
         self.send(
