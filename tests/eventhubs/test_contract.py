@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from hubline.amqp.endpoint import peers
 from hubline.config import EventHubsAddress
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.ports import Hub
@@ -10,5 +13,18 @@ from tests.eventhubs.support import EndpointHubFactory
 
 
 class TestEventHubsHub(EndpointHubFactory, HubContract):
+    """Message by message, as the service sends events."""
+
+    @pytest.fixture(autouse=True)
+    def _without_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(peers, "OFFERS_COLUMNS", False)
+
+    def client(self, at: EventHubsAddress) -> Hub:
+        return EventHubsHub(at)
+
+
+class TestEventHubsHubByColumns(EndpointHubFactory, HubContract):
+    """As hubline's own endpoint sends them to it."""
+
     def client(self, at: EventHubsAddress) -> Hub:
         return EventHubsHub(at)

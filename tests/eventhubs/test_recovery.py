@@ -11,7 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hubline.amqp.endpoint import feeds
+from hubline.amqp.columnar import COLUMNS_FORMAT, encode_columns
+from hubline.amqp.decoding import Bytes
+from hubline.amqp.endpoint import feeds, peers
+from hubline.amqp.links import Link
 from hubline.amqp.outgoing import encode_deliveries
 from hubline.errors import (
     AccessDenied,
@@ -24,7 +27,7 @@ from hubline.errors import (
 )
 from hubline.hubs.eventhubs import EventHubsHub, receiver, service
 from hubline.hubs.local import LocalHub
-from hubline.model import Position, outgoing
+from hubline.model import EventBatch, Position, outgoing
 from hubline.ports import Hub, Receiver
 from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
 
@@ -32,6 +35,12 @@ from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, conn
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "REATTACH_FIRST_SECONDS", 0.001)
+
+
+@pytest.fixture(params=[True, False], ids=["columns", "messages"])
+def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events as hubline's own endpoint sends them, and as the service does."""
+    monkeypatch.setattr(peers, "OFFERS_COLUMNS", request.param)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -58,6 +67,7 @@ async def sequences(receiver: Receiver, count: int) -> list[int]:
 
 
 class TestConnectionLost:
+    @pytest.mark.usefixtures("_either_way")
     @pytest.mark.parametrize("epoch", [None, 3])
     def test_a_cut_in_mid_stream_leaves_no_gap_and_no_duplicate(self, tmp_path: Path, epoch: int | None) -> None:
         count = 20_000
@@ -299,6 +309,7 @@ class TestPositions:
 
         run(check())
 
+    @pytest.mark.usefixtures("_either_way")
     def test_a_reader_that_retention_overtakes_is_told(self, tmp_path: Path) -> None:
         async def check() -> None:
             name = await new_hub(tmp_path)
@@ -324,6 +335,7 @@ class TestPositions:
         run(check())
 
 
+@pytest.mark.usefixtures("_either_way")
 class TestLargeEvents:
     def test_events_of_almost_a_megabyte_come_through(self, tmp_path: Path) -> None:
         bodies = [bytes([number]) * 1_000_000 for number in range(12)]
@@ -365,25 +377,71 @@ class TestDamage:
     ) -> None:
         def damaged(events: pa.RecordBatch, *place: Any, **details: Any) -> list[bytes]:
             frames = [bytes(part) for part in encode_deliveries(events, *place, **details)]
-            is_damaged = events.column("partition")[0].as_py() == "0"
-            return [part.replace(b"x-opt-sequence", b"x-opt-nonsense") for part in frames] if is_damaged else frames
+            return [part.replace(b"x-opt-sequence", b"x-opt-nonsense") for part in frames] if is_bad(events) else frames
+
+        monkeypatch.setattr(peers, "OFFERS_COLUMNS", False)
+        monkeypatch.setattr(feeds, "encode_deliveries", damaged)
+        run(self.check_damage(tmp_path, size, r"message 1 .* x-opt-sequence-number"))
+
+    def test_columns_that_cannot_be_read_stop_their_partition_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def damaged(events: pa.RecordBatch, **details: Any) -> Bytes:
+            encoded = bytes(encode_columns(events, **details))
+            return encoded[:-8] if is_bad(events) else encoded
+
+        monkeypatch.setattr(feeds, "encode_columns", damaged)
+        run(self.check_damage(tmp_path, 20, "these are no columns of events"))
+
+    def test_columns_are_not_believed_of_who_did_not_offer_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peers, "COLUMNS_OFFER", "something else")
 
         async def check() -> None:
-            monkeypatch.setattr(feeds, "encode_deliveries", damaged)
-            name = await new_hub(tmp_path, 2)
+            name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
-                for partition in ("0", "1"):
-                    await (await hub.open_sender()).send(outgoing([bytes(size)] * 20), partition=partition)
-                bad = await opened(hub)
-                for _ in range(2):  # and none is passed over
-                    with pytest.raises(HubDamaged, match=r"x-opt-offset > '-1': message 1 .* x-opt-sequence-number"):
-                        await bad.receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
-                connection = hub._service._life.connection  # type: ignore[union-attr]
-                good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
-                assert await sequences(good, 20) == list(range(20))
-                assert hub._service._life.connection is connection  # type: ignore[union-attr]
+                await send(hub, 0, 20)
+                with pytest.raises(HubDamaged):
+                    await (await opened(hub)).receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
 
         run(check())
+
+    async def check_damage(self, root: Path, size: int, reason: str) -> None:
+        name = await new_hub(root, 2)
+        async with serving(root) as port, connected(port, name) as hub:
+            for partition in ("0", "1"):
+                await (await hub.open_sender()).send(outgoing([bytes(size)] * 20), partition=partition)
+            bad = await opened(hub)
+            for _ in range(2):  # and none is passed over
+                with pytest.raises(HubDamaged, match=rf"x-opt-offset > '-1': {reason}"):
+                    await bad.receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+            connection = hub._service._life.connection  # type: ignore[union-attr]
+            good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
+            assert await sequences(good, 20) == list(range(20))
+            assert hub._service._life.connection is connection  # type: ignore[union-attr]
+
+    def test_more_events_than_were_asked_for_are_not_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def sent_as_one(link: Link, events: EventBatch, annotations: bytes) -> None:
+            delivery = encode_columns(events.arrow, delivery_annotations=annotations)
+            link.send(delivery, message_format=COLUMNS_FORMAT, settled=True)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                await send(hub, 0, receiver.CREDIT_FIRST + 1)
+                monkeypatch.setattr(feeds, "_send_columns", sent_as_one)
+                monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
+                with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
+                    await (await opened(hub)).receive(count_max=1000, wait_seconds=ARRIVAL_SECONDS)
+
+        run(check())
+
+
+def is_bad(events: pa.RecordBatch) -> bool:
+    return bool(events.column("partition")[0].as_py() == "0")
 
 
 async def trimmed(root: Path, name: str, *, before_sequence: int) -> None:

@@ -17,6 +17,7 @@ The codec, which does no I/O, from the bottom up:
     layouts         how messages are laid out, learned and found thousands at a time
     columns         messages to Arrow columns
     outgoing        Arrow columns to messages, batches and frames
+    columnar        Arrow columns as they are, between hubline's own endpoint and client
 
 Upon it: ``handshake``, ``connection``, ``sessions`` and ``links``, which client and endpoint share, and ``endpoint``.
 """

@@ -85,7 +85,7 @@ class EventDecoder:
         return pa.RecordBatch.from_arrays(
             [
                 columns.body(),
-                _repeated(self._partition, len(starts)),
+                repeated(self._partition, len(starts)),
                 columns.offset(),
                 column(columns.sequence_number(), pa.int64()),
                 column(np.clip(columns.enqueued_ms(), TIME_MS_MIN, TIME_MS_MAX) * 1000, _TIME_TYPE),
@@ -127,7 +127,7 @@ class SentDecoder:
 
 def _with_key(events: pa.RecordBatch, partition_key: str) -> pa.RecordBatch:
     body, key, properties = events.columns
-    filled = _repeated(partition_key, len(key)) if key.null_count == len(key) else key.fill_null(partition_key)
+    filled = repeated(partition_key, len(key)) if key.null_count == len(key) else key.fill_null(partition_key)
     return pa.RecordBatch.from_arrays([body, filled, properties], schema=OUTGOING_SCHEMA)
 
 
@@ -389,7 +389,8 @@ class _Columns:
 _Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
 
 
-def _repeated(text: str, count: int) -> pa.StringArray:
+def repeated(text: str, count: int) -> pa.StringArray:
+    """The same text so many times."""
     octets = text.encode()
     return pa.StringArray.from_buffers(count, equal_offsets((len(octets),), count), pa.py_buffer(octets * count))
 

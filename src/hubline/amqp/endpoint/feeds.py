@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Final
 
+from hubline.amqp.columnar import COLUMNS_FORMAT, encode_columns
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.endpoint.addresses import ReceiverAddress
 from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, STOLEN, error_of
@@ -138,13 +139,17 @@ def _invalid(position: Position, error: PositionInvalid) -> PositionInvalid:
 
 
 class Feed:
-    """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
+    """One receiver's events on their way to one link. A link handler; ``run`` does the work.
 
-    def __init__(self, hub: Hub, receiver: Receiver, *, partition: str, has_metrics: bool) -> None:
+    ``is_columnar`` says that the peer takes them as columns (:mod:`hubline.amqp.columnar`).
+    """
+
+    def __init__(self, hub: Hub, receiver: Receiver, *, partition: str, has_metrics: bool, is_columnar: bool) -> None:
         self._hub = hub
         self._receiver = receiver
         self._partition = partition
         self._has_metrics = has_metrics
+        self._is_columnar = is_columnar
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, link: Link) -> None:
@@ -185,11 +190,11 @@ class Feed:
     async def _send(self, link: Link, batch: EventBatch) -> None:
         annotations = await self._metrics() if self._has_metrics else b""
         start = 0
-        fitting_count = max(1, len(batch) * ENCODED_BYTES_MAX // max(batch.nbytes, 1))
+        send = _send_columns if self._is_columnar else _send_messages
         while start < len(batch):
-            count = min(await link.sendable(), fitting_count, len(batch) - start)
-            _send_slice(link, batch.slice(start, count), annotations)
-            start += count
+            part = _fitting(batch.slice(start, await link.sendable()))
+            send(link, part, annotations)
+            start += len(part)
 
     async def _metrics(self) -> bytes:
         """What the partition holds now, as a section that goes with every event."""
@@ -202,7 +207,19 @@ class Feed:
         ).encode()
 
 
-def _send_slice(link: Link, batch: EventBatch, annotations: bytes) -> None:
+def _fitting(batch: EventBatch) -> EventBatch:
+    """As many of the events as are encoded at once. One at least: it is far smaller."""
+    while len(batch) > 1 and batch.nbytes > ENCODED_BYTES_MAX:
+        batch = batch.slice(0, len(batch) // 2)
+    return batch
+
+
+def _send_columns(link: Link, batch: EventBatch, annotations: bytes) -> None:
+    delivery = encode_columns(batch.arrow, delivery_annotations=annotations)
+    link.send(delivery, message_format=COLUMNS_FORMAT, settled=True, count=len(batch))
+
+
+def _send_messages(link: Link, batch: EventBatch, annotations: bytes) -> None:
     destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
     parts = list(
         encode_deliveries(

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hubline.amqp.columnar import COLUMNS_CAPABILITY, COLUMNS_OFFER
 from hubline.amqp.connection import Connection
 from hubline.amqp.endpoint.addresses import (
     CbsAddress,
@@ -51,6 +52,9 @@ from hubline.ports import Hub
 
 # More than a client needs to read every partition of the largest hub. Each takes some memory here.
 LINKS_MAX: Final = 2048
+
+# Whoever asks for columns gets them. Off, all get messages, as from the service: for tests and benchmarks of that.
+OFFERS_COLUMNS = True
 
 # How long a stopping endpoint waits for what clients have sent to be durable and answered.
 DRAIN_SECONDS: Final = 10.0
@@ -193,10 +197,20 @@ class Peer:
             if link.is_over:
                 await receiver.close()
                 return
-            has_metrics = METRICS_CAPABILITY in (link.remote.desired_capabilities or ())
-            feed = Feed(hub, receiver, partition=address.partition, has_metrics=has_metrics)
+            desired = link.remote.desired_capabilities or ()
+            is_columnar = OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired
+            feed = Feed(
+                hub,
+                receiver,
+                partition=address.partition,
+                has_metrics=METRICS_CAPABILITY in desired,
+                is_columnar=is_columnar,
+            )
+            answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
+            if is_columnar:
+                answer = replace(answer, offered_capabilities=(*desired, COLUMNS_OFFER))
             with self._shared.fed.one_more(address, link, epoch):
-                link.accept(replace(_answer_to(link), snd_settle_mode=SEND_SETTLED), feed)
+                link.accept(answer, feed)
                 await feed.run(link)
 
     async def _hub(self, name: str, partition: str | None) -> Hub:
