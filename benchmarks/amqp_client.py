@@ -1,8 +1,8 @@
 """Event Hubs over AMQP: hubline's client beside azure-eventhub, on the same endpoint, in the same run.
 
 The endpoint is ``hubline serve`` in a process of its own, which sends events message by message, as the service does,
-and not as columns, which hubline's client would take from it. What counts is what the client costs: events for each second
-of CPU time of its process. With a delay on the network it is the wall that counts, since then the client waits.
+and not as columns, which hubline's client would take from it. What counts is what the client costs: events for each
+second of CPU time of its process. With a delay on the network it is the wall that counts, since then the client waits.
 """
 
 from __future__ import annotations
