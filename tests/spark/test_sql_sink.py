@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -19,9 +21,11 @@ from hubline import outgoing
 from hubline.errors import ConfigError, SinkError
 from hubline.hubs.local import LocalHub
 from hubline.identity import ID_PROPERTY
+from hubline.model import GroupKey
+from hubline.sinks import SqlSink as Database
 from hubline.spark import SqlSink, parse_json
 from hubline.spark.columns import SOURCE_SCHEMA
-from hubline.spark.sqlsink import Written
+from hubline.spark.sqlsink import Written, _Commits
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -149,6 +153,23 @@ def test_with_the_store_in_the_same_database_a_lost_folder_costs_nothing(
     send(hub, bodies(12)[10:], partition="1")
     run_once(readings, sink, tmp_path / "other")
     assert devices(database) == sorted(f"d{number}" for number in range(12) if number != 9)
+
+
+def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database("postgresql://host/name", table="readings")
+    commits = _Commits(database, ["device"], GroupKey("namespace", "hub", "group"), {}, {})
+    all_begun = threading.Barrier(3)
+
+    def commit(_: _Commits, partition: str, rows: pa.Table) -> Written:
+        all_begun.wait(timeout=60)
+        return Written(rows=len(rows) if partition != "1" else 0)
+
+    monkeypatch.setattr(_Commits, "commit", commit)
+    handed = [pa.record_batch({"partition": [partition] * 10}) for partition in "012"]
+
+    done = [row for answer in commits(handed) for row in answer.to_pylist()]
+
+    assert [(row["partition"], row["rows"]) for row in done] == [("0", 10), ("1", 0), ("2", 10)]
 
 
 def test_a_batch_that_would_leave_a_gap_is_refused(

@@ -22,7 +22,7 @@ from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
 from hubline.model import Position, outgoing
-from hubline.spark import process, worker
+from hubline.spark import garbage, process, worker
 from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.offsets import Range
 from hubline.spark.options import Options, parse_options
@@ -223,14 +223,22 @@ class TestWhatGoesWrong:
 
 
 def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TaskContext, "get", object)
+    garbage._freeze.cache_clear()
     before = gc.get_freeze_count()
+    garbage.spare_modules()
+    assert gc.get_freeze_count() == before  # this is no worker
+
+    monkeypatch.setattr(TaskContext, "get", object)
     try:
         process.loop()
 
-        assert gc.get_freeze_count() > before
+        frozen = gc.get_freeze_count()
+        assert frozen > before
+        garbage.spare_modules()
+        assert gc.get_freeze_count() == frozen
     finally:
         gc.unfreeze()
+        garbage._freeze.cache_clear()
 
 
 def test_links_that_wait_too_long_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

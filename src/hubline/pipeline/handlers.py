@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from hubline.errors import ConfigError
 from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
+from hubline.spark.garbage import spare_modules
 from hubline.spark.parsing import ERROR_COLUMN
 
 TRACED: Final = ("partition", "sequenceNumber", "eventId")
@@ -36,6 +37,7 @@ class BatchHandler:
         for batch in batches:
             for events in by_partition(batch):
                 yield from self._rows(events).to_batches()
+        spare_modules()
 
     def _rows(self, events: pa.Table) -> pa.Table:
         given = self.function(events)
@@ -79,6 +81,7 @@ class EventHandler:
         for batch in batches:
             places, rows, errors = self._handled(batch)
             yield self._columns(batch.take(pa.array(places, pa.int64())), rows, errors)
+        spare_modules()
 
     def _handled(self, batch: pa.RecordBatch) -> tuple[list[int], list[Row], list[str | None]]:
         """Of each event that is not left out its place, its row, and why it failed."""

@@ -85,10 +85,11 @@ class _TableWriter:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
-        by = By.PARTITION if is_traced and MicroBatch.of(frame).is_narrow else By.BATCH
+        batch = MicroBatch.of(frame)
+        by = By.PARTITION if is_traced and batch.is_narrow else By.BATCH
         if by not in self._sinks:
             self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
-        self._sinks[by](frame, batch_id)
+        self._sinks[by].write(frame, batch_id, batch)
 
 
 @dataclass(frozen=True, slots=True)

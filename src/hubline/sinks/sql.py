@@ -171,6 +171,11 @@ class SqlSink:
         return self._settings.table
 
     @property
+    def connections_max(self) -> int:
+        """How many transactions there are at a time: one in SQLite."""
+        return self._settings.connections_max
+
+    @property
     def call_seconds_max(self) -> float:
         """How long a transaction may take at most, whatever it does."""
         return OVERDUE * self._settings.transaction_seconds_max

@@ -13,6 +13,7 @@ from hubline.errors import ConfigError
 ERROR_COLUMN: Final = "_error"
 """Why a row is no result but a dead letter; null for all others."""
 
+_IS_EMPTY: Final = "_hubline_is_empty"
 _TEXT: Final = "_hubline_text"
 _PARSED: Final = "_hubline_parsed"
 _MALFORMED: Final = "_hubline_malformed"
@@ -30,15 +31,16 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED, "allowSingleQuotes": "false"}
     wanted = StructType([*fields, StructField(_MALFORMED, StringType())])
     # In steps: Spark interprets what stands beside from_json, and would look for the method behind is_valid_utf8 in
-    # each row, which takes as long as parsing.
-    parsed = events.withColumn(_TEXT, text).withColumn(_PARSED, F.from_json(_TEXT, wanted, options))
+    # each row, which takes as long as parsing. The body itself goes no further than the first, unless it is wanted.
+    read = events.withColumns({_TEXT: text, _IS_EMPTY: F.col("body").isNull()})
+    parsed = read.withColumn(_PARSED, F.from_json(_TEXT, wanted, options))
     columns = [F.col(_PARSED).getField(field.name).alias(field.name) for field in fields]
     return parsed.select(*events.columns, *columns, _error(fields, required=required).alias(ERROR_COLUMN))
 
 
 def _error(fields: StructType, *, required: bool) -> Column:
     parsed = F.col(_PARSED)
-    error = F.when(F.col("body").isNull(), F.lit("the event has no body"))
+    error = F.when(F.col(_IS_EMPTY), F.lit("the event has no body"))
     error = error.when(F.col(_TEXT).isNull(), F.lit("the body is not UTF-8 text"))
     error = error.when(
         parsed.isNull() | parsed.getField(_MALFORMED).isNotNull(),

@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import gc
 import os
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from typing import Final, TypeVar
 
-from pyspark import TaskContext
-
 from hubline.config import HubAddress
 from hubline.connect import open_hub
 from hubline.errors import HublineError
 from hubline.ports import Hub, Sender
+from hubline.spark.garbage import spare_modules
 
 IDLE_SECONDS: Final = 60.0
 """A hub that nobody uses for so long is closed: longer than most triggers, shorter than the service lets links idle."""
@@ -98,10 +96,7 @@ class _Loop:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        if TaskContext.get() is not None:
-            # Spark's workers collect garbage after every task, through all modules that are loaded: that takes longer
-            # than a tiny task, on the cores that plan the next one. What is here now stays anyhow.
-            gc.freeze()
+        spare_modules()
         self.loop = asyncio.new_event_loop()
         self._hubs: dict[HubAddress, OpenHub] = {}
         self._thread = threading.Thread(target=self._run, name="hubline-spark", daemon=True)

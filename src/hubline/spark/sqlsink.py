@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -50,6 +51,7 @@ from hubline.sinks.sql import IDS_KEPT_SECONDS
 from hubline.sinks.tracing import Units
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.databases import lent
+from hubline.spark.garbage import spare_modules
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry, Gap
 from hubline.spark.parsing import ERROR_COLUMN
@@ -166,7 +168,10 @@ class SqlSink:
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """What ``foreachBatch`` calls."""
-        batch = MicroBatch.of(frame)
+        self.write(frame, batch_id, MicroBatch.of(frame))
+
+    def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch) -> None:
+        """The same for who has looked at the batch already."""
         self._require_columns(frame.columns)
         with lent(self._database) as database:
             columns = _columns(database, frame.columns)
@@ -246,12 +251,19 @@ class _Commits:
         handed = list(batches)
         if not handed:
             return
-        for partition, rows in _by_partition(pa.Table.from_batches(handed).combine_chunks()):
-            try:
-                counts = astuple(self.commit(partition, rows))
-            except _EventNeeded:
-                counts = (None,) * len(fields(Written))
-            yield pa.RecordBatch.from_arrays([[value] for value in (partition, *counts)], schema=_DONE)
+        parts = _by_partition(pa.Table.from_batches(handed).combine_chunks())
+        # Side by side: a commit mostly waits, for the server and its disk.
+        with ThreadPoolExecutor(self.database.connections_max) as threads:
+            yield from threads.map(self._answer, parts)
+        spare_modules()
+
+    def _answer(self, part: tuple[str, pa.Table]) -> pa.RecordBatch:
+        partition, rows = part
+        try:
+            counts = astuple(self.commit(partition, rows))
+        except _EventNeeded:
+            counts = (None,) * len(fields(Written))
+        return pa.RecordBatch.from_arrays([[value] for value in (partition, *counts)], schema=_DONE)
 
     def commit(self, partition: str, rows: pa.Table | None) -> Written:
         """Writes what is not there yet, and moves the partition."""
