@@ -114,10 +114,12 @@ def hub_to_postgres() -> Iterator[Result]:
             lambda: its.drain(its.events(its.local["raw"])),
             lambda: its.drain(parse_json(its.ready(), FIELDS)),
         )
-        sink = BATCH_EVENTS / statistics.median(its.store_seconds() for _ in range(2 * ROUNDS))
-        by_hand = max(
-            SDK_COUNT / _seconds(lambda: store_by_sdk(its.served["raw"], its.new_table())) for _ in range(ROUNDS)
-        )
+
+        def by_hand_seconds(database: str) -> float:
+            return _seconds(lambda: store_by_sdk(its.served["raw"], database))
+
+        sink = BATCH_EVENTS / statistics.median(its.in_table(store_seconds) for _ in range(2 * ROUNDS))
+        by_hand = max(SDK_COUNT / its.in_table(by_hand_seconds) for _ in range(ROUNDS))
     yield _against_parts("pipeline-hub-to-postgres", own, {"the source": source, "parsing": parsing, "the sink": sink})
     yield Result("pipeline-hub-to-postgres", served, "events/s", served / by_hand, AGAINST_SDK)
 
@@ -173,9 +175,8 @@ class Scene:
 
     def run(self, stage: str, hubs: dict[str, str]) -> None:
         """The pipeline, from the first event, into a new database."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as name:
+        with tempfile.TemporaryDirectory(dir=self.folder) as name, self.table() as database:
             folder = Path(name)
-            database = self.new_table()
             kept = {**hubs, "database": database}
             for place, address in kept.items():
                 (folder / place).write_text(address)
@@ -184,11 +185,18 @@ class Scene:
             file.with_suffix(".toml").write_text(PLACES.format(folder=folder))
             run(checked_file(file, stages=[stage]), Request(once=True), spark=self.spark)
 
-    def new_table(self) -> str:
-        database = self.server.new_database().reveal()
-        with psycopg.connect(database) as connection:
+    @contextmanager
+    def table(self) -> Iterator[str]:
+        """A new database with an empty table. It goes in the end: the server would tidy it up while others run."""
+        database = self.server.new_database()
+        with psycopg.connect(database.reveal()) as connection:
             connection.execute(TABLE)
-        return database
+        yield database.reveal()
+        self.server.drop_database(database)
+
+    def in_table(self, work: Callable[[str], float]) -> float:
+        with self.table() as database:
+            return work(database)
 
     def events(self, hub: str) -> DataFrame:
         reader = self.spark.readStream.format("eventhubs").options(hub=hub, start="earliest", max_events=BATCH_EVENTS)
@@ -209,21 +217,22 @@ class Scene:
         writing = rows.writeStream.format("eventhubs").options(hub=hub, checkpointLocation=checkpoint)
         writing.trigger(availableNow=True).start().awaitTermination()
 
-    def store_seconds(self) -> float:
-        """A batch by the sink alone, two partitions at a time, as two cores would."""
-        sink = SqlSink(self.new_table(), table="readings")
-        count = BATCH_EVENTS // PARTITIONS
-        rows = pa.table({name: pa.repeat(value, count) for name, value in READING.items()})
-        keys = [GROUP.partition(str(number)) for number in range(PARTITIONS)]
-        opened = [sink.open(key, 1) for key in keys]
-        works = [
-            lambda key=key, partition=partition: partition.commit(Checkpoint(key, "0", count - 1), rows)
-            for key, partition in zip(keys, opened, strict=True)
-        ]
-        with ThreadPoolExecutor(CORES) as threads:
-            took = _seconds(lambda: [call.result() for call in [threads.submit(work) for work in works]])
-        sink.close()
-        return took
+
+def store_seconds(database: str) -> float:
+    """A batch by the sink alone, two partitions at a time, as two cores would."""
+    sink = SqlSink(database, table="readings")
+    count = BATCH_EVENTS // PARTITIONS
+    rows = pa.table({name: pa.repeat(value, count) for name, value in READING.items()})
+    keys = [GROUP.partition(str(number)) for number in range(PARTITIONS)]
+    opened = [sink.open(key, 1) for key in keys]
+    works = [
+        lambda key=key, partition=partition: partition.commit(Checkpoint(key, "0", count - 1), rows)
+        for key, partition in zip(keys, opened, strict=True)
+    ]
+    with ThreadPoolExecutor(CORES) as threads:
+        took = _seconds(lambda: [call.result() for call in [threads.submit(work) for work in works]])
+    sink.close()
+    return took
 
 
 # By hand
