@@ -53,8 +53,8 @@ HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQ
 
 # From so many frames on, looking at them together is cheaper than one after the other.
 _BULK_COUNT_MIN: Final = 8
-# Frames that are larger are parts of what is larger still, mostly: looked at together they would be none of those.
-_BULK_FRAME_BYTES_MAX: Final = 32 * 1024
+# Frames as large as this are few, and mostly parts of what is larger still: those are none of the simple ones.
+_LARGE_BYTES_MIN: Final = 32 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class FrameReader:
         self._heads = TransferHeads()
         # Links on which a delivery has begun that takes several frames: the last of them looks like a whole one.
         self._unfinished: set[tuple[int, int]] = set()
-        # The last frame that was not the last of its delivery: how it begins after its size, up to the payload.
+        # The last part that another has to follow: how its frame begins after the size, up to the payload.
         self._part: tuple[bytes, Frame] | None = None
 
     @property
@@ -130,13 +130,26 @@ class FrameReader:
 
     def take_frames(self) -> Iterator[Frame | Deliveries]:
         """All frames that are complete, in order per link."""
+        while self._is_next_large:
+            frame = self.take_frame()
+            if frame is None:
+                return
+            yield frame
         data = np.frombuffer(self._buffer, np.uint8)
         bounds = self._take_bounds(data)
         count = len(bounds) - 1
-        if count < _BULK_COUNT_MIN or bounds[-1] - bounds[0] > count * _BULK_FRAME_BYTES_MAX:
+        if count < _BULK_COUNT_MIN or bounds[-1] - bounds[0] >= count * _LARGE_BYTES_MIN:
             yield from (self._decode(start, end) for start, end in pairwise(bounds.tolist()))
         else:
             yield from self._in_bulk(data, bounds)
+
+    @property
+    def _is_next_large(self) -> bool:
+        """Whether the next frame is one of few, and sooner looked at by itself."""
+        if self._end - self._start < _SIZE.size:
+            return False
+        size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
+        return size >= _LARGE_BYTES_MIN
 
     def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
         """Runs of simple transfers together, and what stands between them by itself."""
@@ -159,7 +172,10 @@ class FrameReader:
             first = rest + 1
 
     def _decode(self, start: int, end: int) -> Frame:
-        frame = self._next_part(start, end) or decode_frame(self._buffer, start, end)
+        part = self._next_part(start, end)
+        if part is not None:
+            return part
+        frame = decode_frame(self._buffer, start, end)
         if isinstance(frame.performative, Transfer):
             link = frame.channel, frame.performative.handle
             if frame.performative.more and not frame.performative.aborted:
@@ -168,10 +184,11 @@ class FrameReader:
                 self._part = bytes(head), Frame(frame.channel, frame.performative)
             else:
                 self._unfinished.discard(link)
+                self._part = None
         return frame
 
     def _next_part(self, start: int, end: int) -> Frame | None:
-        """A frame that begins as the last part did says the same, and need not be decoded to know; None otherwise."""
+        """A frame that begins as the last part did says the same, and is not decoded to know it; None otherwise."""
         if self._part is None or not self._buffer.startswith(self._part[0], start + _SIZE.size, end):
             return None
         head, part = self._part
@@ -205,7 +222,7 @@ class FrameReader:
                 raise self._impossible(size)
             if position + size > end:
                 break
-            if size == previous and leaps and size <= _BULK_FRAME_BYTES_MAX:
+            if size == previous and leaps and size < _LARGE_BYTES_MIN:
                 count = _alike_count(buffer, position, size, end)
                 leapt[len(sizes)] = count
                 position += size * count
