@@ -10,6 +10,7 @@ import pytest
 
 from hubline.config import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
+from tests.support.java import Archive
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -22,9 +23,13 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
+    if config.getoption("numprocesses", None):  # not in the workers themselves: they inherit it
+        archive = Archive()
+        config.add_cleanup(archive.close)
+        os.environ["SPARK_SUBMIT_OPTS"] += f" {archive.options}"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
