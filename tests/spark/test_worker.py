@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from uuid import UUID
 
 import pyarrow as pa
@@ -236,6 +238,9 @@ def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(mo
         assert frozen > before
         garbage.spare_modules()
         assert gc.get_freeze_count() == frozen
+        monkeypatch.setitem(sys.modules, "loaded_since", ModuleType("loaded_since"))
+        garbage.spare_modules()
+        assert gc.get_freeze_count() > frozen
     finally:
         gc.unfreeze()
         garbage._freeze.cache_clear()

@@ -113,6 +113,7 @@ class _Loop:
     def opened(self, address: HubAddress) -> OpenHub:
         if address not in self._hubs:
             self._hubs[address] = OpenHub(open_hub(address), self.loop.time())
+            spare_modules()  # those of this kind of hub are loaded now
         return self._hubs[address]
 
     def end(self) -> None:
