@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from hubline.errors import ConfigError
 from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
+from hubline.spark.garbage import spare_modules
 from hubline.spark.options import Options, parse_options
 
 # Spark plans a batch read in a worker of this module if filters may be pushed down, and only then.
@@ -60,16 +61,19 @@ class EventHubs(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from hubline.spark.stream import StreamReader
 
+        spare_modules()  # Spark asks at every batch, in workers: for writers, too
         return StreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from hubline.spark.sink import batch_writer
 
+        spare_modules()
         return batch_writer(self.parsed, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from hubline.spark.sink import stream_writer
 
+        spare_modules()
         return stream_writer(self.parsed, schema, overwrite=overwrite)
 
     def __repr__(self) -> str:

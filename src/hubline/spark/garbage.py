@@ -6,17 +6,19 @@ import functools
 import gc
 import os
 import sys
+from typing import Final
 
-from pyspark import TaskContext
+_WORKERS_PROGRAM: Final = "pyspark.daemon"
 
 
 def spare_modules() -> None:
     """In a worker: what is loaded by now is looked through no more. Costs nothing where nothing was loaded since.
 
-    Spark's workers collect garbage after every task, through all modules: some 45 ms, which is longer than a tiny task,
-    on the cores that plan the next batch. What is loaded stays anyhow.
+    Spark's workers collect garbage after whatever they did, a task or a plan, through all modules: some 45 ms, which is
+    longer than a tiny task, on the cores that plan the next batch. What is loaded stays anyhow.
     """
-    if TaskContext.get() is not None:
+    program = getattr(sys.modules["__main__"], "__spec__", None)
+    if program is not None and program.name == _WORKERS_PROGRAM:
         _freeze(os.getpid(), len(sys.modules))
 
 
