@@ -18,6 +18,10 @@ from hubline.model import EventBatch
 # A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0
 
+# What was found beyond what was asked for is put together up to this, for calls that ask for more: a reader over AMQP
+# asks for as many events as it has credit left, now for a few and then for thousands.
+AHEAD_COUNT: Final = 5000
+
 
 class LocalReceiver:
     """Reads one partition, as :class:`~hubline.ports.Receiver` says.
@@ -80,7 +84,8 @@ class LocalReceiver:
             found = self._partition.read(self._hold, self._next_sequence, count_max=count_max)
         except HubReplaced as error:
             raise self._foreign() from error
-        batches = received(self._partition.id, self._life.tag, found.batches, count_max=count_max)
+        together_max = max(count_max, AHEAD_COUNT)
+        batches = received(self._partition.id, self._life.tag, found.batches, count_max=together_max)
         return batches, found.last_sequence
 
     def _next(self, count_max: int) -> EventBatch:
