@@ -12,19 +12,16 @@ from hubline.testing.contracts.hub import HubContract
 from tests.eventhubs.support import EndpointHubFactory
 
 
-class TestEventHubsHub(EndpointHubFactory, HubContract):
-    """Message by message, as the service sends events."""
+class TestEventHubsHubByColumns(EndpointHubFactory, HubContract):
+    """As hubline's own endpoint sends events to it."""
+
+    def client(self, at: EventHubsAddress) -> Hub:
+        return EventHubsHub(at)
+
+
+class TestEventHubsHub(TestEventHubsHubByColumns):
+    """Message by message, as the service sends them."""
 
     @pytest.fixture(autouse=True)
     def _without_columns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(peers, "OFFERS_COLUMNS", False)
-
-    def client(self, at: EventHubsAddress) -> Hub:
-        return EventHubsHub(at)
-
-
-class TestEventHubsHubByColumns(EndpointHubFactory, HubContract):
-    """As hubline's own endpoint sends them to it."""
-
-    def client(self, at: EventHubsAddress) -> Hub:
-        return EventHubsHub(at)

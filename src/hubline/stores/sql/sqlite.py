@@ -78,8 +78,7 @@ class SqliteDatabase:
     def explain(self, error: Exception) -> StoreError | None:
         if not isinstance(error, sqlite3.Error):
             return None
-        # The lowest byte is the kind of error, the others tell it in more detail.
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        code = _kind(error)
         if code in _TRY_AGAIN:
             return StoreUnavailable(f"{self.shown} {_TRY_AGAIN[code]} ({error})")
         if code == sqlite3.SQLITE_CANTOPEN:
@@ -130,7 +129,7 @@ class SqliteConnection:
                 self.driver.execute("PRAGMA journal_mode = WAL")
             except sqlite3.OperationalError as error:
                 # Of several that change a new file at once, SQLite refuses all but one without waiting.
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
+                if _kind(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                     raise
                 time.sleep(0.005)
             else:
@@ -173,6 +172,11 @@ class SqliteConnection:
 
     def close(self) -> None:
         self.driver.close()
+
+
+def _kind(error: sqlite3.Error) -> int:
+    """The lowest byte of SQLite's code is the kind of error, the others tell it in more detail."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
