@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,18 +211,23 @@ def served(load: Load) -> Iterator[str]:
     """A hub of one partition with the events in it, served by a process of its own; gives its connection string."""
     with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir=FOLDER) as folder:
         asyncio.run(_fill(Path(folder), load))
-        server = subprocess.Popen(
-            [*SERVE_MESSAGES, "--data", folder, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        try:
-            assert server.stdout is not None
-            line = server.stdout.readline().decode()
-            yield _with_hub(line)
-        finally:
-            server.terminate()
-            server.wait()
-            if server.stdout is not None:
-                server.stdout.close()
+        with serving(Path(folder), SERVE_MESSAGES) as connection_string:
+            yield connection_string
+
+
+@contextmanager
+def serving(folder: Path, command: Sequence[str] = SERVE) -> Iterator[str]:
+    """The hubs of a folder, served by a process of its own; gives the connection string of the one."""
+    server = subprocess.Popen(
+        [*command, "--data", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert server.stdout is not None
+    try:
+        yield _with_hub(server.stdout.readline().decode())
+    finally:
+        server.terminate()
+        server.wait()
+        server.stdout.close()
 
 
 def _with_hub(line: str) -> str:

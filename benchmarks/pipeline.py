@@ -26,10 +26,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from benchmarks.amqp_client import FOLDER
+from benchmarks.amqp_client import FOLDER, serving
 from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import rows
-from benchmarks.spark_source import _seconds, _serving, _session
+from benchmarks.spark_source import _seconds, _session
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model import Checkpoint, GroupKey, outgoing
 from hubline.pipeline.checks import checked_file
@@ -304,7 +304,7 @@ def scene() -> Iterator[Scene]:
     with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir=FOLDER) as name, PostgresServer.start() as server:
         folder = Path(name)
         asyncio.run(_fill(folder / "hubs"))
-        with _serving(folder / "hubs") as served:
+        with serving(folder / "hubs") as served:
             spark = _session(folder)
             heard = Batches()
             spark.streams.addListener(heard)

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from benchmarks.amqp_client import FOLDER, HUB, Load, batches
+from benchmarks.amqp_client import FOLDER, HUB, Load, batches, serving
 from benchmarks.harness import Result, benchmark
-from benchmarks.spark_source import PARTITIONS, _serving, _session
+from benchmarks.spark_source import PARTITIONS, _session
 from hubline.hubs.local import create_hub
 
 COUNT: Final = 400_000
@@ -139,7 +139,7 @@ def scene() -> Iterator[Scene]:
     with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir=FOLDER) as name:
         folder = Path(name)
         asyncio.run(create_hub(folder / "hubs", HUB, partitions=PARTITIONS))
-        with _serving(folder / "hubs") as served:
+        with serving(folder / "hubs") as served:
             spark = _session(folder)
             spark.dataSource.register(Drop)
             try:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from benchmarks.amqp_client import FOLDER, HUB, SERVE, SERVE_MESSAGES, Load, _with_hub, batches
+from benchmarks.amqp_client import FOLDER, HUB, SERVE_MESSAGES, Load, batches, serving
 from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import BATCH_COUNT, Ready, rows
 from hubline.hubs.local import LocalHub, create_hub
@@ -207,7 +206,7 @@ def scene() -> Iterator[Scene]:
         asyncio.run(_fill(folder / "hubs"))
         _write_parquet(folder / "parquet")
         hubs = folder / "hubs"
-        with _serving(hubs) as served, _serving(hubs, SERVE_MESSAGES) as served_messages:
+        with serving(hubs) as served, serving(hubs, SERVE_MESSAGES) as served_messages:
             spark = _session(folder)
             try:
                 yield Scene(spark, f"local:{hubs}/{HUB}", served, served_messages, folder / "parquet", folder)
@@ -227,22 +226,6 @@ def _session(folder: Path) -> SparkSession:
     )
     spark.dataSource.register(Ready)
     return spark
-
-
-@contextmanager
-def _serving(folder: Path, command: Sequence[str] = SERVE) -> Iterator[str]:
-    server = subprocess.Popen(
-        [*command, "--data", str(folder), "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    assert server.stdout is not None
-    try:
-        yield _with_hub(server.stdout.readline().decode())
-    finally:
-        server.terminate()
-        server.wait()
-        server.stdout.close()
 
 
 async def _fill(folder: Path) -> None:
