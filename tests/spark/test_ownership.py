@@ -474,6 +474,46 @@ class TestFirstOpening:
         assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 4))
         await one.stop()
 
+    @virtual
+    @pytest.mark.parametrize("is_running", [False, True])
+    @pytest.mark.parametrize(
+        ("choice", "first"), [(InvalidPositionChoice.EARLIEST, 0), (InvalidPositionChoice.LATEST, 10)]
+    )
+    async def test_the_checkpoint_of_a_hub_that_is_no_more_gives_way_to_that_of_the_one_made_anew(
+        self, choice: InvalidPositionChoice, first: int, is_running: bool
+    ) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", on_invalid_position=choice).start()
+        await one.read_all(30)
+        await one.plan()
+        assert await checkpoints(store) == {"0": 29}
+        one.read.clear()
+        if is_running:
+            vars(hub).update(vars(filled(10)))
+        else:
+            await one.stop()
+            hub = filled(10)
+            one = await query(hub, store, "b", on_invalid_position=choice).start()
+            await one.owns("0")
+        async with asyncio.timeout(300):
+            while not one.log[-1].entries or one.log[-1].entries["0"].end != 10:
+                await one.batch()
+                await asyncio.sleep(BATCH_SECONDS)
+        hub.append("0", [b"new"] * 5)
+
+        await one.read_all(15 - first)
+        await one.plan()
+        assert await checkpoints(store) == {"0": 14}
+        await one.owns("0")  # it was given up for a moment, as with any checkpoint that is set
+        hub.append("0", [b"newer"] * 5)
+        await one.read_all(20 - first)
+        await one.plan()
+
+        assert one.read == places("0", *range(first, 20))
+        assert one.replayed == []
+        assert await checkpoints(store) == {"0": 19}
+        await one.stop()
+
 
 class TestAll:
     """``ownership=all`` with a store: every partition, checkpoints in the store, nothing shared."""

@@ -48,8 +48,9 @@ class Owned:
 
     ``next_sequence`` is where it stood when it was opened: None while that is being found out. ``lookback_next`` is the
     first event to replay. ``done_next`` is where it stands now, ``checkpointed_next`` what the store knows of it: while
-    a replay lasts, that is ahead. ``known_offset`` is the offset of the event before a sequence number: where a batch
-    ends with the newest event, it need not be looked up.
+    a replay lasts, that is ahead. ``stored_next`` is what the store knew when it was opened, be it of a hub that is no
+    more. ``known_offset`` is the offset of the event before a sequence number: where a batch ends with the newest
+    event, it need not be looked up.
     """
 
     ownership: Ownership
@@ -57,6 +58,7 @@ class Owned:
     lookback_next: int = 0
     done_next: int = 0
     checkpointed_next: int = 0
+    stored_next: int = 0
     known_offset: tuple[int, str] | None = None
     gap: Gap | None = None
     is_closing: bool = False
@@ -91,6 +93,16 @@ class Owned:
             return self._at(entry.end, self.next_sequence)
         start = min(self.next_sequence, max(self.lookback_next, seen_next))
         return replace(self._at(start, self.next_sequence), gap=self.gap)
+
+    def take_jump(self, entry: Entry) -> None:
+        """Where the batch before this one jumped back, in a hub that was made anew meanwhile, the place is there.
+
+        A replay is behind the checkpoint, too, and says so.
+        """
+        is_behind = entry.end < self.checkpointed_next and not entry.replayed_to
+        if entry.epoch == self.epoch and is_behind:
+            self.stored_next = max(self.stored_next, self.checkpointed_next)
+            self.next_sequence = self.lookback_next = self.checkpointed_next = entry.start
 
     def _at(self, sequence: int, next_sequence: int) -> Entry:
         is_replayed = sequence < next_sequence
@@ -229,7 +241,10 @@ class Share:
         self._seen_next.update({partition: entry.end for partition, entry in start.entries.items()})
         places = {}
         for partition, owned in self._owned.items():
-            place = owned.place(start.entries.get(partition), seen_next=self._seen_next.get(partition, 0))
+            entry = start.entries.get(partition)
+            if entry is not None:
+                owned.take_jump(entry)
+            place = owned.place(entry, seen_next=self._seen_next.get(partition, 0))
             if place is not None and self._dispatcher.is_current(partition, owned.epoch):
                 places[partition] = place
                 if place.gap is None:  # one that is jumped has to be told by the offset of a batch first
@@ -256,7 +271,9 @@ class Share:
     async def _write(self, owned: Owned) -> bool:
         key, done_next = owned.ownership.key, owned.done_next
         try:
-            await self._update(Checkpoint(key, await self._offset_before(owned), done_next - 1), owned.epoch)
+            checkpoint = Checkpoint(key, await self._offset_before(owned), done_next - 1)
+            move = self._update if done_next > owned.stored_next else self._set_back
+            await move(checkpoint, owned.epoch)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
             self._lose(owned, error)
@@ -265,6 +282,16 @@ class Share:
             return False
         owned.checkpointed_next = done_next
         return True
+
+    async def _set_back(self, checkpoint: Checkpoint, epoch: int) -> None:
+        """Behind what the store has, which is of a hub that is no more: the query jumped back to one made anew.
+
+        That gives the partition up, by Fenced: whoever claims it next, mostly this query, goes on from there.
+        """
+        seconds_max = self._membership.lease.renew_seconds
+        await bounded(seconds_max, self._store.fence)(checkpoint.key, epoch)  # whose it is by now has seen to it
+        await bounded(seconds_max, self._store.reset_checkpoint)(checkpoint.key, checkpoint)
+        await bounded(seconds_max, self._store.fence)(checkpoint.key, epoch)
 
     async def _offset_before(self, owned: Owned) -> str:
         known = owned.offset_before(owned.done_next)
@@ -345,6 +372,7 @@ class Share:
         if checkpoint is None:
             place = await self._first_place(owned)
         else:
+            owned.stored_next = checkpoint.sequence_number + 1
             place = await self._place_after(owned, checkpoint)
         owned.lookback_next = await self._lookback_place(key.partition, place)
         owned.next_sequence = place
