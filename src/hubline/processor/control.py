@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
+from hubline.model import Checkpoint
+from hubline.ports import CheckpointStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,3 +82,14 @@ def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -
             raise StoreError(f"the store failed with {type(error).__name__}: {error}") from error
 
     return call
+
+
+async def set_back(store: CheckpointStore, checkpoint: Checkpoint, *, epoch: int, seconds_max: float) -> None:
+    """Sets a checkpoint that is of a hub that is no more, by who owns the partition, to a place in the one made anew.
+
+    That gives the partition up, by Fenced: whoever claims it next goes on from there.
+    """
+    fence = bounded(seconds_max, store.fence)
+    await fence(checkpoint.key, epoch)  # whose it is by now has seen to it
+    await bounded(seconds_max, store.reset_checkpoint)(checkpoint.key, checkpoint)
+    await fence(checkpoint.key, epoch)

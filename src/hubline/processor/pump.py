@@ -53,7 +53,7 @@ from hubline.model import (
     StartPositions,
 )
 from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
-from hubline.processor.control import bounded
+from hubline.processor.control import bounded, set_back
 from hubline.processor.delivery import AsyncTransaction, Delivery, Manner, savepoint
 from hubline.processor.handlers import Handler, HandlerThread
 from hubline.processor.limits import LetterLimits, LetterTally
@@ -440,17 +440,14 @@ class PartitionPump:
     async def _start_over(self) -> None:
         """Sets the checkpoint of a hub that is no more to where this one is to be read from, if there is one.
 
-        That gives the partition up, by Fenced: whoever claims it next starts from there. A checkpoint in a sink stays:
-        with it are rows and letters of the old hub's events, whose numbers come again.
+        A checkpoint in a sink stays: with it are rows and letters of the old hub's events, whose numbers come again.
         """
         if self._delivery is not None or self._context.start is not None or self._checkpointed_sequence is None:
             return
         is_earliest = self._options.on_invalid_position is InvalidPositionChoice.EARLIEST
         checkpoint = Checkpoint.before_first(self.key) if is_earliest else await self._end()
-        store = self._wiring.store
-        await self._store_call(store.fence, self.key, self.epoch)  # whose it is by now has seen to it
-        await self._store_call(store.reset_checkpoint, self.key, checkpoint)
-        await self._store_call(store.fence, self.key, self.epoch)
+        seconds_max = self._options.lease.renew_seconds
+        await self._control.call(set_back, self._wiring.store, checkpoint, epoch=self.epoch, seconds_max=seconds_max)
 
     def _source(self) -> Source:
         return Source(

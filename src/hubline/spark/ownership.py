@@ -28,7 +28,7 @@ from hubline.balance import Plan, Snapshot, Strategy
 from hubline.errors import Fenced, HublineError, PositionInvalid
 from hubline.model import Checkpoint, GroupKey, Ownership, Position, PositionKind, StartPositions
 from hubline.ports import CheckpointStore
-from hubline.processor.control import bounded
+from hubline.processor.control import bounded, set_back
 from hubline.processor.dispatch import Dispatcher, check_leases
 from hubline.processor.options import LeaseOptions, ReleaseReason, RetryPolicy
 from hubline.spark.offsets import Entry, Gap, StreamOffset
@@ -272,8 +272,11 @@ class Share:
         key, done_next = owned.ownership.key, owned.done_next
         try:
             checkpoint = Checkpoint(key, await self._offset_before(owned), done_next - 1)
-            move = self._update if done_next > owned.stored_next else self._set_back
-            await move(checkpoint, owned.epoch)
+            if done_next > owned.stored_next:
+                await self._update(checkpoint, owned.epoch)
+            else:  # the store has more of a hub that is no more: the query jumped back, to the one made anew
+                seconds_max = self._membership.lease.renew_seconds
+                await set_back(self._store, checkpoint, epoch=owned.epoch, seconds_max=seconds_max)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
             self._lose(owned, error)
@@ -282,16 +285,6 @@ class Share:
             return False
         owned.checkpointed_next = done_next
         return True
-
-    async def _set_back(self, checkpoint: Checkpoint, epoch: int) -> None:
-        """Behind what the store has, which is of a hub that is no more: the query jumped back to one made anew.
-
-        That gives the partition up, by Fenced: whoever claims it next, mostly this query, goes on from there.
-        """
-        seconds_max = self._membership.lease.renew_seconds
-        await bounded(seconds_max, self._store.fence)(checkpoint.key, epoch)  # whose it is by now has seen to it
-        await bounded(seconds_max, self._store.reset_checkpoint)(checkpoint.key, checkpoint)
-        await bounded(seconds_max, self._store.fence)(checkpoint.key, epoch)
 
     async def _offset_before(self, owned: Owned) -> str:
         known = owned.offset_before(owned.done_next)
