@@ -26,6 +26,7 @@ from hubline.model import (
     Position,
     StoreExamination,
 )
+from hubline.stretches import Stretch
 
 
 class Receiver(Protocol):
@@ -50,6 +51,15 @@ class Receiver(Protocol):
 
     async def close(self) -> None:
         """Lets the partition go. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class StretchReceiver(Receiver, Protocol):
+    """A receiver that has events as they are kept: for who hands them on, and need not look at them."""
+
+    async def receive_stretch(self, *, count_max: int, wait_seconds: float) -> Stretch | None:
+        """As ``receive``, and None where that gives an empty batch."""
         ...
 
 

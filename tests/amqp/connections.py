@@ -71,7 +71,7 @@ class Recorder:
         self._note()
 
     def on_message(self, link: Link, message: Message) -> None:
-        self.received.append(message.payload)
+        self.received.append(bytes(message.payload))
         self.formats.append(message.message_format)
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,16 +13,20 @@ import pytest
 
 from hubline.amqp.columnar import COLUMNS_FORMAT, decode_columns, encode_columns
 from hubline.amqp.columns import EventDecoder
+from hubline.amqp.decoding import decode
+from hubline.amqp.encoding import encode
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.events import RuntimeMetrics
 from hubline.amqp.outgoing import encode_delivered
-from hubline.model import EVENT_SCHEMA, EventBatch
+from hubline.amqp.types import Described
+from hubline.model import OUTGOING_SCHEMA, outgoing
+from hubline.stretches import Stretch
 
 PARTITION = "3"
-START = datetime(2026, 1, 1, tzinfo=UTC)
+START_US = 1_767_225_600_000_000
 
 
-def events(count: int = 30) -> pa.RecordBatch:
+def stretch(count: int = 30) -> Stretch:
     """Events with all that they may have, and may not."""
     kinds: Sequence[dict[str, Any]] = (
         {"body": b"plain"},
@@ -31,17 +35,10 @@ def events(count: int = 30) -> pa.RecordBatch:
         {"body": b"\xff", "properties": [("nothing", None), ("empty", "")]},
         {"body": b"x", "properties": [("amqp:content-type", "text/plain"), ("n", "5"), ("amqp:types", '{"n":"int"}')]},
     )
-    rows = [
-        {
-            "partition": PARTITION,
-            "offset": f"{number + 10**17}",
-            "sequenceNumber": number,
-            "enqueuedTime": START + timedelta(microseconds=1234 * number),
-            **kinds[number % len(kinds)],
-        }
-        for number in range(count)
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=EVENT_SCHEMA)
+    rows = [kinds[number % len(kinds)] for number in range(count)]
+    made = pa.RecordBatch.from_pylist(rows, schema=OUTGOING_SCHEMA)
+    times_us = START_US + 1234 * np.arange(count)
+    return Stretch(PARTITION, 7, "48213", np.ones(count, np.int64), times_us, made)
 
 
 def by_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -52,20 +49,29 @@ def by_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     return EventDecoder(PARTITION).decode(data, ends[:-1], ends[1:])
 
 
+def encoded(sent: Stretch, **details: bytes) -> bytes:
+    return b"".join(encode_columns(sent, **details))
+
+
 @pytest.mark.parametrize(("start", "count"), [(0, 30), (0, 1), (7, 13), (4, 1), (29, 1)])
 def test_columns_say_what_messages_say(start: int, count: int) -> None:
-    batch = events().slice(start, count)
-    decoded = decode_columns(bytes(encode_columns(batch)), PARTITION)
-    assert decoded.events.equals(by_messages(batch))
+    sent = stretch().slice(start, count)
+    decoded = decode_columns(encoded(sent), PARTITION)
+    assert decoded.stretch.events().arrow.equals(by_messages(sent.events().arrow))
     assert decoded.metrics is None
+
+
+def test_what_is_encoded_already_is_sent_as_it_is() -> None:
+    kept = stretch().made.serialize()
+    columns, *_ = encode_columns(replace(stretch(), encoded=kept))
+    assert pa.py_buffer(columns).address == kept.address
 
 
 def test_the_newest_event_of_the_partition_is_told_once() -> None:
     metrics = RuntimeMetrics(last_sequence=99, last_offset="100", last_enqueued_ms=1, retrieved_ms=2)
-    payload = bytes(encode_columns(events(), delivery_annotations=metrics.encode()))
-    decoded = decode_columns(payload, PARTITION)
+    decoded = decode_columns(encoded(stretch(), delivery_annotations=metrics.encode()), PARTITION)
     assert decoded.metrics == metrics
-    assert len(decoded.events) == 30
+    assert len(decoded.stretch) == 30
 
 
 def test_the_format_leaves_the_version_to_its_lowest_byte() -> None:
@@ -73,7 +79,7 @@ def test_the_format_leaves_the_version_to_its_lowest_byte() -> None:
 
 
 def test_what_is_cut_off_is_refused_wherever_that_is() -> None:
-    payload = bytes(encode_columns(events()))
+    payload = encoded(stretch())
     for length in range(len(payload)):
         with pytest.raises(AmqpDecodeError):
             decode_columns(payload[:length], PARTITION)
@@ -81,16 +87,16 @@ def test_what_is_cut_off_is_refused_wherever_that_is() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_damaged_columns_are_refused_or_can_be_read_to_their_end(seed: int) -> None:
-    good, rng = bytes(encode_columns(events())), random.Random(seed)
+    good, rng = encoded(stretch()), random.Random(seed)
     outcomes = set()
     for _ in range(500):
         payload = bytearray(good)
-        # Half of the damage where Arrow says what is where.
+        # Most of the damage where Arrow says what is where, and in what the hub adds.
         for _ in range(rng.choice((1, 2, 8))):
-            position = rng.randrange(rng.choice((700, len(payload))))
+            position = rng.choice((rng.randrange(700), rng.randrange(len(payload)), -rng.randrange(1, 400)))
             payload[position] = rng.choice((0, 0xFF, payload[position] ^ 1 << rng.randrange(8)))
         try:
-            read = list(EventBatch(PARTITION, decode_columns(bytes(payload), PARTITION).events))
+            read = list(decode_columns(bytes(payload), PARTITION).stretch.events())
         except AmqpDecodeError:
             outcomes.add("refused")
         else:
@@ -99,60 +105,73 @@ def test_damaged_columns_are_refused_or_can_be_read_to_their_end(seed: int) -> N
     assert outcomes == {"refused", "read"}
 
 
-def sent(batch: pa.RecordBatch, **changes: pa.Array) -> pa.RecordBatch:
-    """What goes over the wire, with some columns changed."""
-    columns = {name: batch.column(name) for name in batch.schema.names if name != "partition"} | changes
-    schema = EVENT_SCHEMA.remove(EVENT_SCHEMA.get_field_index("partition"))
-    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
-
-
-def numbers(*values: int) -> Callable[[pa.DataType], pa.Array]:
-    return lambda kind: pa.array(values, pa.int64()).cast(kind)
-
-
 def offsets(*values: int) -> pa.Buffer:
     return pa.py_buffer(np.array(values, np.int32))
+
+
+NOT_UTF8 = pa.StringArray.from_buffers(3, offsets(0, 1, 2, 3), pa.py_buffer(b"a\xffc"))
+NOT_RISING = pa.BinaryArray.from_buffers(pa.binary(), 3, [None, offsets(0, 3, 1, 3), pa.py_buffer(b"abc")])
 
 
 @pytest.mark.parametrize(
     ("column", "values", "reason"),
     [
-        ("sequenceNumber", numbers(1, 2, 2), "do not rise"),
-        ("sequenceNumber", numbers(3, 2, 1), "do not rise"),
-        ("sequenceNumber", numbers(-1, 0, 1), "do not rise"),
-        ("enqueuedTime", numbers(0, 1, 2**63 - 1), "at no time"),
-        ("enqueuedTime", numbers(0, 1, -(2**63)), "at no time"),
-        ("body", lambda kind: pa.array([b"a", None, b"c"], kind), "no body"),
-        ("offset", lambda kind: pa.array(["a", None, "c"], kind), "no offset"),
-        ("offset", lambda _: pa.StringArray.from_buffers(3, offsets(0, 1, 2, 3), pa.py_buffer(b"a\xffc")), "UTF8"),
-        (
-            "body",
-            lambda _: pa.BinaryArray.from_buffers(pa.binary(), 3, [None, offsets(0, 3, 1, 3), pa.py_buffer(b"abc")]),
-            "Offset",
-        ),
+        ("body", pa.array([b"a", None, b"c"]), "no body"),
+        ("body", NOT_RISING, "Offset"),
+        ("partitionKey", NOT_UTF8, "UTF8"),
     ],
 )
-def test_columns_that_no_hub_sends_are_refused(
-    column: str, values: Callable[[pa.DataType], pa.Array], reason: str
-) -> None:
-    batch = sent(events(3), **{column: values(EVENT_SCHEMA.field(column).type)})
+def test_columns_that_no_hub_sends_are_refused(column: str, values: pa.Array, reason: str) -> None:
+    sent = stretch(3)
+    place = OUTGOING_SCHEMA.get_field_index(column)
+    schema = pa.schema([pa.field(field.name, field.type) for field in OUTGOING_SCHEMA])
+    columns = [*sent.made.columns[:place], values, *sent.made.columns[place + 1 :]]
+    made = pa.RecordBatch.from_arrays(columns, schema=schema)
     with pytest.raises(AmqpDecodeError, match=reason):
-        decode_columns(bytes(batch.serialize()), PARTITION)
+        decode_columns(encoded(replace(sent, made=made)), PARTITION)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"first_sequence": 10**13 - 2}, "more than 13 digits"),
+        ({"offset_prefix": "x" * 33}, "up to 32 characters"),
+        ({"offset_prefix": "größe"}, "of ASCII"),
+        ({"counts": np.array([1, 1])}, "not those of so many events"),
+        ({"counts": np.array([1, 1, 2])}, "not those of so many events"),
+        ({"counts": np.array([], np.int64), "times_us": np.array([], np.int64)}, "not those of so many events"),
+        ({"times_us": np.array([0, 0, 2**63 - 1])}, "at no time"),
+        ({"times_us": np.array([0, -(2**63), 0])}, "at no time"),
+    ],
+)
+def test_what_no_hub_adds_is_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(AmqpDecodeError, match=reason):
+        decode_columns(encoded(replace(stretch(3), **changes)), PARTITION)
+
+
+def test_numbers_that_are_cut_are_refused() -> None:
+    columns, added, _ = encode_columns(stretch(3))
+    section = decode(added)
+    assert isinstance(section, Described)
+    assert isinstance(section.value, list)
+    section.value[3] = section.value[3][:-1]
+    with pytest.raises(AmqpDecodeError, match="no numbers"):
+        decode_columns(bytes(columns) + encode(section), PARTITION)
 
 
 def test_no_events_are_no_columns() -> None:
     with pytest.raises(AmqpDecodeError, match="one event at least"):
-        decode_columns(bytes(sent(events(3)).slice(0, 0).serialize()), PARTITION)
+        decode_columns(encoded(replace(stretch(3), made=stretch(3).made.slice(0, 0))), PARTITION)
 
 
 def test_a_schema_is_no_record_batch() -> None:
     with pytest.raises(AmqpDecodeError, match="one record batch"):
-        decode_columns(bytes(EVENT_SCHEMA.serialize()), PARTITION)
+        decode_columns(bytes(OUTGOING_SCHEMA.serialize()), PARTITION)
 
 
 @pytest.mark.parametrize("compression", ["lz4", "zstd"])
 def test_what_is_compressed_is_refused_before_it_is_unpacked(compression: str) -> None:
-    bomb = sent(events(1), body=pa.array([bytes(64 * 1024 * 1024)]))
+    bomb = outgoing([bytes(64 * 1024 * 1024)])
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, bomb.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
         writer.write(bomb)

@@ -179,7 +179,7 @@ def test_parts_that_begin_alike_are_told_apart_by_what_they_hold(names_delivery:
 
 
 def _parts(reader: FrameReader) -> list[tuple[object, bytes]]:
-    return [(item.performative, item.payload) for item in reader.take_frames() if isinstance(item, Frame)]
+    return [(item.performative, bytes(item.payload)) for item in reader.take_frames() if isinstance(item, Frame)]
 
 
 def test_deliveries_of_several_links_come_apart() -> None:
@@ -342,9 +342,11 @@ def _said(items: Iterable[Frame | Deliveries]) -> list[Said]:
             said += _deliveries_said(item)
         elif isinstance(item.performative, Transfer) and _is_simple(item.performative):
             transfer = item.performative
-            said.append((item.channel, transfer.handle, transfer.delivery_id, bool(transfer.settled), item.payload))
+            said.append(
+                (item.channel, transfer.handle, transfer.delivery_id, bool(transfer.settled), bytes(item.payload))
+            )
         else:
-            said.append((item.channel, item.performative, item.payload))
+            said.append((item.channel, item.performative, bytes(item.payload)))
     return said
 
 

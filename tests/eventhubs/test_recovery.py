@@ -27,8 +27,9 @@ from hubline.errors import (
 )
 from hubline.hubs.eventhubs import EventHubsHub, receiver, service
 from hubline.hubs.local import LocalHub
-from hubline.model import EventBatch, Position, outgoing
+from hubline.model import Position, outgoing
 from hubline.ports import Hub, Receiver
+from hubline.stretches import Stretch
 from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
 
 
@@ -386,9 +387,9 @@ class TestDamage:
     def test_columns_that_cannot_be_read_stop_their_partition_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def damaged(events: pa.RecordBatch, **details: Any) -> Bytes:
-            encoded = bytes(encode_columns(events, **details))
-            return encoded[:-8] if is_bad(events) else encoded
+        def damaged(stretch: Stretch, **details: Any) -> tuple[Bytes, ...]:
+            columns, *added = encode_columns(stretch, **details)
+            return (columns[:100] if stretch.partition == "0" else columns, *added)
 
         monkeypatch.setattr(feeds, "encode_columns", damaged)
         run(self.check_damage(tmp_path, 20, "these are no columns of events"))
@@ -424,15 +425,15 @@ class TestDamage:
     def test_more_events_than_were_asked_for_are_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def sent_as_one(link: Link, events: EventBatch, annotations: bytes) -> None:
-            delivery = encode_columns(events.arrow, delivery_annotations=annotations)
-            link.send(delivery, message_format=COLUMNS_FORMAT, settled=True)
+        def sent_as_one(_feed: feeds.ColumnFeed, link: Link, part: Stretch, annotations: bytes) -> None:
+            delivery = encode_columns(part, delivery_annotations=annotations)
+            link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True)
 
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
                 await send(hub, 0, receiver.CREDIT_FIRST + 1)
-                monkeypatch.setattr(feeds, "_send_columns", sent_as_one)
+                monkeypatch.setattr(feeds.ColumnFeed, "_send_part", sent_as_one)
                 monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
                 with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
                     await (await opened(hub)).receive(count_max=1000, wait_seconds=ARRIVAL_SECONDS)

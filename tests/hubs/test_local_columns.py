@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,15 +17,13 @@ from hubline.hubs.local.columns import (
     TAG_MAX,
     TAG_MIN,
     PayloadDamaged,
-    StoredBatch,
     decode,
     encode,
     offset_sequence,
     offset_text,
-    received,
     require_sizes,
 )
-from hubline.model import EVENT_SCHEMA, outgoing
+from hubline.model import outgoing
 
 TAG = 48_213
 SEQUENCES = st.integers(0, 10**13 - 1)
@@ -65,19 +61,6 @@ def test_text_that_is_no_offset_of_ours_is_recognised(offset: str) -> None:
     assert offset_sequence(TAG, offset) is None
 
 
-@given(st.integers(0, 3 * 10**4) | SEQUENCES.filter(lambda n: n < 10**13 - 30_000), st.integers(1, 25_000))
-def test_offset_columns_are_the_offsets_of_their_sequence_numbers(first_sequence: int, count: int) -> None:
-    events = pa.RecordBatch.from_pylist([{"body": b""}] * count, schema=outgoing([]).schema)
-
-    (batch,) = received("7", TAG, [StoredBatch(first_sequence, 5, events)], count_max=count)
-
-    ends = [0, count // 2, count - 1]
-    assert [batch[n].offset for n in ends] == [offset_text(TAG, first_sequence + n) for n in ends]
-    assert [batch[n].sequence_number for n in ends] == [first_sequence + n for n in ends]
-    offsets = batch.arrow.column("offset")
-    assert pc.all(pc.less(offsets[:-1], offsets[1:])).as_py() is not False
-
-
 @given(st.lists(ROWS, min_size=1, max_size=20), st.integers(0, 5))
 def test_payloads_give_back_what_was_encoded_also_of_a_slice(rows: list[dict[str, Any]], skipped: int) -> None:
     events = outgoing(rows).slice(min(skipped, len(rows) - 1))
@@ -85,24 +68,6 @@ def test_payloads_give_back_what_was_encoded_also_of_a_slice(rows: list[dict[str
     (payload,) = encode(events)
 
     assert decode(payload.data, count=payload.count, checksum=payload.checksum).equals(events)
-
-
-@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 10))
-def test_small_batches_are_put_together_and_none_is_lost(counts: list[int], count_max: int) -> None:
-    stored, sequence = [], 100
-    for number, count in enumerate(counts):
-        bodies = [str(sequence + n) for n in range(count)]
-        stored.append(StoredBatch(sequence, number, outgoing(bodies)))
-        sequence += count
-
-    batches = received("0", TAG, stored, count_max=count_max)
-
-    events = [event for batch in batches for event in batch]
-    assert [int(event.body) for event in events] == list(range(100, sequence))
-    assert [event.sequence_number for event in events] == list(range(100, sequence))
-    assert all(len(batch) <= max(count_max, *counts) for batch in batches)
-    assert all(len(one) + len(next_one) > count_max for one, next_one in pairwise(batches))
-    assert all(batch.arrow.schema.equals(EVENT_SCHEMA) for batch in batches)
 
 
 def test_a_large_send_is_stored_as_several_batches() -> None:

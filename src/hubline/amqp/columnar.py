@@ -5,28 +5,32 @@ service, passes it over. One that does offers :data:`COLUMNS_OFFER`, and may the
 :data:`COLUMNS_FORMAT`, each of which counts as many messages as it holds events: towards the link's credit and its
 delivery count. Such a delivery is
 
-    one Arrow IPC record batch message      EVENT_SCHEMA but for the partition, which the link tells
+    one Arrow IPC record batch message      what senders made of the events (OUTGOING_SCHEMA)
+    one section of what the hub adds        told once for all events: see _Added
     one section of delivery annotations     the runtime metrics, if the receiver desires them
 
-The schema is known, so that no schema message goes with it. Nothing is compressed, and nothing is a dictionary.
+So a hub that stores such messages sends them as they lie on its disk. The schema is known, and no schema message goes
+with it. Nothing is compressed, and nothing is a dictionary.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.amqp.columns import TIME_MS_MAX, TIME_MS_MIN, repeated
-from hubline.amqp.decoding import Bytes
+from hubline.amqp.columns import TIME_MS_MAX, TIME_MS_MIN
+from hubline.amqp.composites import BINARY, STRING, ULONG, Composite, Registry
+from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.events import RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.properties import TYPES
-from hubline.model import EVENT_SCHEMA
+from hubline.model import OUTGOING_SCHEMA
+from hubline.stretches import SEQUENCE_DIGITS, Stretch
 
 COLUMNS_CAPABILITY: Final = "hubline:columns"
 # Another word than what is desired: there are peers that offer whatever is, and send on what they were sent. Columns
@@ -36,10 +40,8 @@ COLUMNS_OFFER: Final = "hubline:columns-offered"
 # AMQP gives the upper three bytes to who makes a format, and the lowest to its version. Nobody else's begins so.
 COLUMNS_FORMAT: Final = 0x4855_4200
 
-_PARTITION_INDEX: Final = EVENT_SCHEMA.get_field_index("partition")
-_SENT_SCHEMA: Final = EVENT_SCHEMA.remove(_PARTITION_INDEX)
-_REQUIRED: Final = tuple(field.name for field in _SENT_SCHEMA if not field.nullable)
 _RECORD_BATCH: Final = "record batch"
+_PREFIX_LENGTH_MAX: Final = 32
 
 # Places in the tables of Arrow's messages: what the message is about, and how a record batch is compressed.
 _HEADER_SLOT: Final = 2
@@ -48,23 +50,43 @@ _UINT16: Final = struct.Struct("<H")
 _INT32: Final = struct.Struct("<i")
 
 
+@dataclass(frozen=True, slots=True)
+class _Added(Composite):
+    """What the hub adds to the events, as a section: see :class:`~hubline.stretches.Stretch`."""
+
+    CODE: ClassVar[int] = COLUMNS_FORMAT << 32 | 1
+    NAME: ClassVar[str] = "hubline:added:list"
+    first_sequence: Annotated[int, ULONG]
+    offset_prefix: Annotated[str, STRING]
+    counts: Annotated[bytes, BINARY]
+    times_ms: Annotated[bytes, BINARY]
+
+
+_SECTION: Final = Registry(_Added)
+_COUNTS: Final = np.dtype("<u4")
+_TIMES: Final = np.dtype("<i8")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """What a delivery holds: events (EVENT_SCHEMA), one at least, and the partition's newest if it was told."""
+    """What a delivery holds: events, and the partition's newest if it was told."""
 
-    events: pa.RecordBatch
+    stretch: Stretch
     metrics: RuntimeMetrics | None
 
 
-def encode_columns(events: pa.RecordBatch, *, delivery_annotations: bytes = b"") -> Bytes:
-    """The events (EVENT_SCHEMA) as one delivery."""
-    body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
-    columns = [body, offset, sequence_number, _in_milliseconds(enqueued_time), key, _without_types(properties)]
-    encoded = memoryview(pa.RecordBatch.from_arrays(columns, schema=_SENT_SCHEMA).serialize())
-    return b"".join((encoded, delivery_annotations)) if delivery_annotations else encoded
+def encode_columns(stretch: Stretch, *, delivery_annotations: bytes = b"") -> tuple[Bytes, ...]:
+    """The events as one delivery, in pieces."""
+    added = _Added(
+        stretch.first_sequence,
+        stretch.offset_prefix,
+        stretch.counts.astype(_COUNTS).tobytes(),
+        (stretch.times_us // 1000).astype(_TIMES).tobytes(),
+    )
+    return memoryview(stretch.encode()), added.encode(), delivery_annotations
 
 
-def decode_columns(payload: bytes, partition: str) -> Columns:
+def decode_columns(payload: Bytes, partition: str) -> Columns:
     """What :func:`encode_columns` made. The events share the payload. Raises AmqpDecodeError for anything else.
 
     Arrow believes what it reads: the offsets in a payload, and that text is UTF-8. So all of it is looked at.
@@ -74,22 +96,38 @@ def decode_columns(payload: bytes, partition: str) -> Columns:
         message = pa.ipc.read_message(stream)
         if message.type != _RECORD_BATCH or _is_compressed(message.metadata):
             raise AmqpDecodeError("columns come as one record batch that is not compressed")
-        sent = pa.ipc.read_record_batch(message, _SENT_SCHEMA)
-        sent.validate(full=True)
+        made = pa.ipc.read_record_batch(message, OUTGOING_SCHEMA)
+        made.validate(full=True)
     except (pa.ArrowException, struct.error, OSError, EOFError) as error:
         raise AmqpDecodeError(f"these are no columns of events: {error}") from error
-    _require_events(sent)
-    columns = sent.columns
-    columns.insert(_PARTITION_INDEX, repeated(partition, len(sent)))
-    return Columns(
-        pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA),
-        read_runtime_metrics(payload, stream.tell(), len(payload)),
-    )
+    reader = Reader(payload, stream.tell())
+    added = _SECTION.from_value(reader.value())
+    assert isinstance(added, _Added)  # noqa: S101 (the registry knows no other)
+    return Columns(_stretch(partition, added, made), read_runtime_metrics(payload, reader.position, len(payload)))
 
 
-def _in_milliseconds(times: pa.TimestampArray) -> pa.TimestampArray:
-    """The times as a message tells them: an event's is the same however it comes."""
-    return pa.array(times.view(pa.int64()).to_numpy() // 1000 * 1000).view(times.type)
+def _stretch(partition: str, added: _Added, made: pa.RecordBatch) -> Stretch:
+    """The events, unless they are what columns can say and no message of a hub does."""
+    if not len(made):
+        raise AmqpDecodeError("columns hold one event at least")
+    body, key, properties = made.columns
+    if body.null_count:
+        raise AmqpDecodeError("an event has no body")
+    if added.first_sequence + len(made) > 10**SEQUENCE_DIGITS:
+        raise AmqpDecodeError(f"a sequence number has more than {SEQUENCE_DIGITS} digits")
+    if not added.offset_prefix.isascii() or len(added.offset_prefix) > _PREFIX_LENGTH_MAX:
+        raise AmqpDecodeError(f"offsets begin with up to {_PREFIX_LENGTH_MAX} characters of ASCII")
+    try:
+        counts = np.frombuffer(added.counts, _COUNTS).astype(np.int64)
+        times_ms = np.frombuffer(added.times_ms, _TIMES).astype(np.int64)
+    except ValueError as error:
+        raise AmqpDecodeError(f"counts and times are no numbers: {error}") from error
+    if len(counts) != len(times_ms) or counts.sum() != len(made):
+        raise AmqpDecodeError("the times are not those of so many events")
+    if times_ms.min() < TIME_MS_MIN or times_ms.max() > TIME_MS_MAX:
+        raise AmqpDecodeError("an event was enqueued at no time that there is")
+    made = pa.RecordBatch.from_arrays([body, key, _without_types(properties)], schema=OUTGOING_SCHEMA)
+    return Stretch(partition, added.first_sequence, added.offset_prefix, counts, times_ms * 1000, made)
 
 
 def _without_types(properties: pa.MapArray) -> pa.MapArray:
@@ -134,18 +172,3 @@ def _place(data: pa.Buffer, table: int, slot: int) -> int | None:
         return None
     offset = int(_UINT16.unpack_from(data, layout + entry)[0])
     return table + offset if offset else None
-
-
-def _require_events(sent: pa.RecordBatch) -> None:
-    """Refuses what columns can say and no message of a hub does."""
-    if not len(sent):
-        raise AmqpDecodeError("columns hold one event at least")
-    for name in _REQUIRED:
-        if sent.column(name).null_count:
-            raise AmqpDecodeError(f"an event has no {name}")
-    sequences = sent.column("sequenceNumber").to_numpy()
-    if sequences[0] < 0 or not (sequences[1:] > sequences[:-1]).all():
-        raise AmqpDecodeError("the sequence numbers of events do not rise")
-    microseconds = sent.column("enqueuedTime").view(pa.int64()).to_numpy()
-    if microseconds.min() < TIME_MS_MIN * 1000 or microseconds.max() > TIME_MS_MAX * 1000:
-        raise AmqpDecodeError("an event was enqueued at no time that there is")

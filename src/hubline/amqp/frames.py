@@ -14,6 +14,7 @@ A frame whose size or header cannot be raises AmqpFrameError: nothing that follo
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -59,11 +60,14 @@ _LARGE_BYTES_MIN: Final = 32 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a peer says on a channel. A heartbeat has no performative. Only a transfer has a payload."""
+    """What a peer says on a channel. A heartbeat has no performative. Only a transfer has a payload.
+
+    It stays as it is until the next call of ``FrameReader.writable``.
+    """
 
     channel: int
     performative: Composite | None
-    payload: bytes = b""
+    payload: Bytes = b""
 
 
 class FrameReader:
@@ -193,7 +197,7 @@ class FrameReader:
             return None
         head, part = self._part
         payload = memoryview(self._buffer)[start + _SIZE.size + len(head) : end]
-        return Frame(part.channel, part.performative, bytes(payload))
+        return Frame(part.channel, part.performative, payload)
 
     def _take_bounds(self, data: Octets) -> Positions:
         """Where complete frames start, and where the last of them ends; they count as taken.
@@ -294,7 +298,7 @@ def decode_frame(data: Bytes, start: int, end: int) -> Frame:
         return Frame(channel, None)
     reader = Reader(data, body, end)
     performative = registry.from_value(reader.value())
-    return Frame(channel, performative, bytes(memoryview(data)[reader.position : end]))
+    return Frame(channel, performative, memoryview(data)[reader.position : end])
 
 
 def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") -> bytes:
@@ -312,24 +316,35 @@ def frame_header(channel: int) -> bytes:
 
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:
     """A delivery as the frames it takes: one, or several that all but the last say that there is more."""
-    return map(b"".join, split_transfer(channel, transfer, message, frame_bytes_max=frame_bytes_max))
+    return map(b"".join, split_transfer(channel, transfer, (message,), frame_bytes_max=frame_bytes_max))
 
 
 def split_transfer(
-    channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int
-) -> Iterator[tuple[bytes, memoryview]]:
-    """The same, each frame as what stands before its part of the message, and that part: nothing is copied."""
+    channel: int, transfer: Transfer, message: Sequence[Bytes], *, frame_bytes_max: int
+) -> Iterator[list[Bytes]]:
+    """The same for a message in pieces, each frame in pieces as well: nothing is copied."""
     first_part = replace(transfer, more=True).encode()
     room = frame_bytes_max - _FRAME_HEADER.size - len(first_part)
     if room <= 0:
         raise AmqpEncodeError(
             f"a transfer does not fit into frames of {frame_bytes_max} bytes: its delivery tag is too long"
         )
-    view = memoryview(message)
+    pieces, left_bytes = deque(memoryview(piece) for piece in message), sum(map(len, message))
     head = _FRAME_HEADER.pack(frame_bytes_max, _DATA_OFFSET_MIN, _AMQP_TYPE, channel) + first_part
-    while len(view) > room:
-        yield head, view[:room]
-        view = view[room:]
+    while left_bytes > room:
+        yield [head, *_taken(pieces, room)]
+        left_bytes -= room
     last_part = transfer.encode()
-    size = _FRAME_HEADER.size + len(last_part) + len(view)
-    yield _FRAME_HEADER.pack(size, _DATA_OFFSET_MIN, _AMQP_TYPE, channel) + last_part, view
+    size = _FRAME_HEADER.size + len(last_part) + left_bytes
+    yield [_FRAME_HEADER.pack(size, _DATA_OFFSET_MIN, _AMQP_TYPE, channel) + last_part, *pieces]
+
+
+def _taken(pieces: deque[memoryview], bytes_count: int) -> Iterator[memoryview]:
+    """So many bytes from the front of the pieces, which have more."""
+    while bytes_count:
+        piece = pieces.popleft()
+        if len(piece) > bytes_count:
+            pieces.appendleft(piece[bytes_count:])
+            piece = piece[:bytes_count]
+        yield piece
+        bytes_count -= len(piece)

@@ -11,6 +11,8 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+import pyarrow as pa
+
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.errors import AmqpError
 from hubline.amqp.frames import split_transfer
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
 
 # Delivery counts and transfer ids are 32-bit serial numbers, which wrap around.
 SERIAL_MODULUS: Final = 2**32
+
+# Room for a message that takes several frames, before it is known how many.
+PARTS_BYTES_FIRST: Final = 128 * 1024
 
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
@@ -59,7 +64,39 @@ class Message:
     delivery_id: int
     message_format: int
     is_settled: bool
-    payload: bytes
+    payload: Bytes
+
+
+class _Parts:
+    """A message that arrives in parts, each of which is put in its place at once.
+
+    It is put together in memory of Arrow's, which keeps it for the next one. Python would take as much from the system
+    for each large message, and give it back: to fetch its pages takes longer than to fill them.
+    """
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+        self._bytes = 0
+        self._bytes_before = PARTS_BYTES_FIRST  # of the last message: the next one may be as large
+
+    def __len__(self) -> int:
+        return self._bytes
+
+    def add(self, part: Bytes) -> None:
+        end = self._bytes + len(part)
+        if end > len(self._view):
+            grown = memoryview(pa.allocate_buffer(max(end, 2 * len(self._view), self._bytes_before))).cast("B")
+            grown[: self._bytes] = self._view[: self._bytes]
+            self._view = grown
+        self._view[self._bytes : end] = part
+        self._bytes = end
+
+    def joined(self) -> memoryview:
+        self._bytes_before = self._bytes
+        return self._view[: self._bytes]
+
+    def clear(self) -> None:
+        self._view, self._bytes = memoryview(b""), 0
 
 
 class LinkHandler(Protocol):
@@ -119,8 +156,7 @@ class Link:
         self._handler = handler
         self._state = _State.ATTACHING
         self._delivery_count = 0
-        self._parts: list[bytes] = []
-        self._parts_bytes = 0
+        self._parts = _Parts()
         self._first_part: Transfer | None = None
         self._changed = asyncio.Event()
 
@@ -211,9 +247,9 @@ class Link:
         return count
 
     def send(
-        self, message: Bytes, *, message_format: int = 0, settled: bool = False, tag: bytes = b"\0", count: int = 1
+        self, *message: Bytes, message_format: int = 0, settled: bool = False, tag: bytes = b"\0", count: int = 1
     ) -> int:
-        """Sends one message, over as many frames as it takes; returns its delivery id.
+        """Sends one message, which may come in pieces, over as many frames as it takes; returns its delivery id.
 
         One at a time after :meth:`sendable`; the session keeps what its window has no room for. ``count`` is as how
         many it counts, where the peer knows that a message of this format is more than one.
@@ -324,7 +360,7 @@ class Link:
             ends=deliveries.ends[1:],
         )
 
-    def take_transfer(self, transfer: Transfer, payload: bytes) -> None:
+    def take_transfer(self, transfer: Transfer, payload: Bytes) -> None:
         if not self.is_attached:
             return
         if transfer.aborted:
@@ -334,10 +370,9 @@ class Link:
             if not self._count_received(1):
                 return
             self._first_part = transfer
-        self._parts.append(payload)
-        self._parts_bytes += len(payload)
+        self._parts.add(payload)
         self.session.connection.count_parts(len(payload))
-        if self.message_bytes_max and self._parts_bytes > self.message_bytes_max:
+        if self.message_bytes_max and len(self._parts) > self.message_bytes_max:
             self._fail(MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
         elif not transfer.more:
             self._complete(transfer)
@@ -370,7 +405,7 @@ class Link:
         self._pulse()
 
     def _complete(self, last_part: Transfer) -> None:
-        first, payload = self._first_part, b"".join(self._parts)
+        first, payload = self._first_part, self._parts.joined()
         assert first is not None  # noqa: S101
         self._drop_parts()
         assert self._handler is not None  # noqa: S101
@@ -378,10 +413,9 @@ class Link:
         self._handler.on_message(self, Message(first.delivery_id or 0, first.message_format or 0, is_settled, payload))
 
     def _drop_parts(self) -> None:
-        self.session.connection.count_parts(-self._parts_bytes)
+        self.session.connection.count_parts(-len(self._parts))
         self._first_part = None
-        self._parts = []
-        self._parts_bytes = 0
+        self._parts.clear()
 
     def _count_sent(self, count: int) -> None:
         self.credit -= count

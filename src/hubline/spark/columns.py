@@ -64,6 +64,7 @@ class Layout:
 
     def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._unknown: dict[str, pa.Array] = {}
 
     def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:
         """The events with the promised columns, in their order and with their very types.
@@ -71,16 +72,25 @@ class Layout:
         Those before ``replayed_to`` are told to be replayed, where that is among the columns.
         """
         events = batch.arrow
-        columns = [_column(events, field) for field in self.schema]
+        known = dict(zip(events.schema.names, events.columns, strict=True))
+        columns = [
+            _filled(known[field.name]) if field.name in known else self._nothing(field, len(events))
+            for field in self.schema
+        ]
         if (place := self.schema.get_field_index(REPLAYED)) >= 0:
             columns[place] = _replayed(events, replayed_to)
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
+    def _nothing(self, field: pa.Field, count: int) -> pa.Array:
+        """A column that events do not have. One is kept, and cut to size."""
+        kept = self._unknown.get(field.name)
+        if kept is None or len(kept) < count:
+            kept = self._unknown[field.name] = _filled(pa.nulls(count, field.type))
+        return kept.slice(0, count)
 
-def _column(events: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    is_known = field.name in events.schema.names
-    column = events.column(field.name) if is_known else pa.nulls(len(events), field.type)
-    return filled(column) if pa.types.is_map(field.type) else column
+
+def _filled(column: pa.Array) -> pa.Array:
+    return filled(column) if pa.types.is_map(column.type) else column
 
 
 def _replayed(events: pa.RecordBatch, replayed_to: int) -> pa.BooleanArray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -66,39 +67,58 @@ def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> It
 
 
 class Feed:
-    """Hands batches from the loop's thread to the task's, bounded in bytes. The loop's side calls all but iteration."""
+    """Hands batches from the loop's thread to the task's, bounded in bytes. The loop's side calls all but iteration.
+
+    Each thread wakes the other seldom, which takes longer than the rest: a loop that waits for room is woken once there
+    is room for many batches.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._queue: queue.SimpleQueue[pa.RecordBatch | BaseException | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[pa.RecordBatch, int] | BaseException | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
         self._bytes = 0
+        self._is_awaited = False
         self._room = asyncio.Event()
-        self._room.set()
 
     async def put(self, batch: pa.RecordBatch) -> None:
-        await self._room.wait()
-        self._bytes += batch.nbytes
-        if self._bytes >= AHEAD_BYTES_MAX:
-            self._room.clear()
-        self._queue.put(batch)
+        bytes_count = batch.nbytes
+        while not self._has_room(bytes_count):
+            await self._room.wait()
+        self._queue.put((batch, bytes_count))
 
     def end(self, error: BaseException | None = None) -> None:
         self._queue.put(error)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         while True:
-            batch = self._queue.get()
-            if batch is None:
+            taken = self._queue.get()
+            if taken is None:
                 return
-            if isinstance(batch, BaseException):
-                raise batch
+            if isinstance(taken, BaseException):
+                raise taken
+            batch, bytes_count = taken
             yield batch
-            self._loop.call_soon_threadsafe(self._taken, batch.nbytes)
+            self._give_room(bytes_count)
 
-    def _taken(self, bytes_count: int) -> None:
-        self._bytes -= bytes_count
-        if self._bytes < AHEAD_BYTES_MAX:
-            self._room.set()
+    def _has_room(self, bytes_count: int) -> bool:
+        """Takes the room, if there is any."""
+        with self._lock:
+            if self._bytes < AHEAD_BYTES_MAX:
+                self._bytes += bytes_count
+                return True
+            self._is_awaited = True
+            self._room.clear()
+            return False
+
+    def _give_room(self, bytes_count: int) -> None:
+        with self._lock:
+            self._bytes -= bytes_count
+            is_enough = self._is_awaited and self._bytes < AHEAD_BYTES_MAX // 2
+            if is_enough:
+                self._is_awaited = False
+        if is_enough:
+            self._loop.call_soon_threadsafe(self._room.set)
 
 
 @dataclass(slots=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Generic, Protocol, Self, TypeVar
 
 from hubline.amqp.columnar import COLUMNS_FORMAT, encode_columns
 from hubline.amqp.decoding import Bytes
@@ -20,7 +21,8 @@ from hubline.amqp.performatives import Attach, DeliveryState, Error
 from hubline.amqp.transfers import Deliveries
 from hubline.errors import HubFull, HublineError, PositionInvalid
 from hubline.model import EventBatch, Position, PositionKind
-from hubline.ports import Hub, Receiver
+from hubline.ports import Hub, Receiver, StretchReceiver
+from hubline.stretches import Stretch
 
 EPOCH_PROPERTY: Final = "com.microsoft:epoch"
 METRICS_CAPABILITY: Final = "com.microsoft:enable-receiver-runtime-metric"
@@ -31,8 +33,9 @@ READERS_WITHOUT_EPOCH_MAX: Final = 5
 # Read and encoded at once: enough to make the work for each batch small beside that for its events.
 BATCH_COUNT_MAX: Final = 5000
 
-# Encoded at once, so that a reader of large events holds little more than what its connection may buffer.
-ENCODED_BYTES_MAX: Final = 4 * 1024 * 1024
+# Encoded at once, so that a reader of large events holds little more than what its connection may buffer. What the
+# embedded hub stores as one fits, which is 4 MiB and a little.
+ENCODED_BYTES_MAX: Final = 5 * 1024 * 1024
 
 # How long a reader waits in one go. It is woken by new events and by takeovers; a drain that is asked for meanwhile is
 # answered after this.
@@ -138,18 +141,26 @@ def _invalid(position: Position, error: PositionInvalid) -> PositionInvalid:
     )
 
 
-class Feed:
-    """One receiver's events on their way to one link. A link handler; ``run`` does the work.
+class _Events(Protocol):
+    def __len__(self) -> int: ...
 
-    ``is_columnar`` says that the peer takes them as columns (:mod:`hubline.amqp.columnar`).
-    """
+    @property
+    def nbytes(self) -> int: ...
 
-    def __init__(self, hub: Hub, receiver: Receiver, *, partition: str, has_metrics: bool, is_columnar: bool) -> None:
+    def slice(self, start: int, count: int | None = None) -> Self: ...
+
+
+E = TypeVar("E", bound=_Events)
+
+
+class Feed(ABC, Generic[E]):
+    """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
+
+    def __init__(self, hub: Hub, receiver: Receiver, partition: str, *, has_metrics: bool) -> None:
         self._hub = hub
         self._receiver = receiver
         self._partition = partition
         self._has_metrics = has_metrics
-        self._is_columnar = is_columnar
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, link: Link) -> None:
@@ -157,11 +168,11 @@ class Feed:
         self._task = asyncio.current_task()
         try:
             while True:
-                count_max = min(await link.sendable(), BATCH_COUNT_MAX)
+                count_max = await link.sendable()
                 wait_seconds = 0.0 if link.is_draining else WAIT_SECONDS
-                batch = await self._receiver.receive(count_max=count_max, wait_seconds=wait_seconds)
-                if len(batch):
-                    await self._send(link, batch)
+                events = await self._receive(count_max, wait_seconds)
+                if events:
+                    await self._send(link, events)
                 elif link.is_draining:
                     link.drained()
         except AmqpClosed:
@@ -187,13 +198,20 @@ class Feed:
         if self._task is not None:
             self._task.cancel()
 
-    async def _send(self, link: Link, batch: EventBatch) -> None:
+    @abstractmethod
+    async def _receive(self, count_max: int, wait_seconds: float) -> E | None:
+        """The next events, of which there may be none after so long."""
+
+    @abstractmethod
+    def _send_part(self, link: Link, part: E, annotations: bytes) -> None:
+        """Sends events that the link has credit for, each with the annotations or all with them."""
+
+    async def _send(self, link: Link, events: E) -> None:
         annotations = await self._metrics() if self._has_metrics else b""
         start = 0
-        send = _send_columns if self._is_columnar else _send_messages
-        while start < len(batch):
-            part = _fitting(batch.slice(start, await link.sendable()))
-            send(link, part, annotations)
+        while start < len(events):
+            part = _fitting(events.slice(start, await link.sendable()))
+            self._send_part(link, part, annotations)
             start += len(part)
 
     async def _metrics(self) -> bytes:
@@ -207,33 +225,49 @@ class Feed:
         ).encode()
 
 
-def _fitting(batch: EventBatch) -> EventBatch:
-    """As many of the events as are encoded at once. One at least: it is far smaller."""
-    while len(batch) > 1 and batch.nbytes > ENCODED_BYTES_MAX:
-        batch = batch.slice(0, len(batch) // 2)
-    return batch
+class MessageFeed(Feed[EventBatch]):
+    """A message for each event, as the service sends them."""
 
+    async def _receive(self, count_max: int, wait_seconds: float) -> EventBatch:
+        return await self._receiver.receive(count_max=min(count_max, BATCH_COUNT_MAX), wait_seconds=wait_seconds)
 
-def _send_columns(link: Link, batch: EventBatch, annotations: bytes) -> None:
-    delivery = encode_columns(batch.arrow, delivery_annotations=annotations)
-    link.send(delivery, message_format=COLUMNS_FORMAT, settled=True, count=len(batch))
-
-
-def _send_messages(link: Link, batch: EventBatch, annotations: bytes) -> None:
-    destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
-    parts = list(
-        encode_deliveries(
-            batch.arrow, destination, first_delivery_id=link.next_delivery_id, delivery_annotations=annotations
+    def _send_part(self, link: Link, part: EventBatch, annotations: bytes) -> None:
+        destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
+        encoded = list(
+            encode_deliveries(
+                part.arrow, destination, first_delivery_id=link.next_delivery_id, delivery_annotations=annotations
+            )
         )
-    )
-    if len(parts) == 1:
-        link.send_frames(parts[0], count=len(batch))
-        return
-    # Some events take several frames: what the session's window counts has to be counted.
-    count = len(batch)
-    for part in parts:
-        link.send_frames(part, count=count, transfers_count=_frames_count(part))
-        count = 0
+        if len(encoded) == 1:
+            link.send_frames(encoded[0], count=len(part))
+            return
+        # Some events take several frames: what the session's window counts has to be counted.
+        count = len(part)
+        for frames in encoded:
+            link.send_frames(frames, count=count, transfers_count=_frames_count(frames))
+            count = 0
+
+
+class ColumnFeed(Feed[Stretch]):
+    """Columns, for a peer that takes them (:mod:`hubline.amqp.columnar`): what is stored is sent as it is."""
+
+    def __init__(self, hub: Hub, receiver: StretchReceiver, partition: str, *, has_metrics: bool) -> None:
+        super().__init__(hub, receiver, partition, has_metrics=has_metrics)
+        self._stretches = receiver
+
+    async def _receive(self, count_max: int, wait_seconds: float) -> Stretch | None:
+        return await self._stretches.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
+
+    def _send_part(self, link: Link, part: Stretch, annotations: bytes) -> None:
+        delivery = encode_columns(part, delivery_annotations=annotations)
+        link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True, count=len(part))
+
+
+def _fitting(events: E) -> E:
+    """As many of the events as are encoded at once. One at least: it is far smaller."""
+    while len(events) > 1 and events.nbytes > ENCODED_BYTES_MAX:
+        events = events.slice(0, len(events) // 2)
+    return events
 
 
 def _frames_count(frames: Bytes) -> int:

@@ -23,8 +23,9 @@ from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, NOT_FOUND, UNAUTHOR
 from hubline.amqp.endpoint.feeds import (
     EPOCH_PROPERTY,
     METRICS_CAPABILITY,
+    ColumnFeed,
     FedLinks,
-    Feed,
+    MessageFeed,
     ReaderCount,
     open_receiver,
 )
@@ -48,7 +49,7 @@ from hubline.amqp.performatives import (
 )
 from hubline.amqp.sessions import Session
 from hubline.errors import ConfigError, HublineError, HubNotFound, PartitionNotFound
-from hubline.ports import Hub
+from hubline.ports import Hub, StretchReceiver
 
 # More than a client needs to read every partition of the largest hub. Each takes some memory here.
 LINKS_MAX: Final = 2048
@@ -198,17 +199,14 @@ class Peer:
                 await receiver.close()
                 return
             desired = link.remote.desired_capabilities or ()
-            is_columnar = OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired
-            feed = Feed(
-                hub,
-                receiver,
-                partition=address.partition,
-                has_metrics=METRICS_CAPABILITY in desired,
-                is_columnar=is_columnar,
-            )
+            has_metrics = METRICS_CAPABILITY in desired
             answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
-            if is_columnar:
+            feed: MessageFeed | ColumnFeed
+            if OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired and isinstance(receiver, StretchReceiver):
+                feed = ColumnFeed(hub, receiver, address.partition, has_metrics=has_metrics)
                 answer = replace(answer, offered_capabilities=(*desired, COLUMNS_OFFER))
+            else:
+                feed = MessageFeed(hub, receiver, address.partition, has_metrics=has_metrics)
             with self._shared.fed.one_more(address, link, epoch):
                 link.accept(answer, feed)
                 await feed.run(link)

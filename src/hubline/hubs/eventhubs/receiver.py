@@ -14,6 +14,7 @@ from typing import Final
 
 from hubline.amqp.columnar import COLUMNS_CAPABILITY, COLUMNS_FORMAT, COLUMNS_OFFER, decode_columns
 from hubline.amqp.columns import EventDecoder, join_messages
+from hubline.amqp.decoding import Bytes
 from hubline.amqp.errors import AmqpDecodeError, AmqpError
 from hubline.amqp.events import RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.links import AmqpClosed, Link
@@ -110,7 +111,7 @@ class EventHubsReceiver:
         self._decoder = EventDecoder(reading.partition)
         self._link: Link | None = None
         self._arrived: deque[tuple[EventBatch, int]] = deque()
-        self._undecoded: list[bytes] = []  # messages that came by themselves, after all that arrived
+        self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that arrived
         self._arrived_bytes = 0  # as they were on the wire
         self._event_bytes = 0.0  # of one event, on average; 0 if none has come yet
         self._last_sequence: int | None = None
@@ -392,7 +393,7 @@ class EventHubsReceiver:
             return
         self._keep(events, metrics, bytes_count)
 
-    def _take_columns(self, link: Link, payload: bytes) -> None:
+    def _take_columns(self, link: Link, payload: Bytes) -> None:
         """Events that came as columns: one delivery that counts as many."""
         self._decode_rest()
         try:
@@ -401,9 +402,9 @@ class EventHubsReceiver:
             self._failed = self._failed or self._damaged(error)
             self._changed.set()
             return
-        count = len(columns.events)
+        count = len(columns.stretch)
         if link.count_more(count - 1):
-            self._keep(EventBatch(self._reading.partition, columns.events), columns.metrics, len(payload))
+            self._keep(columns.stretch.events(), columns.metrics, len(payload))
             self._arrive(link, len(payload), count, undecoded=0)
 
     def _keep(self, events: EventBatch, metrics: RuntimeMetrics | None, bytes_count: int) -> None:

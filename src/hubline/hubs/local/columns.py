@@ -1,14 +1,14 @@
-"""How events are laid out: as stored, as received, and their offsets as text.
+"""How events are laid out as they are stored, and their offsets as text.
 
 A stored payload is one Arrow IPC record batch message of ``OUTGOING_SCHEMA``. The schema is fixed, so no schema message
 goes with it. What the hub adds (partition, offset, sequence number, time) is not stored per event: it follows from the
-batch's first sequence number and its time, and is made as columns when read.
+batch's first sequence number and its time (:mod:`hubline.stretches`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 from zlib_ng.zlib_ng import crc32  # ten times as fast as zlib's
 
 from hubline.errors import EventTooLarge
-from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA, EventBatch
+from hubline.model import OUTGOING_SCHEMA
+from hubline.stretches import SEQUENCE_DIGITS, offset_of
 
 # As the service takes: body, key and properties together.
 EVENT_BYTES_MAX: Final = 1024 * 1024
@@ -33,15 +34,7 @@ EVENT_OVERHEAD_BYTES: Final = 16
 # Offsets are 18 digits: strictly increasing both as text and as numbers, and within a signed 64-bit integer.
 TAG_MIN: Final = 10_000
 TAG_MAX: Final = 99_999
-SEQUENCE_DIGITS: Final = 13
-OFFSET_DIGITS: Final = 5 + SEQUENCE_DIGITS
-_OFFSET_PATTERN: Final = re.compile(r"([1-9][0-9]{4})([0-9]{13})", re.ASCII)
-
-# An offset's digits: the last four apart, of which the table holds every possibility, "0000" to "9999".
-_OFFSET_DIGITS: Final = np.dtype([("leading", f"S{OFFSET_DIGITS - 4}"), ("last", "S4")])
-_LAST_DIGITS: Final = np.array([f"{number:04d}" for number in range(10_000)], "S4")
-
-_TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
+_OFFSET_PATTERN: Final = re.compile(rf"([1-9][0-9]{{4}})([0-9]{{{SEQUENCE_DIGITS}}})", re.ASCII)
 
 
 class PayloadDamaged(Exception):
@@ -55,20 +48,6 @@ class Payload:
     count: int
     data: pa.Buffer
     checksum: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
-    """A batch as it was read from the disk, decoded."""
-
-    first_sequence: int
-    enqueued_us: int
-    events: pa.RecordBatch
-
-    def after(self, next_sequence: int) -> StoredBatch:
-        """What is left of the batch from ``next_sequence`` on. Nothing is copied."""
-        skipped = max(next_sequence - self.first_sequence, 0)
-        return StoredBatch(self.first_sequence + skipped, self.enqueued_us, self.events.slice(skipped))
 
 
 def require_sizes(events: pa.RecordBatch, *, hub: str) -> None:
@@ -108,22 +87,9 @@ def decode(data: pa.Buffer, *, count: int, checksum: int) -> pa.RecordBatch:
     return events
 
 
-def received(partition: str, tag: int, batches: Sequence[StoredBatch], *, count_max: int) -> list[EventBatch]:
-    """What a receiver gets from consecutive stored batches: small ones put together up to ``count_max`` events."""
-    added = _added_columns(partition, tag, batches)
-    received: list[EventBatch] = []
-    start = 0
-    for group in _groups(batches, count_max):
-        body, key, properties = (group[0].events if len(group) == 1 else _concatenated(group)).columns
-        columns = [body, *(column.slice(start, len(body)) for column in added), key, properties]
-        received.append(EventBatch(partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA)))
-        start += len(body)
-    return received
-
-
 def offset_text(tag: int, sequence: int) -> str:
     """An event's offset: the tag of the hub's life, then the sequence number."""
-    return f"{tag}{sequence:0{SEQUENCE_DIGITS}d}"
+    return offset_of(str(tag), sequence)
 
 
 def offset_sequence(tag: int, offset: str) -> int | None:
@@ -170,62 +136,3 @@ def _property_lengths(properties: pa.MapArray) -> npt.NDArray[np.int64]:
     lengths: npt.NDArray[np.int64] = pairs[offsets[1:]] - pairs[offsets[:-1]]
     lengths[properties.is_null().to_numpy(zero_copy_only=False)] = 0
     return lengths
-
-
-def _groups(batches: Sequence[StoredBatch], count_max: int) -> list[list[StoredBatch]]:
-    groups: list[list[StoredBatch]] = []
-    left_count = 0
-    for batch in batches:
-        count = len(batch.events)
-        if count <= left_count:
-            groups[-1].append(batch)
-            left_count -= count
-        else:
-            groups.append([batch])
-            left_count = count_max - count
-    return groups
-
-
-def _concatenated(batches: Sequence[StoredBatch]) -> pa.RecordBatch:
-    return pa.concat_batches([batch.events for batch in batches])
-
-
-def _added_columns(partition: str, tag: int, batches: Sequence[StoredBatch]) -> list[pa.Array]:
-    """The columns that the hub adds, for consecutive batches as a whole: partition, offset, sequence number, time."""
-    if not batches:
-        return []
-    counts = [len(batch.events) for batch in batches]
-    first_sequence, count = batches[0].first_sequence, sum(counts)
-    return [
-        _strings(np.tile(np.frombuffer(partition.encode(), np.uint8), (count, 1))),
-        _strings(_offset_digits(tag, first_sequence, count)),
-        _fixed(np.arange(first_sequence, first_sequence + count, dtype=np.int64), pa.int64()),
-        _fixed(np.repeat(np.array([batch.enqueued_us for batch in batches], np.int64), counts), _TIME_TYPE),
-    ]
-
-
-def _offset_digits(tag: int, first_sequence: int, count: int) -> npt.NDArray[np.uint8]:
-    """One row of digits for each of consecutive offsets.
-
-    Consecutive numbers differ in their last four digits only, up to the next ten thousand: those come from a table.
-    """
-    digits = np.empty(count, _OFFSET_DIGITS)
-    start = 0
-    while start < count:
-        high, low = divmod(first_sequence + start, len(_LAST_DIGITS))
-        end = min(start + len(_LAST_DIGITS) - low, count)
-        digits["leading"][start:end] = offset_text(tag, high * len(_LAST_DIGITS))[:-4].encode()
-        digits["last"][start:end] = _LAST_DIGITS[low : low + end - start]
-        start = end
-    return digits.view(np.uint8).reshape(count, OFFSET_DIGITS)
-
-
-def _strings(text: npt.NDArray[np.uint8]) -> pa.StringArray:
-    """A string column from rows of equal width."""
-    count, width = text.shape
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))
-
-
-def _fixed(values: npt.NDArray[np.int64], column_type: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(column_type, len(values), [None, pa.py_buffer(values)])

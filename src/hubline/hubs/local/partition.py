@@ -23,7 +23,6 @@ from hubline.errors import HubDamaged, HubError, PositionInvalid, ReaderRefused,
 from hubline.hubs.local.columns import (
     Payload,
     PayloadDamaged,
-    StoredBatch,
     decode,
     offset_sequence,
     offset_text,
@@ -39,6 +38,7 @@ from hubline.hubs.local.database import (
     transaction,
 )
 from hubline.model import PartitionProperties, Position, PositionKind
+from hubline.stretches import Stretch
 
 # What one read takes into memory at most, beside a batch that is larger by itself.
 READ_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -127,7 +127,7 @@ class Opened:
 class Read:
     """What one look at the partition gave: whole batches from the reader's place on, perhaps none."""
 
-    batches: list[StoredBatch]
+    stretches: list[Stretch]
     last_sequence: int
 
 
@@ -151,15 +151,14 @@ class _Row:
     checksum: int
     payload: bytes | None  # None: it is large
 
-    def decoded(self, next_sequence: int, connection: sqlite3.Connection) -> StoredBatch:
-        """The events from ``next_sequence`` on, which must be among them. Raises PayloadDamaged."""
-        if not self.first_sequence <= next_sequence < self.first_sequence + self.count:
-            raise PayloadDamaged("a batch is missing")
+    def stretch(self, partition: str, tag: int, connection: sqlite3.Connection) -> Stretch:
+        """The events. Raises PayloadDamaged."""
         payload = (
             _large_payload(connection, self.first_sequence) if self.payload is None else pa.py_buffer(self.payload)
         )
-        events = decode(payload, count=self.count, checksum=self.checksum)
-        return StoredBatch(self.first_sequence, self.enqueued_us, events).after(next_sequence)
+        made = decode(payload, count=self.count, checksum=self.checksum)
+        count, time_us = np.array([self.count]), np.array([self.enqueued_us])
+        return Stretch(partition, self.first_sequence, str(tag), count, time_us, made, payload)
 
 
 def _large_payload(connection: sqlite3.Connection, first_sequence: int) -> pa.Buffer:
@@ -281,7 +280,7 @@ class Partition:
             if not count_max or next_sequence == state.next_sequence:
                 return Read([], state.last_sequence)
             self._resolve(connection, state, Position.sequence(next_sequence, inclusive=True))
-            return Read(self._batches(connection, next_sequence, count_max), state.last_sequence)
+            return Read(self._stretches(connection, next_sequence, count_max), state.last_sequence)
 
     def trim(self, *, before_us: int | None, bytes_max: int | None) -> int:
         """Removes the oldest batches: those from before ``before_us``, and those in excess of ``bytes_max``.
@@ -347,9 +346,9 @@ class Partition:
         ).fetchone()
         return _Holder(*row) if row else None
 
-    def _batches(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> list[StoredBatch]:
+    def _stretches(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> list[Stretch]:
         """The good batches up to the first that is damaged; an error if that is the one at ``next_sequence``."""
-        batches: list[StoredBatch] = []
+        stretches: list[Stretch] = []
         expected_sequence = next_sequence
         rows = connection.execute(
             "SELECT first_sequence, count, enqueued_us, checksum, CASE WHEN bytes <= ? THEN payload END FROM batches "
@@ -359,14 +358,17 @@ class Partition:
         with closing(rows):
             try:
                 for row in starmap(_Row, rows):
-                    batches.append(row.decoded(expected_sequence, connection))
+                    skipped_count = expected_sequence - row.first_sequence
+                    if not 0 <= skipped_count < row.count:
+                        raise PayloadDamaged("a batch is missing")
+                    stretches.append(row.stretch(self.id, self._tag, connection).slice(skipped_count))
                     expected_sequence = row.first_sequence + row.count
             except PayloadDamaged as error:
-                if not batches:
+                if not stretches:
                     raise self._damaged_at(next_sequence, str(error)) from error
-        if not batches:
+        if not stretches:
             raise self._damaged_at(next_sequence, "a batch is missing")
-        return batches
+        return stretches
 
     def _span(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> tuple[int, int]:
         """Which batches to read, by their small columns alone, so that no payload is read in vain."""

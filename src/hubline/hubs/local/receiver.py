@@ -9,11 +9,11 @@ from typing import Final
 
 from hubline.errors import HubError, PositionInvalid
 from hubline.hubs.arguments import require_count
-from hubline.hubs.local.columns import received
 from hubline.hubs.local.life import HubReplaced, Life
 from hubline.hubs.local.partition import Opened
 from hubline.hubs.local.session import Session
 from hubline.model import EventBatch
+from hubline.stretches import Stretch, together
 
 # A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0
@@ -38,7 +38,7 @@ class LocalReceiver:
         self._hold = opened.hold
         self._next_sequence = opened.next_sequence
         self._last_sequence: int | None = None
-        self._ahead: deque[EventBatch] = deque()
+        self._ahead: deque[Stretch] = deque()
         self._taken: int | None = None  # the stamp from before the last look
         self._is_closed = False
 
@@ -47,6 +47,10 @@ class LocalReceiver:
         return self._last_sequence
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        stretch = await self.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
+        return EventBatch.empty(self._partition.id) if stretch is None else stretch.events()
+
+    async def receive_stretch(self, *, count_max: int, wait_seconds: float) -> Stretch | None:
         require_count(count_max)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -64,7 +68,7 @@ class LocalReceiver:
                 return self._next(count_max)
             left_seconds = deadline - loop.time()
             if left_seconds <= 0:
-                return EventBatch.empty(self._partition.id)
+                return None
             self._require_open()
             await self._life.signal.wait(self._index, since=changed, timeout=min(left_seconds, LOOK_SECONDS))
 
@@ -78,23 +82,21 @@ class LocalReceiver:
             with suppress(HubError):
                 await self._session.threads.run(self._partition.release_reader, self._hold)
 
-    def _look(self, *, count_max: int) -> tuple[list[EventBatch], int]:
+    def _look(self, *, count_max: int) -> tuple[list[Stretch], int]:
         """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
         try:
             found = self._partition.read(self._hold, self._next_sequence, count_max=count_max)
         except HubReplaced as error:
             raise self._foreign() from error
-        together_max = max(count_max, AHEAD_COUNT)
-        batches = received(self._partition.id, self._life.tag, found.batches, count_max=together_max)
-        return batches, found.last_sequence
+        return together(found.stretches, count_max=max(count_max, AHEAD_COUNT)), found.last_sequence
 
-    def _next(self, count_max: int) -> EventBatch:
-        batch = self._ahead.popleft()
-        if len(batch) > count_max:
-            self._ahead.appendleft(batch.slice(count_max))
-            batch = batch.slice(0, count_max)
-        self._next_sequence += len(batch)
-        return batch
+    def _next(self, count_max: int) -> Stretch:
+        stretch = self._ahead.popleft()
+        if len(stretch) > count_max:
+            self._ahead.appendleft(stretch.slice(count_max))
+            stretch = stretch.slice(0, count_max)
+        self._next_sequence += len(stretch)
+        return stretch
 
     def _require_open(self) -> None:
         self._session.threads.require_open()

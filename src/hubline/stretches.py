@@ -1,0 +1,146 @@
+"""Consecutive events of one partition, as a hub keeps them and hands them on.
+
+What their senders made is in columns. What the hub adds is told once for all of them: sequence numbers follow from the
+first, offsets from sequence numbers, and what was sent together has one time. Columns are made of it by who reads the
+events; a hub that only hands them on need not look at them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from hubline.model import EVENT_SCHEMA, EventBatch
+
+SEQUENCE_DIGITS: Final = 13
+"""Of a sequence number within an offset."""
+
+# Consecutive numbers differ in their last four digits only, up to the next ten thousand: those come from a table.
+_LAST_DIGITS: Final = np.array([f"{number:04d}" for number in range(10_000)], "S4")
+
+_TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretch:
+    """One event at least, and what the hub adds to them.
+
+    An event's offset is ``offset_prefix`` and its sequence number in SEQUENCE_DIGITS digits. Each of ``times_us`` is
+    that of as many events as ``counts`` says. ``made`` are the columns that senders made (OUTGOING_SCHEMA), and
+    ``encoded`` is the same as an Arrow IPC message, if there is one.
+    """
+
+    partition: str
+    first_sequence: int
+    offset_prefix: str
+    counts: Numbers
+    times_us: Numbers
+    made: pa.RecordBatch
+    encoded: pa.Buffer | None = None
+
+    @classmethod
+    def concat(cls, parts: Sequence[Stretch]) -> Stretch:
+        """Parts that follow each other, as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            parts[0].partition,
+            parts[0].first_sequence,
+            parts[0].offset_prefix,
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([part.times_us for part in parts]),
+            pa.concat_batches([part.made for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return int(self.made.num_rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that what senders made takes."""
+        return int(self.made.nbytes if self.encoded is None else self.encoded.size)
+
+    def slice(self, start: int, count: int | None = None) -> Stretch:
+        """Some of the events. What senders made is not copied."""
+        made = self.made.slice(start, count)
+        if len(made) == len(self):
+            return self
+        ends = np.clip(np.cumsum(self.counts) - start, 0, len(made))
+        counts = np.concatenate((ends[:1], ends[1:] - ends[:-1]))
+        return Stretch(
+            self.partition,
+            self.first_sequence + start,
+            self.offset_prefix,
+            counts[counts > 0],
+            self.times_us[counts > 0],
+            made,
+        )
+
+    def encode(self) -> pa.Buffer:
+        """What senders made as one Arrow IPC message. The schema is known, and does not go with it."""
+        return self.made.serialize() if self.encoded is None else self.encoded
+
+    def events(self) -> EventBatch:
+        """The events, with a column for all that there is to know of them."""
+        body, key, properties = self.made.columns
+        count = len(self)
+        columns = [
+            body,
+            _strings(np.tile(np.frombuffer(self.partition.encode(), np.uint8), (count, 1))),
+            _strings(_offset_digits(self.offset_prefix, self.first_sequence, count)),
+            _fixed(np.arange(self.first_sequence, self.first_sequence + count, dtype=np.int64), pa.int64()),
+            _fixed(np.repeat(self.times_us, self.counts), _TIME_TYPE),
+            key,
+            properties,
+        ]
+        return EventBatch(self.partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
+
+
+def together(stretches: Iterable[Stretch], *, count_max: int) -> list[Stretch]:
+    """The same events, in as few stretches as have at most so many, or are larger by themselves."""
+    groups: list[list[Stretch]] = []
+    left_count = 0
+    for stretch in stretches:
+        if len(stretch) <= left_count:
+            groups[-1].append(stretch)
+            left_count -= len(stretch)
+        else:
+            groups.append([stretch])
+            left_count = count_max - len(stretch)
+    return [Stretch.concat(group) for group in groups]
+
+
+def offset_of(prefix: str, sequence: int) -> str:
+    return f"{prefix}{sequence:0{SEQUENCE_DIGITS}d}"
+
+
+def _offset_digits(prefix: str, first_sequence: int, count: int) -> npt.NDArray[np.uint8]:
+    """The text of each of consecutive offsets, one a row."""
+    width = len(offset_of(prefix, 0))
+    digits = np.empty(count, [("leading", f"S{width - 4}"), ("last", "S4")])
+    start = 0
+    while start < count:
+        high, low = divmod(first_sequence + start, len(_LAST_DIGITS))
+        end = min(start + len(_LAST_DIGITS) - low, count)
+        digits["leading"][start:end] = offset_of(prefix, high * len(_LAST_DIGITS))[:-4].encode()
+        digits["last"][start:end] = _LAST_DIGITS[low : low + end - start]
+        start = end
+    return digits.view(np.uint8).reshape(count, width)
+
+
+def _strings(text: npt.NDArray[np.uint8]) -> pa.StringArray:
+    """A string column from rows of equal width."""
+    count, width = text.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))
+
+
+def _fixed(values: Numbers, column_type: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(column_type, len(values), [None, pa.py_buffer(values)])
