@@ -28,7 +28,7 @@ def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = 
 @given(st.integers(0, 3 * 10**4) | st.integers(0, 10**13 - 30_000), st.integers(1, 25_000), PREFIXES)
 def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count: int, prefix: str) -> None:
     made = pa.RecordBatch.from_pylist([{"body": b""}] * count, schema=OUTGOING_SCHEMA)
-    events = Stretch("7", first_sequence, prefix, np.array([count]), np.array([5]), made).events()
+    events = Stretch("7", first_sequence, prefix, np.array([count]), np.array([5]), made).events
 
     ends = [0, count // 2, count - 1]
     assert [events[n].offset for n in ends] == [offset_of(prefix, first_sequence + n) for n in ends]
@@ -46,13 +46,13 @@ def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], cou
 
     found = together(parts, count_max=count_max)
 
-    events = [event for each in found for event in each.events()]
+    events = [event for each in found for event in each.events]
     assert [int(event.body) for event in events] == list(range(100, sequence))
     assert [event.sequence_number for event in events] == list(range(100, sequence))
     assert [event.enqueued_time.microsecond for event in events] == np.repeat(range(len(counts)), counts).tolist()
     assert all(len(each) <= max(count_max, *counts) for each in found)
     assert all(len(one) + len(next_one) > count_max for one, next_one in pairwise(found))
-    assert all(each.events().arrow.schema.equals(EVENT_SCHEMA) for each in found)
+    assert all(each.events.arrow.schema.equals(EVENT_SCHEMA) for each in found)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.data())
@@ -67,8 +67,8 @@ def test_a_part_is_what_the_whole_has_there(counts: list[int], data: st.DataObje
 
     part = whole.slice(start, wanted_count)
 
-    assert part.events().arrow.equals(whole.events().slice(start, wanted_count).arrow)
-    assert part.slice(0).events().arrow.equals(part.events().arrow)
+    assert part.events.arrow.equals(whole.events.slice(start, wanted_count).arrow)
+    assert part.slice(0).events.arrow.equals(part.events.arrow)
     assert (part.counts > 0).all()
     assert len(part.counts) == len(part.times_us)
 

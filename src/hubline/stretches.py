@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -28,13 +29,13 @@ _TIME_TYPE: Final = EVENT_SCHEMA.field("enqueuedTime").type
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Stretch:
     """One event at least, and what the hub adds to them.
 
     An event's offset is ``offset_prefix`` and its sequence number in SEQUENCE_DIGITS digits. Each of ``times_us`` is
     that of as many events as ``counts`` says. ``made`` are the columns that senders made (OUTGOING_SCHEMA), and
-    ``encoded`` is the same as an Arrow IPC message, if there is one.
+    ``encoded`` is the same as an Arrow IPC message, if there is one. ``whole`` is what this is a part of, if it is.
     """
 
     partition: str
@@ -44,6 +45,7 @@ class Stretch:
     times_us: Numbers
     made: pa.RecordBatch
     encoded: pa.Buffer | None = None
+    whole: Stretch | None = None
 
     @classmethod
     def concat(cls, parts: Sequence[Stretch]) -> Stretch:
@@ -81,14 +83,18 @@ class Stretch:
             counts[counts > 0],
             self.times_us[counts > 0],
             made,
+            whole=self if self.whole is None else self.whole,
         )
 
     def encode(self) -> pa.Buffer:
         """What senders made as one Arrow IPC message. The schema is known, and does not go with it."""
         return self.made.serialize() if self.encoded is None else self.encoded
 
+    @cached_property
     def events(self) -> EventBatch:
-        """The events, with a column for all that there is to know of them."""
+        """The events, with a column for all that there is to know of them: made once for a whole and its parts."""
+        if self.whole is not None:
+            return self.whole.events.slice(self.first_sequence - self.whole.first_sequence, len(self))
         body, key, properties = self.made.columns
         count = len(self)
         columns = [

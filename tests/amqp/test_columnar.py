@@ -57,7 +57,7 @@ def encoded(sent: Stretch, **details: bytes) -> bytes:
 def test_columns_say_what_messages_say(start: int, count: int) -> None:
     sent = stretch().slice(start, count)
     decoded = decode_columns(encoded(sent), PARTITION)
-    assert decoded.stretch.events().arrow.equals(by_messages(sent.events().arrow))
+    assert decoded.stretch.events.arrow.equals(by_messages(sent.events.arrow))
     assert decoded.metrics is None
 
 
@@ -96,7 +96,7 @@ def test_damaged_columns_are_refused_or_can_be_read_to_their_end(seed: int) -> N
             position = rng.choice((rng.randrange(700), rng.randrange(len(payload)), -rng.randrange(1, 400)))
             payload[position] = rng.choice((0, 0xFF, payload[position] ^ 1 << rng.randrange(8)))
         try:
-            read = list(decode_columns(bytes(payload), PARTITION).stretch.events())
+            read = list(decode_columns(bytes(payload), PARTITION).stretch.events)
         except AmqpDecodeError:
             outcomes.add("refused")
         else:

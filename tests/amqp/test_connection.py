@@ -571,3 +571,21 @@ async def _server_link(server: Recorder) -> Link:
         while not server.links:
             await server.happened.wait()
     return server.links[0]
+
+
+def test_a_small_message_after_a_large_one_keeps_no_more_memory_than_it_takes() -> None:
+    async def run() -> None:
+        client, server = Recorder(), Recorder(credit=10)
+        kept: list[memoryview] = []
+        server.on_message = lambda link, message: kept.append(memoryview(message.payload))  # type: ignore[method-assign]
+        messages = [bytes([number]) * size for number, size in enumerate((900_000, 100_000, 900_000, 10))]
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            for message in messages:
+                await link.sendable()
+                link.send(message, message_format=1, settled=True)
+            await until(lambda: len(kept) == len(messages))
+        assert kept == messages
+        assert all(memoryview(each.obj).nbytes <= 2 * each.nbytes for each in kept)
+
+    asyncio.run(run())

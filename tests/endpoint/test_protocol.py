@@ -405,7 +405,7 @@ def test_columns_come_to_who_asks_for_them_and_count_as_their_events(tmp_path: P
                 await handler.until_received(len(handler.received) + 1)
                 columns = decode_columns(handler.received[-1], "0")
                 assert link.count_more(len(columns.stretch) - 1)
-                received += [event.sequence_number for event in columns.stretch.events()]
+                received += [event.sequence_number for event in columns.stretch.events]
                 assert link.credit == 0
                 assert columns.metrics is not None
                 assert columns.metrics.last_sequence == 99

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 # Delivery counts and transfer ids are 32-bit serial numbers, which wrap around.
 SERIAL_MODULUS: Final = 2**32
 
-# Room for a message that takes several frames, before it is known how many.
-PARTS_BYTES_FIRST: Final = 128 * 1024
-
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
 RESOURCE_LIMIT_EXCEEDED: Final = "amqp:resource-limit-exceeded"
@@ -77,26 +74,36 @@ class _Parts:
     def __init__(self) -> None:
         self._view = memoryview(b"")
         self._bytes = 0
-        self._bytes_before = PARTS_BYTES_FIRST  # of the last message: the next one may be as large
+        self._bytes_before = 0  # of the last message of several parts: the next one may be as large
 
     def __len__(self) -> int:
         return self._bytes
 
     def add(self, part: Bytes) -> None:
         end = self._bytes + len(part)
-        if end > len(self._view):
-            grown = memoryview(pa.allocate_buffer(max(end, 2 * len(self._view), self._bytes_before))).cast("B")
-            grown[: self._bytes] = self._view[: self._bytes]
-            self._view = grown
-        self._view[self._bytes : end] = part
+        if not self._bytes:
+            self._view = memoryview(bytes(part))  # mostly all there is
+        else:
+            if end > len(self._view):
+                self._grow(max(end, 2 * len(self._view), self._bytes_before))
+            self._view[self._bytes : end] = part
         self._bytes = end
 
     def joined(self) -> memoryview:
+        """The message. It keeps little more than it takes."""
+        message = self._view[: self._bytes]
+        if message.readonly:  # one part
+            return message
         self._bytes_before = self._bytes
-        return self._view[: self._bytes]
+        return message if 2 * self._bytes >= len(self._view) else memoryview(bytes(message))
 
     def clear(self) -> None:
         self._view, self._bytes = memoryview(b""), 0
+
+    def _grow(self, size: int) -> None:
+        grown = memoryview(pa.allocate_buffer(size)).cast("B")
+        grown[: self._bytes] = self._view[: self._bytes]
+        self._view = grown
 
 
 class LinkHandler(Protocol):

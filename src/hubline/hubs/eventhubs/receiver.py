@@ -404,7 +404,7 @@ class EventHubsReceiver:
             return
         count = len(columns.stretch)
         if link.count_more(count - 1):
-            self._keep(columns.stretch.events(), columns.metrics, len(payload))
+            self._keep(columns.stretch.events, columns.metrics, len(payload))
             self._arrive(link, len(payload), count, undecoded=0)
 
     def _keep(self, events: EventBatch, metrics: RuntimeMetrics | None, bytes_count: int) -> None:

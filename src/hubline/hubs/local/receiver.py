@@ -48,7 +48,7 @@ class LocalReceiver:
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
         stretch = await self.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
-        return EventBatch.empty(self._partition.id) if stretch is None else stretch.events()
+        return EventBatch.empty(self._partition.id) if stretch is None else stretch.events
 
     async def receive_stretch(self, *, count_max: int, wait_seconds: float) -> Stretch | None:
         require_count(count_max)
