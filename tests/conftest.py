@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from hubline.config import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 # processors. Read by Spark's scripts, for drivers, for what launches them, and for masters and workers.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 JAVA_VARIABLES = ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS")
+
+
+# No test fails for being slow: others are at work here, too, and the first one in a process imports what it needs.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:

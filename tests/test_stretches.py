@@ -25,6 +25,14 @@ def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = 
     return Stretch("7", first_sequence, prefix, counts, times_us, made, made.serialize())
 
 
+def in_a_row(counts: list[int]) -> list[Stretch]:
+    """Stretches of so many events, from 100 on, each a microsecond after the one before it."""
+    firsts = [100 + sum(counts[:number]) for number in range(len(counts))]
+    return [
+        stretch(first, count, time_us=number) for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
+    ]
+
+
 @given(st.integers(0, 3 * 10**4) | st.integers(0, 10**13 - 30_000), st.integers(1, 25_000), PREFIXES)
 def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count: int, prefix: str) -> None:
     made = pa.RecordBatch.from_pylist([{"body": b""}] * count, schema=OUTGOING_SCHEMA)
@@ -39,16 +47,13 @@ def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count:
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 10))
 def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], count_max: int) -> None:
-    parts, sequence = [], 100
-    for number, count in enumerate(counts):
-        parts.append(stretch(sequence, count, time_us=number))
-        sequence += count
+    sequences = list(range(100, 100 + sum(counts)))
 
-    found = together(parts, count_max=count_max)
+    found = together(in_a_row(counts), count_max=count_max)
 
     events = [event for each in found for event in each.events]
-    assert [int(event.body) for event in events] == list(range(100, sequence))
-    assert [event.sequence_number for event in events] == list(range(100, sequence))
+    assert [int(event.body) for event in events] == sequences
+    assert [event.sequence_number for event in events] == sequences
     assert [event.enqueued_time.microsecond for event in events] == np.repeat(range(len(counts)), counts).tolist()
     assert all(len(each) <= max(count_max, *counts) for each in found)
     assert all(len(one) + len(next_one) > count_max for one, next_one in pairwise(found))
@@ -57,11 +62,7 @@ def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], cou
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.data())
 def test_a_part_is_what_the_whole_has_there(counts: list[int], data: st.DataObject) -> None:
-    parts, sequence = [], 100
-    for number, count in enumerate(counts):
-        parts.append(stretch(sequence, count, time_us=number))
-        sequence += count
-    whole = Stretch.concat(parts)
+    whole = Stretch.concat(in_a_row(counts))
     start = data.draw(st.integers(0, len(whole) - 1))
     wanted_count = data.draw(st.none() | st.integers(1, len(whole)))
 

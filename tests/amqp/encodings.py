@@ -33,9 +33,7 @@ from hubline.amqp.types import (
 )
 
 # For every test with random values: no test is about time, and the machine may be busy.
-fuzz = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+fuzz = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 Payload = Callable[[], bytes]
 

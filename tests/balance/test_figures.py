@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_figures() -> None:
     assert first == second
 
 
-@settings(deadline=None, database=None)
+@settings(database=None)
 @given(st.integers(1, 64), st.lists(st.integers(0, 20), min_size=1, max_size=len(NAMES)))
 def test_moves_are_measured_against_the_fewest(total: int, counts: list[int]) -> None:
     by_name = dict(zip(NAMES, counts, strict=False))

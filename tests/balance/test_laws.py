@@ -21,8 +21,8 @@ SILENT = "x"
 
 PARTITIONS_MAX = 64
 
-laws = settings(deadline=None, database=None, max_examples=200)
-journeys = settings(deadline=None, database=None, max_examples=100)
+laws = settings(database=None, max_examples=200)
+journeys = settings(database=None, max_examples=100)
 """A whole group costs as much as a hundred plans."""
 
 

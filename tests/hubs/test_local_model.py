@@ -11,7 +11,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hubline.errors import PositionInvalid
@@ -71,7 +71,7 @@ class Model:
             self.begin_sequence += 1
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(STEPS)
 def test_a_partition_behaves_as_a_list_that_loses_its_head(steps: list[Append | Read | Expire | Reopen]) -> None:
     # Appending removes what is too old in its own time; here only the steps do.

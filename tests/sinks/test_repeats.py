@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.errors import ConfigError
@@ -57,7 +57,6 @@ parts = st.tuples(st.sampled_from(["a/0", "a/1", "b c/0"]), numbers, numbers)
 
 
 class TestSifting:
-    @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others are at work here, too
     @given(
         st.lists(st.one_of(st.none(), parts), max_size=30), st.dictionaries(st.just("a/0"), st.tuples(numbers, numbers))
     )

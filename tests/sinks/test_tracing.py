@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.sinks.tables import Refusal
 from hubline.sinks.tracing import place
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # others are at work here, too
 @given(
     lengths=st.lists(st.integers(1, 4), min_size=1, max_size=40),
     bad_rows=st.sets(st.integers(0, 100)),
