@@ -11,7 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.amqp.columnar import COLUMNS_FORMAT, decode_columns, encode_columns
+from hubline.amqp.columnar import (
+    COLUMNS_CAPABILITY,
+    COLUMNS_FORMAT,
+    COLUMNS_OFFER,
+    decode_columns,
+    encode_columns,
+)
 from hubline.amqp.columns import EventDecoder
 from hubline.amqp.decoding import decode
 from hubline.amqp.encoding import encode
@@ -74,8 +80,11 @@ def test_the_newest_event_of_the_partition_is_told_once() -> None:
     assert len(decoded.stretch) == 30
 
 
-def test_the_format_leaves_the_version_to_its_lowest_byte() -> None:
-    assert COLUMNS_FORMAT.to_bytes(4) == b"HUB\0"
+def test_the_version_is_in_the_format_and_in_what_is_asked_for() -> None:
+    *name, version = COLUMNS_FORMAT.to_bytes(4)
+    assert bytes(name) == b"HUB"
+    assert f"hubline:columns-{version}" == COLUMNS_CAPABILITY
+    assert COLUMNS_CAPABILITY in COLUMNS_OFFER
 
 
 def test_what_is_cut_off_is_refused_wherever_that_is() -> None:

@@ -32,13 +32,14 @@ from hubline.amqp.properties import TYPES
 from hubline.model import OUTGOING_SCHEMA
 from hubline.stretches import SEQUENCE_DIGITS, Stretch
 
-COLUMNS_CAPABILITY: Final = "hubline:columns"
+# The number is that of the format: who knows another one gets messages.
+COLUMNS_CAPABILITY: Final = "hubline:columns-1"
 # Another word than what is desired: there are peers that offer whatever is, and send on what they were sent. Columns
 # are believed to be the hub's own word, and must not be what somebody made who may only send to it.
-COLUMNS_OFFER: Final = "hubline:columns-offered"
+COLUMNS_OFFER: Final = "hubline:columns-1-offered"
 
 # AMQP gives the upper three bytes to who makes a format, and the lowest to its version. Nobody else's begins so.
-COLUMNS_FORMAT: Final = 0x4855_4200
+COLUMNS_FORMAT: Final = 0x4855_4201
 
 _RECORD_BATCH: Final = "record batch"
 _PREFIX_LENGTH_MAX: Final = 32
