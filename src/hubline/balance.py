@@ -145,6 +145,22 @@ class Fixed:
         return Plan(claims=(*own, rng.choice(free)), rerun_seconds=FIXED_PACE_SECONDS)
 
 
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every partition that nobody owns, all at once and never given up while alive: for one that reads a hub alone.
+
+    A second one stands by, and takes what the first leaves.
+    """
+
+    @property
+    def partitions_max(self) -> int | None:
+        return None
+
+    def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
+        claims = (*stranded(snapshot), *_classify(snapshot).free)
+        return Plan(claims, rerun_seconds=0.0 if claims else _first_expiry_seconds(snapshot))
+
+
 def stranded(snapshot: Snapshot) -> tuple[str, ...]:
     """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
     me, held = snapshot.me.owner_id, snapshot.held

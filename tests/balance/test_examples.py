@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from hubline.balance import FIXED_PACE_SECONDS, HANDOVER_POLL_SECONDS, Balanced, Fixed, Greedy, Snapshot, Strategy
+from hubline.balance import (
+    FIXED_PACE_SECONDS,
+    HANDOVER_POLL_SECONDS,
+    All,
+    Balanced,
+    Fixed,
+    Greedy,
+    Snapshot,
+    Strategy,
+)
 from tests.balance.layouts import FORGOTTEN_SECONDS, GRACE_SECONDS, LEASE_SECONDS, planned, snapshot
 
 GREEDY = Greedy()
@@ -123,10 +132,19 @@ FIXED = [
     case("it takes back no more than its count", "aaab", "a", "+...", by=Fixed(1), not_held=(0, 1, 2)),
 ]
 
-ALL = [*CLAIMING, *ASKING, *GIVING_UP, *TAKING, *LIMITS, *RESTARTS, *FIXED]
+OF_ALL = [
+    case("all of them at once", "....", "a", "++++", by=All()),
+    case("what nobody has, beside its own and another's", "ab-.", "a", "..++", by=All(), members="ab"),
+    case("also what it had before it restarted", "aab.", "a", "++.+", by=All(), not_held=(0, 1)),
+    case("it does not ask", "bbbb", "a", "....", by=All(), members="ab"),
+    case("it does not take, also after the grace", "bbbb", "a", "....", by=All(), asked="a...", **OVERDUE),
+    case("it gives up nothing", "aaab", "a", "....", by=All(), asked="b..."),
+]
+
+EXAMPLES = [*CLAIMING, *ASKING, *GIVING_UP, *TAKING, *LIMITS, *RESTARTS, *FIXED, *OF_ALL]
 
 
-@pytest.mark.parametrize("example", ALL, ids=str)
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_plan(example: Case) -> None:
     limits = {example.me: example.by.partitions_max, **example.known.get("limits", {})}
     known = snapshot(example.layout, me=example.me, **{**example.known, "limits": limits})
@@ -143,6 +161,8 @@ RERUNS = [
     ("one step a cycle", Balanced(), snapshot("..", me="a"), None),
     ("fixed, and not complete: at its pace", Fixed(2), snapshot("..", me="a", limits={"a": 2}), FIXED_PACE_SECONDS),
     ("fixed, and nothing free", Fixed(1), snapshot("b", me="a", limits={"a": 1}, age=7.0), LEASE_SECONDS - 7.0),
+    ("all, after a claim: at once", All(), snapshot("..", me="a"), 0.0),
+    ("all, standing by: when the first lease ends", All(), snapshot("bb", me="a", age=7.0), LEASE_SECONDS - 7.0),
     ("fixed, and complete: after the interval", Fixed(1), snapshot("ab", me="a", limits={"a": 1}), None),
 ]
 

@@ -534,6 +534,19 @@ class TestAll:
         await two.stop()
 
 
+    @virtual
+    async def test_a_run_that_ends_by_itself_has_them_at_once(self) -> None:
+        hub, store = filled(*[1] * 32), new_store()
+        one = await query(hub, store, "a", strategy=None, reads_all=True).start()
+        started_at = asyncio.get_running_loop().time()
+
+        await one.planning.pin()
+
+        assert asyncio.get_running_loop().time() - started_at < 1.0
+        assert len(await one.owned()) == 32
+        await one.stop()
+
+
 @virtual
 async def test_a_run_that_ends_by_itself_waits_for_its_share() -> None:
     hub, store = filled(10, 10), new_store()

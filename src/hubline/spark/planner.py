@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from hubline.balance import Fixed, Greedy
+from hubline.balance import All, Greedy
 from hubline.connect import open_hub, open_store
 from hubline.errors import HubUnavailable, PositionInvalid
 from hubline.model import GroupKey, PartitionProperties, Position
@@ -39,8 +39,6 @@ T = TypeVar("T")
 
 # How large events are is looked up again after this long, where the hub does not tell.
 SAMPLE_SECONDS: Final = 60.0
-# More than any hub has: whoever reads all with a store takes each partition, and gives none up.
-ALL_PARTITIONS: Final = 1_000_000
 
 
 class Planner:
@@ -148,12 +146,12 @@ class Planning:
 
     def _membership(self) -> Membership:
         options = self._options
-        everything = Fixed(ALL_PARTITIONS) if options.reads_all else Greedy()
         return Membership(
             self._group,
             owner_id=options.owner_id or _fresh_owner_id(),
-            strategy=options.strategy or everything,
-            lease=options.lease,
+            strategy=options.strategy or (All() if options.reads_all else Greedy()),
+            # Who reads all waits for nobody to share with.
+            lease=replace(options.lease, settle_seconds=0.0) if options.reads_all else options.lease,
             start=self._start_positions,
             lookback_seconds=options.lookback_seconds,
         )
