@@ -533,7 +533,6 @@ class TestAll:
         await two.owns(*"0123")
         await two.stop()
 
-
     @virtual
     async def test_a_run_that_ends_by_itself_has_them_at_once(self) -> None:
         hub, store = filled(*[1] * 32), new_store()
