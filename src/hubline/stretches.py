@@ -99,7 +99,7 @@ class Stretch:
         count = len(self)
         columns = [
             body,
-            _strings(np.tile(np.frombuffer(self.partition.encode(), np.uint8), (count, 1))),
+            repeated(self.partition, count),
             _strings(_offset_digits(self.offset_prefix, self.first_sequence, count)),
             _fixed(np.arange(self.first_sequence, self.first_sequence + count, dtype=np.int64), pa.int64()),
             _fixed(np.repeat(self.times_us, self.counts), _TIME_TYPE),
@@ -127,6 +127,12 @@ def offset_of(prefix: str, sequence: int) -> str:
     return f"{prefix}{sequence:0{SEQUENCE_DIGITS}d}"
 
 
+def repeated(text: str, count: int) -> pa.StringArray:
+    """The same text so many times."""
+    octets = text.encode()
+    return pa.StringArray.from_buffers(count, _equal_offsets(len(octets), count), pa.py_buffer(octets * count))
+
+
 def _offset_digits(prefix: str, first_sequence: int, count: int) -> npt.NDArray[np.uint8]:
     """The text of each of consecutive offsets, one a row."""
     width = len(offset_of(prefix, 0))
@@ -144,8 +150,12 @@ def _offset_digits(prefix: str, first_sequence: int, count: int) -> npt.NDArray[
 def _strings(text: npt.NDArray[np.uint8]) -> pa.StringArray:
     """A string column from rows of equal width."""
     count, width = text.shape
-    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
-    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(text)))
+    return pa.StringArray.from_buffers(count, _equal_offsets(width, count), pa.py_buffer(np.ascontiguousarray(text)))
+
+
+def _equal_offsets(width: int, count: int) -> pa.Buffer:
+    """Where each of so many texts of one width begins, and where the last one ends."""
+    return pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(width))
 
 
 def _fixed(values: Numbers, column_type: pa.DataType) -> pa.Array:

@@ -32,9 +32,10 @@ from hubline.amqp.events import (
 from hubline.amqp.layouts import Cell, Gap, Layouts, Match, Place
 from hubline.amqp.properties import CODES, TYPES, noted_types
 from hubline.amqp.rigid import ENTRY_FIELDS, MAP_TYPE, RigidColumns
-from hubline.amqp.rows import Mask, Octets, Positions, column, equal_offsets, strings, take_slices, validity
+from hubline.amqp.rows import Mask, Octets, Positions, column, strings, take_slices, validity
 from hubline.amqp.text import to_text
 from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
+from hubline.stretches import repeated
 
 # Python's calendar, which whoever looks at an event needs: a time beyond it becomes its first or last millisecond.
 TIME_MS_MIN: Final = -62_135_596_800_000
@@ -387,12 +388,6 @@ class _Columns:
 
 
 _Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
-
-
-def repeated(text: str, count: int) -> pa.StringArray:
-    """The same text so many times."""
-    octets = text.encode()
-    return pa.StringArray.from_buffers(count, equal_offsets((len(octets),), count), pa.py_buffer(octets * count))
 
 
 def _types(match: Match) -> str | None:

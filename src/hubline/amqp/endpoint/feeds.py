@@ -150,13 +150,14 @@ class _Events(Protocol):
     def slice(self, start: int, count: int | None = None) -> Self: ...
 
 
+R = TypeVar("R", bound=Receiver)
 E = TypeVar("E", bound=_Events)
 
 
-class Feed(ABC, Generic[E]):
+class Feed(ABC, Generic[R, E]):
     """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
 
-    def __init__(self, hub: Hub, receiver: Receiver, partition: str, *, has_metrics: bool) -> None:
+    def __init__(self, hub: Hub, receiver: R, partition: str, *, has_metrics: bool) -> None:
         self._hub = hub
         self._receiver = receiver
         self._partition = partition
@@ -225,7 +226,7 @@ class Feed(ABC, Generic[E]):
         ).encode()
 
 
-class MessageFeed(Feed[EventBatch]):
+class MessageFeed(Feed[Receiver, EventBatch]):
     """A message for each event, as the service sends them."""
 
     async def _receive(self, count_max: int, wait_seconds: float) -> EventBatch:
@@ -248,15 +249,11 @@ class MessageFeed(Feed[EventBatch]):
             count = 0
 
 
-class ColumnFeed(Feed[Stretch]):
+class ColumnFeed(Feed[StretchReceiver, Stretch]):
     """Columns, for a peer that takes them (:mod:`hubline.amqp.columnar`): what is stored is sent as it is."""
 
-    def __init__(self, hub: Hub, receiver: StretchReceiver, partition: str, *, has_metrics: bool) -> None:
-        super().__init__(hub, receiver, partition, has_metrics=has_metrics)
-        self._stretches = receiver
-
     async def _receive(self, count_max: int, wait_seconds: float) -> Stretch | None:
-        return await self._stretches.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
+        return await self._receiver.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
 
     def _send_part(self, link: Link, part: Stretch, annotations: bytes) -> None:
         delivery = encode_columns(part, delivery_annotations=annotations)
