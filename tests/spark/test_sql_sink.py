@@ -201,16 +201,30 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     assert devices(database) == []
 
 
-def test_batch_that_spark_runs_without_events_is_refused_with_what_to_do(
+def test_windows_that_are_over_are_written_without_further_events_and_once(
     spark: SparkSession, hub: TestHub, tmp_path: Path
 ) -> None:
     sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", create=True, by="batch")
-    send(hub, bodies(3))
-    watermarked = read(spark, hub).withWatermark("enqueuedTime", "0 seconds")  # it moves with the first events
-    with pytest.raises(StreamingQueryException, match=r"reads no hub.*noDataMicroBatches\.enabled=false"):
-        run_once(
-            watermarked.groupBy(window("enqueuedTime", "1 second").alias("w")).count().select("count"), sink, tmp_path
-        )
+    folder = tmp_path / "folder"
+
+    def sent(*seconds: int) -> None:
+        send(hub, [json.dumps({"at": f"2026-11-16T12:00:{each:02d}Z"}).encode() for each in seconds], partition="0")
+
+    def run() -> list[int]:
+        timed = parse_json(read(spark, hub), "at timestamp").withWatermark("at", "0 seconds")
+        run_once(timed.groupBy(window("at", "10 seconds").alias("w")).count().select("count"), sink, folder)
+        with sqlite3.connect(tmp_path / "results.db") as database:
+            counts = [count for (count,) in database.execute("SELECT count FROM counts ORDER BY count")]
+        database.close()
+        return counts
+
+    sent(1, 2, 3, 11, 12, 25)
+    assert run() == [2, 3]  # in the second batch, which has no event; the last window is not over
+    (folder / "commits" / "1").unlink()  # as if the driver had died before it wrote this
+    assert run() == [2, 3]
+    sent(45)
+    assert run() == [1, 2, 3]
+    assert sorted(path.name for path in (folder / "commits").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
 
 
 def test_any_query_is_written_by_batch_with_its_state_and_once(

@@ -38,14 +38,13 @@ from hubline.pipeline.checks import Checked
 from hubline.pipeline.explaining import explained
 from hubline.pipeline.folders import claim
 from hubline.pipeline.frames import Reading, built
-from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace, validate_master
+from hubline.pipeline.places import FormatPlace, HubPlace, validate_master
 from hubline.pipeline.planned import Plan, PlannedStage, is_remote
 from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
 from hubline.spark.datasource import EventHubs
-from hubline.spark.microbatch import NO_DATA_BATCHES
 from hubline.spark.positions import OF_ANOTHER_HUB
 from hubline.spark.sessions import register, session
 
@@ -364,8 +363,7 @@ class _Run:
             writing = writing.trigger(processingTime=f"{stage.batch_wait_ms} milliseconds")
         each.gate.open()
         each.started_at = time.monotonic()
-        with _batches_without_events(self._spark, is_wanted=not isinstance(stage.target, TablePlace)):
-            each.query = writing.start()
+        each.query = writing.start()
         each.state = State.RUNNING
         self._view.note(f"{stage.name}: started")
 
@@ -503,21 +501,6 @@ def _begin_anew(stage: PlannedStage) -> str:
         hub, store = stage.sources[0], parse_store(stage.store)
         forget += f", and its checkpoints: hubline checkpoints reset {hub} --group '{stage.group}' --store {store}"
     return f"If the stage shall read this hub from its start, {forget}"
-
-
-@contextmanager
-def _batches_without_events(spark: SparkSession, *, is_wanted: bool) -> Iterator[None]:
-    """Whether a query that is started now has them. A table knows batches by the ranges that they read: what one
-    without events would write comes with the next that has some."""
-    if is_wanted:
-        yield
-        return
-    before = spark.conf.get(NO_DATA_BATCHES)
-    spark.conf.set(NO_DATA_BATCHES, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(NO_DATA_BATCHES, str(before))
 
 
 def _is_at_rest(each: _StageRun) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,9 +18,6 @@ from hubline.errors import ConfigError
 from hubline.model import GroupKey
 from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
 
-NO_DATA_BATCHES: Final = "spark.sql.streaming.noDataMicroBatches.enabled"
-"""Whether Spark runs batches that read nothing, for windows that a watermark has ended: no range tells them apart."""
-
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
 _SHUFFLE: Final = re.compile("(?<!Broadcast)Exchange")
@@ -29,15 +26,22 @@ _ADAPTIVE: Final = "AdaptiveSparkPlanExec"  # hides the plan that it changes as 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task."""
+    """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task.
+
+    ``state_of`` is the id of the query, where the batch reads nothing: Spark runs one for its state alone when a
+    watermark has moved. Its ``offset`` is that of the batch before it.
+    """
 
     offset: StreamOffset
     gaps: Mapping[str, Gap]
     is_narrow: bool
+    state_of: str | None = None
 
     @property
     def moved(self) -> set[str]:
         """The partitions that are further after this batch."""
+        if self.state_of is not None:
+            return set()
         entries = self.offset.entries
         return {partition for partition, entry in entries.items() if entry.end > entry.new_start} | self.gaps.keys()
 
@@ -56,25 +60,25 @@ class MicroBatch:
         """The one that the calling ``foreachBatch`` function was given, or a frame that it made of it."""
         execution = _execution(frame)
         plan = execution.lastExecution().executedPlan()
-        offsets = [offset for offset in _end_offsets(plan) if HUB_KEY in offset]
-        if not offsets:
-            raise ConfigError(
-                "the batch reads no hub: Spark runs one for its state alone when a watermark has moved, and a SqlSink "
-                f"cannot tell whether the database has its rows. Switch such batches off, {NO_DATA_BATCHES}=false: "
-                "their rows come with the next batch that has events"
-            )
-        if len(offsets) > 1:
-            raise ConfigError(
-                f"the query reads {len(offsets)} hubs by format('eventhubs'): a SqlSink takes queries that read one, "
-                "since its checkpoint is that hub's. Write each stream by a query of its own"
-            )
-        offset = StreamOffset.from_json(offsets[0])
-        own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
-        return cls(
-            offset,
-            gaps_in(offsets[0]),
-            not offset.is_split and not any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan)),
+        if read := _of_hubs(_end_offsets(plan)):
+            offset = StreamOffset.from_json(read[0])
+            own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
+            is_moved = any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan))
+            return cls(offset, gaps_in(read[0]), is_narrow=not (offset.is_split or is_moved))
+        if known := _of_hubs(_known_offsets(execution)):
+            return cls(StreamOffset.from_json(known[0]), {}, is_narrow=False, state_of=execution.id().toString())
+        raise ConfigError("the query reads no hub by format('eventhubs'): a SqlSink takes queries that read one")
+
+
+def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
+    """The offsets of hubline's own source: one, if the query reads a hub."""
+    found = [offset for offset in offsets if HUB_KEY in offset]
+    if len(found) > 1:
+        raise ConfigError(
+            f"the query reads {len(found)} hubs by format('eventhubs'): a SqlSink takes queries that read one, "
+            "since its checkpoint is that hub's. Write each stream by a query of its own"
         )
+    return found
 
 
 def _execution(frame: DataFrame) -> Any:
@@ -101,3 +105,10 @@ def _end_offsets(plan: Any) -> Iterator[dict[str, object]]:
             yield from _end_offsets(leaf.inputPlan())
         elif kind == _SCAN:
             yield json.loads(leaf.end().json())
+
+
+def _known_offsets(execution: Any) -> Iterator[dict[str, object]]:
+    """Where the sources stand, whether the batch reads them or not."""
+    offsets = execution.availableOffsets().valuesIterator()
+    while offsets.hasNext():
+        yield json.loads(offsets.next().json())

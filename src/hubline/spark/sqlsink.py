@@ -17,6 +17,9 @@ of the batch is compared with it, and rows, dead letters and the new checkpoint 
 So what a zombie commits is right, too: whoever comes after it finds it done. A batch that is replayed carries the
 epochs of the driver that died; it goes on under the present ones.
 
+A batch that reads nothing, which Spark runs when a watermark has ended windows, has no range. Its number in the query
+is compared instead: what the query has in the database under this number, or a later one, is done.
+
 By partition, tasks are handed the rows without what only dead letters need of an event: body, properties and so on
 cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows are
 handed over once more, with their events. Dying in between leaves partitions that are done and others that are not
@@ -71,6 +74,9 @@ _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
 _PROPERTIES: Final = "properties"
+# Of batches without events. Nobody takes them from their query.
+_STATE: Final = "state"
+_STATE_EPOCH: Final = 1
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NONE: Final[Units] = np.empty(0, np.int64)
@@ -178,7 +184,11 @@ class SqlSink:
         commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
-            written = commits.commit_all(sorted(batch.moved), frame.toArrow())
+            rows = frame.toArrow()
+            if batch.state_of is None:
+                written = commits.commit_all(sorted(batch.moved), rows)
+            else:
+                written = commits.commit_state(batch.state_of, batch_id, rows)
         else:
             written = self._commit_in_tasks(frame, batch, commits)
         if self._on_commit is not None:
@@ -314,6 +324,26 @@ class _Commits:
 
         return self._persist(attempt, what=self.group)
 
+    def commit_state(self, query_id: str, batch_id: int, rows: pa.Table) -> Written:
+        """Writes what comes of a query's state without an event, such as windows that are over.
+
+        No range tells whether that is done, but the number of the batch does. It is kept as the checkpoint of a
+        partition would be, in a group of the query's own.
+        """
+        if not len(rows):
+            return Written()
+        key = replace(self.group, group=f"{self.group.group}#{query_id}").partition(_STATE)
+
+        def attempt(database: Database) -> Written:
+            opened = database.join(key, _STATE_EPOCH)
+            done = _last_sequence(opened)
+            if done is not None and done >= batch_id:
+                return Written()
+            with opened.transaction(Checkpoint(key, "", batch_id)) as transaction:
+                return self._write(transaction, {}, rows)
+
+        return self._persist(attempt, what=key)
+
     def _persist(self, attempt: Callable[[Database], T], *, what: GroupKey | PartitionKey) -> T:
         """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
         with lent(self.database) as database:
@@ -332,8 +362,9 @@ class _Commits:
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
 
     def _write(self, transaction: Transaction, opened: Mapping[str, SinkPartition], rows: pa.Table) -> Written:
-        """The rows of these partitions without repeats, and letters for those that are none."""
-        fresh = _Fresh.of(opened, rows) if self.database.drop_repeats is not None else _Fresh(rows)
+        """The rows of these partitions without repeats, and letters for those that are none. Without a partition, the
+        rows are of events that came earlier, and were looked at then."""
+        fresh = _Fresh.of(opened, rows) if self.database.drop_repeats is not None and opened else _Fresh(rows)
         failed = _failed(fresh.rows)
         good = _kept(fresh.rows, ~failed)
         units = _units(good)
