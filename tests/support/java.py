@@ -41,22 +41,9 @@ class Archive:
 def _make(path: Path) -> None:
     unfinished = path.with_suffix(".unfinished")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ['SPARK_SUBMIT_OPTS']} -XX:ArchiveClassesAtExit={unfinished}"
-    from pyspark import SparkContext
+    from hubline.spark.rehearsal import rehearse
 
-    import hubline.spark
-
-    spark = hubline.spark.session("archive", master="local[1]", **{"spark.sql.warehouse.dir": str(path.parent)})
-    events = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    writing = events.writeStream.foreachBatch(lambda frame, _: frame.groupBy("value").count().toArrow())
-    writing.trigger(availableNow=True).option(
-        "checkpointLocation", str(path.parent / "state")
-    ).start().awaitTermination()
-    spark.stop()
-    gateway = SparkContext._gateway
-    assert gateway is not None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait()
+    rehearse(path.parent)
     unfinished.rename(path)
 
 

@@ -59,6 +59,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(pipelines.plan)
 app.command()(pipelines.run)
+app.command()(pipelines.prepare)
 app.add_typer(hub.app, name="hub")
 app.command()(serve.serve)
 app.command()(send.send)

@@ -1,4 +1,4 @@
-"""``hubline plan`` and ``hubline run``: pipelines on Spark."""
+"""``hubline plan``, ``hubline run`` and ``hubline prepare``: pipelines on Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ import typer
 
 from hubline.cli.exits import ExitCode, say
 from hubline.cli.options import JsonOption, env_twin, option
-from hubline.cli.show import counted, escaped, print_json, seconds_text, stderr_console, stdout_console, table
+from hubline.cli.show import (
+    bytes_text,
+    counted,
+    escaped,
+    print_json,
+    seconds_text,
+    stderr_console,
+    stdout_console,
+    table,
+)
 from hubline.errors import ConfigError, PipelineInvalid
 
 if TYPE_CHECKING:
@@ -133,6 +142,24 @@ def run(
         _tell_problems(problems)
     if once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def prepare() -> None:
+    """Make Spark start sooner on this machine: keep the classes that Java loads, by five of sixteen seconds.
+
+    A small query is rehearsed, which takes half a minute. What is kept is a file of 170 MB in the environment of this
+    Python, to be made anew for another Java or another Spark. In a container's image, run it when the image is built.
+
+    \b
+    Examples:
+      hubline prepare
+    """
+    _require_spark()
+    from hubline.spark.archive import make
+
+    with stderr_console().status("rehearsing a query on Spark, which takes half a minute ..."):
+        archive = make()
+    say(f"kept the classes of Java in {archive} ({bytes_text(archive.stat().st_size)})")
 
 
 def _require_spark() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
+from hubline.spark.archive import with_archive
 from hubline.spark.java import find_java, java_home
 from hubline.spark.parallelism import TASKS_VARIABLE
 from hubline.spark.quiet import pass_on
@@ -164,9 +165,11 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
     if _is_submitted():
         yield
         return
-    with java_home(find_java()) as home:
+    java = find_java()
+    with java_home(java) as home:
         # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
         wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        wanted |= with_archive(java, os.environ)
         is_local = _LOCAL.fullmatch(given.get("spark.master", "")) is not None
         if is_local and "PYSPARK_PYTHON" not in os.environ and _is_installed_as_files():
             wanted |= {"PYSPARK_PYTHON": str(_PYTHON), "HUBLINE_SPARK_PYTHON": sys.executable}
