@@ -147,7 +147,7 @@ def run(
 def prepare() -> None:
     """Make Spark start sooner on this machine: keep the classes that Java loads, by five of sixteen seconds.
 
-    A small query is rehearsed, which takes half a minute. What is kept is a file of 170 MB in the environment of this
+    A small query is rehearsed, which takes less than a minute. What is kept is a file of 170 MB in the environment of this
     Python, to be made anew for another Java or another Spark. In a container's image, run it when the image is built.
 
     \b
@@ -157,7 +157,7 @@ def prepare() -> None:
     _require_spark()
     from hubline.spark.archive import make
 
-    with stderr_console().status("rehearsing a query on Spark, which takes half a minute ..."):
+    with stderr_console().status("rehearsing a query on Spark, which takes less than a minute ..."):
         archive = make()
     say(f"kept the classes of Java in {archive} ({bytes_text(archive.stat().st_size)})")
 

@@ -25,7 +25,7 @@ OPTIONS_VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 """Options of Java that spark-submit passes on, beside those in Spark's settings."""
 
 REHEARSAL_SECONDS_MAX: Final = 300
-"""A rehearsal takes half a minute, and a few times as long on a busy machine."""
+"""A rehearsal takes less than a minute, and a few times as long on a busy machine."""
 
 # Where it does not fit, Java would say so on standard output.
 _QUIETLY: Final = "-Xlog:cds*=off"
