@@ -25,6 +25,7 @@ from hubline.model import GroupKey
 from hubline.sinks import SqlSink as Database
 from hubline.spark import SqlSink, parse_json
 from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.offsets import Entry
 from hubline.spark.sqlsink import Written, _Commits
 from tests.spark.hubs import TestHub
 
@@ -170,6 +171,29 @@ def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.Mon
     done = [row for answer in commits(handed) for row in answer.to_pylist()]
 
     assert [(row["partition"], row["rows"]) for row in done] == [("0", 10), ("1", 0), ("2", 10)]
+
+
+def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Connection, tmp_path: Path) -> None:
+    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings", drop_repeats="ordered")
+
+    def commit(partition: str, entry: Entry, *places: tuple[str, int]) -> None:
+        columns = {
+            "partition": [of for of, _ in places],
+            "sequenceNumber": [number for _, number in places],
+            "device": [f"{of}/{number}" for of, number in places],
+        }
+        ids = [[(ID_PROPERTY, f"ns/first@17/{of}/{number}/0")] for of, number in places]
+        rows = pa.table({**columns, "properties": pa.array(ids, pa.map_(pa.string(), pa.string()))})
+        group = GroupKey("namespace", "hub", "group")
+        _Commits(into, ["device"], group, {partition: entry}, {}).commit_all([partition], rows)
+
+    commit("1", Entry(0, 3), ("1", 2))
+    commit("0", Entry(0, 3), ("0", 2))
+    commit("0", Entry(3, 5), ("0", 0), ("0", 3), ("0", 4), ("1", 0))
+    commit("0", Entry(5, 6), ("0", 5))
+    into.close()
+
+    assert devices(database) == ["0/0", "0/2", "0/3", "0/4", "0/5", "1/0", "1/2"]
 
 
 def test_a_batch_that_would_leave_a_gap_is_refused(

@@ -145,10 +145,10 @@ def run(
 
 
 def prepare() -> None:
-    """Make Spark start sooner on this machine: keep the classes that Java loads, by five of sixteen seconds.
+    """Make Spark start sooner on this machine, by about five of sixteen seconds: keep the classes that Java loads.
 
-    A small query is rehearsed, which takes less than a minute. What is kept is a file of 170 MB in the environment of this
-    Python, to be made anew for another Java or another Spark. In a container's image, run it when the image is built.
+    A small query is rehearsed, which takes less than a minute. What is kept is a file of 170 MB in the environment of
+    this Python, to be made anew for another Java or another Spark. In a container's image, run it when that is built.
 
     \b
     Examples:

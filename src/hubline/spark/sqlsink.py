@@ -362,9 +362,10 @@ class _Commits:
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
 
     def _write(self, transaction: Transaction, opened: Mapping[str, SinkPartition], rows: pa.Table) -> Written:
-        """The rows of these partitions without repeats, and letters for those that are none. Without a partition, the
-        rows are of events that came earlier, and were looked at then."""
-        fresh = _Fresh.of(opened, rows) if self.database.drop_repeats is not None and opened else _Fresh(rows)
+        """The rows of these partitions without repeats, and letters for those that are none."""
+        fresh = _Fresh(rows)
+        if self.database.drop_repeats is not None:
+            fresh = _Fresh.of({each: (partition, self._first(partition)) for each, partition in opened.items()}, rows)
         failed = _failed(fresh.rows)
         good = _kept(fresh.rows, ~failed)
         units = _units(good)
@@ -450,19 +451,30 @@ class _Fresh:
     """The events of each partition that were left out."""
 
     @classmethod
-    def of(cls, opened: Mapping[str, SinkPartition], rows: pa.Table) -> _Fresh:
+    def of(cls, opened: Mapping[str, tuple[SinkPartition, int]], rows: pa.Table) -> _Fresh:
+        """By partitions and the first event of each that the batch reads.
+
+        Rows of earlier events come of a query's state, late: what is remembered of those that came after them says
+        nothing of them, and all of these rows are kept.
+        """
         kept, siftings, repeats = [rows.slice(0, 0)], [], {}
         for partition, part in _by_partition(rows):
             if partition not in opened:
-                raise SinkError(f"a row is of partition {partition!r}, which the batch does not read: keep the column")
+                kept.append(part)
+                continue
+            sink_partition, first = opened[partition]
+            is_late = part.column(_SEQUENCE).to_numpy() < first
+            if is_late.any():
+                kept.append(part.filter(pa.array(is_late)))
+                part = part.filter(pa.array(~is_late))  # noqa: PLW2901 (the rest of it)
             # Once for each event, however many rows the query made of it.
             sequences, firsts, events = _distinct(part.column(_SEQUENCE).to_numpy())
             properties = part.column(_PROPERTIES)
             if not np.array_equal(firsts, np.arange(len(part))):
                 properties = properties.take(pa.array(firsts))
-            sifting = opened[partition].sift_events(properties.combine_chunks())
+            sifting = sink_partition.sift_events(properties.combine_chunks())
             kept.append(_kept(part, sifting.is_fresh[events]))
-            siftings.append((opened[partition], sifting))
+            siftings.append((sink_partition, sifting))
             repeats[partition] = sequences[~sifting.is_fresh]
         return cls(pa.concat_tables(kept), tuple(siftings), repeats)
 
