@@ -10,7 +10,7 @@ import pytest
 
 from hubline.balance import Balanced, Fixed, Greedy
 from hubline.errors import PositionInvalid, StoreUnavailable
-from hubline.model import Checkpoint, GroupKey, Position, StartPositions
+from hubline.model import Checkpoint, GroupKey, PartitionKey, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Gap
 from hubline.stores.memory import MemoryStore
@@ -46,6 +46,12 @@ async def checkpoints(store: MemoryStore) -> dict[str, int]:
 async def owner_of(store: MemoryStore, partition: str) -> str:
     state = await store.list_ownership(GROUP)
     return next(found.owner_id for found in state.ownerships if found.key.partition == partition)
+
+
+def taken_over(before: Query, query: Query) -> Query:
+    """A query that starts with the checkpoint folder of another, as it was left."""
+    query.log, query.committed = list(before.log), before.committed
+    return query
 
 
 async def side_by_side(queries: list[Query], count: int) -> list[Place]:
@@ -248,6 +254,72 @@ class TestRestarts:
 
         assert [place[1] for place in replayed] == [n for found in expected for n in range(found.start, found.end)]
         assert Counter(one.read).most_common(1)[0][1] == 1
+        await one.stop()
+
+    @virtual
+    @pytest.mark.parametrize("owner_ids", ["aaaa", "abcd"], ids=["the same owner", "a fresh owner each time"])
+    async def test_killed_in_one_batch_again_and_again_it_goes_on_after_it(self, owner_ids: str) -> None:
+        hub, store = filled(30, 30), new_store()
+        first = await query(hub, store, owner_ids[0], events_max=10).start()
+        await first.read_all(20)
+        await first.plan()
+        await first.kill()
+        done = list(first.read)
+        for owner_id in owner_ids[1:3]:
+            again = taken_over(first, query(hub, store, owner_id, events_max=10))
+            await again.start()
+            await asyncio.sleep(LEASE.lease_seconds * 2)  # it has its partitions again, and dies in that batch
+            await again.kill()
+
+        last = taken_over(first, query(hub, store, owner_ids[3], events_max=10))
+        await last.start()
+        await last.read_all(60 - len(done))
+
+        assert sorted(done + last.read) == sorted(places("0", *range(30)) + places("1", *range(30)))
+        await last.stop()
+
+    @virtual
+    async def test_a_checkpoint_that_is_set_back_while_a_batch_waits_to_be_run_again_counts_after_it(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(20)
+        await one.plan()
+        await one.kill()
+        await store.reset_checkpoint(GROUP.partition("0"), Checkpoint(GROUP.partition("0"), hub.offset_of(4), 4))
+        one.read.clear()
+
+        await one.start()
+        await one.read_all(35)
+
+        assert one.read == places("0", *range(20, 30), *range(5, 30))
+        await one.stop()
+
+    @virtual
+    async def test_what_was_done_of_a_partition_that_is_opened_late_is_not_read_again(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hub, store = filled(10, 10), new_store()
+        fence, late = store.fence, {"1"}
+
+        async def fence_late(key: PartitionKey, epoch: int) -> Checkpoint | None:
+            if key.partition in late:
+                raise StoreUnavailable("not yet")
+            return await fence(key, epoch)
+
+        one = await query(hub, store, "a").start()
+        await one.read_all(20)
+        await one.kill()  # before its checkpoint
+        hub.append("0", [b"new"])
+        hub.append("1", [b"new"])
+
+        monkeypatch.setattr(store, "fence", fence_late)
+
+        await one.start()
+        await one.read_all(21)
+        late.clear()
+        await one.read_all(22)
+
+        assert sorted(one.read) == sorted(places("0", *range(11)) + places("1", *range(11)))
         await one.stop()
 
     @virtual

@@ -256,6 +256,32 @@ class TestStreams:
         assert by_partition(first + second) == sent(hub)
         assert numbers(second) == list(range(5_000, 6_000))
 
+    def test_a_batch_that_fails_again_and_again_is_read_once_in_the_end(
+        self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
+    ) -> None:
+        send(local_hub, 90)
+        options = {"max_events": "30", "store": f"sqlite:///{tmp_path}/store.db", "ownership": "all", "owner": "me"}
+        read: list[Row] = []
+        failures = 3
+
+        def take(frame: DataFrame, batch_id: int) -> None:
+            nonlocal failures
+            if batch_id == 1 and failures:
+                failures -= 1
+                raise RuntimeError("the database is away")
+            read.extend(frame.collect())
+
+        def run() -> None:
+            writing = stream(spark, local_hub, **options).writeStream.foreachBatch(take).trigger(availableNow=True)
+            writing.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+        while failures:
+            with pytest.raises(StreamingQueryException, match="the database is away"):
+                run()
+        run()
+
+        assert numbers(read) == list(range(90))
+
     def test_a_running_query_sees_new_events_new_partitions_and_reports_its_lag(
         self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
     ) -> None:

@@ -50,7 +50,7 @@ class Owned:
     first event to replay. ``done_next`` is where it stands now, ``checkpointed_next`` what the store knows of it: while
     a replay lasts, that is ahead. ``stored_next`` is what the store knew when it was opened, be it of a hub that is no
     more. ``known_offset`` is the offset of the event before a sequence number: where a batch ends with the newest
-    event, it need not be looked up.
+    event, it need not be looked up. ``replayed`` is what the batch reads that Spark ran again when the query started.
     """
 
     ownership: Ownership
@@ -61,6 +61,7 @@ class Owned:
     stored_next: int = 0
     known_offset: tuple[int, str] | None = None
     gap: Gap | None = None
+    replayed: Entry | None = None
     is_closing: bool = False
     at_rest: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -82,15 +83,21 @@ class Owned:
         """Where the next batch starts, given what the last one did; None while that is not known.
 
         A range of the epoch before this one counts as well: nobody has had the partition since, for whoever takes it,
-        or resets its checkpoint, raises the epoch. With any other, the store tells how far it came. The query has read
-        the events before ``seen_next`` already: they are not replayed to it.
+        or resets its checkpoint, raises the epoch. So does a range of any epoch that was run again since the query
+        started, from where the store stands on: each start that died raised the epoch as well. With any other, the
+        store tells how far it came. The query has read the events before ``seen_next`` already: they are not replayed
+        to it.
         """
         if self.next_sequence is None:
             return None
         if entry is not None and entry.epoch == self.epoch:
             return self._at(entry.end, self.next_sequence)
-        if entry is not None and entry.epoch + 1 == self.epoch and entry.end > self.next_sequence:
-            return self._at(entry.end, self.next_sequence)
+        if entry is not None and entry.end > self.next_sequence:
+            is_next = entry.epoch + 1 == self.epoch
+            replayed = self.replayed
+            is_rerun = replayed is not None and (replayed.new_start, replayed.end) == (self.next_sequence, entry.end)
+            if is_next or is_rerun:
+                return self._at(entry.end, self.next_sequence)
         start = min(self.next_sequence, max(self.lookback_next, seen_next))
         return replace(self._at(start, self.next_sequence), gap=self.gap)
 
@@ -164,6 +171,7 @@ class Share:
         self._seen_next: dict[str, int] = {}
         self._known_at_start = frozenset(partitions())
         self._owned: dict[str, Owned] = {}
+        self._replayed: dict[str, Entry] = {}
         self._in_flight: frozenset[str] = frozenset()
         self._retry_at = 0.0
         self._opening: set[asyncio.Task[None]] = set()
@@ -212,6 +220,15 @@ class Share:
                     await asyncio.wait(self._opening)
         except TimeoutError:
             log.warning("not_settled seconds=%g", seconds_max)
+
+    def replays(self, end: StreamOffset) -> None:
+        """Spark runs a batch again that was planned before the query started: what it reads, this query will have read.
+
+        It counts when a partition is opened for the first time. Who resets the checkpoint of one that is open takes it.
+        """
+        self._replayed = dict(end.entries)
+        for partition, owned in self._owned.items():
+            owned.replayed = self._replayed.pop(partition, None)
 
     def planned(self, end: StreamOffset) -> None:
         """A batch reads this: its partitions are not given up before it is done.
@@ -309,7 +326,7 @@ class Share:
     # What the dispatcher asks for
 
     def open(self, ownership: Ownership) -> None:
-        owned = Owned(ownership)
+        owned = Owned(ownership, replayed=self._replayed.pop(ownership.key.partition, None))
         if self._is_stopping:
             owned.at_rest.set()
         self._owned[ownership.key.partition] = owned

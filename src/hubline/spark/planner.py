@@ -188,12 +188,18 @@ class Planning:
             for partition, place in places.items()
         }
         self._note_offsets(entries, there)
+        if self._share is not None and not self._is_foreign(start):
+            # What was done of a partition that is not held, or not yet, stays known: the store may not have it.
+            done = {p: replace(entry, start=entry.end, gap=None) for p, entry in start.entries.items()}
+            entries = {**done, **entries}
         is_split = self._options.split_events is not None
         return self._remembered(StreamOffset(self._created, entries, is_split, self._group))
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
         """What a batch reads, which was planned here, or before a crash."""
         if end != self._planned:
+            if self._share is not None:
+                self._share.replays(end)
             self._remembered(end)
             if end.entries and self._is_foreign(end):
                 partition = next(iter(end.entries))
