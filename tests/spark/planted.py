@@ -87,7 +87,6 @@ STANDARD_ERROR = 2
 OUR_SETTINGS = (
     "spark.python.unix.domain.socket.enabled",
     "spark.sql.session.timeZone",
-    "spark.sql.python.filterPushdown.enabled",
     "spark.sql.shuffle.partitions",
     "spark.redaction.regex",
 )

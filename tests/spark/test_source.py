@@ -32,6 +32,7 @@ from tests.spark.hubs import TestHub
 PATIENCE_SECONDS = 120
 # Spark waits ten seconds for its planning process to start, and no longer, however busy the machine is.
 START_ATTEMPTS = 3
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
 
 
@@ -207,18 +208,33 @@ class TestBatches:
         assert numbers(batch(spark, hub, end=f"time:{middle}").collect()) == list(range(10))
         assert numbers(batch(spark, hub, start=f"time:{middle}").collect()) == list(range(10, 20))
 
-    def test_filters_decide_what_is_read_at_all(self, spark: SparkSession, local_hub: TestHub) -> None:
+    def test_filters_decide_what_is_read_at_all_where_they_are_pushed_down(
+        self, spark: SparkSession, local_hub: TestHub
+    ) -> None:
         send(local_hub, 1_000, partition="1")
         send(local_hub, 1_000, partition="2")
-        frame = batch(spark, local_hub)
         later = datetime.now(UTC) + timedelta(hours=1)
+        spark.conf.set(PUSHDOWN, True)
+        try:
+            one = batch(spark, local_hub).where((F.col("partition") == "2") & (F.col("sequenceNumber") >= 990))
+            none = batch(spark, local_hub).where(F.col("enqueuedTime") > F.lit(later))
 
-        one = frame.where((F.col("partition") == "2") & (F.col("sequenceNumber") >= 990))
-        none = frame.where(F.col("enqueuedTime") > F.lit(later))
+            assert numbers(one.collect()) == list(range(990, 1_000))
+            assert none.collect() == []
+            assert none.rdd.getNumPartitions() == 1
+        finally:
+            spark.conf.unset(PUSHDOWN)
 
-        assert numbers(one.collect()) == list(range(990, 1_000))
-        assert none.collect() == []
-        assert none.rdd.getNumPartitions() == 1
+    def test_a_filter_is_of_one_use_of_a_frame_and_not_of_the_next(
+        self, spark: SparkSession, local_hub: TestHub
+    ) -> None:
+        send(local_hub, 40, partition="1")
+        send(local_hub, 60, partition="2")
+        frame = batch(spark, local_hub)
+
+        assert frame.where("sequenceNumber >= 50").count() == 10
+        assert frame.count() == 100
+        assert frame.where("partition = '1'").union(frame).count() == 140
 
     @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     def test_a_filter_at_the_end_of_time_asks_for_times_that_hubs_know(self, end: datetime) -> None:

@@ -37,8 +37,6 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.python.worker.reuse": "true",
     # Times of events are in UTC; so is what is shown of them.
     "spark.sql.session.timeZone": "UTC",
-    # Filters by time and partition decide what is read at all.
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # By rows alone (10,000), events of 1 MB would make batches of 10 GB.
     "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
