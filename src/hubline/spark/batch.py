@@ -150,7 +150,9 @@ async def _planned(options: Options, wanted: Wanted) -> list[Range]:
     hub = open_hub(options.hub)
     try:
         properties = await Places(hub, group=options.group, seconds_max=options.timeout_seconds).hub()
-        chosen = [p for p in in_order(properties.partition_ids) if wanted.partitions is None or p in wanted.partitions]
+        there = in_order(properties.partition_ids)
+        options.require_partitions(there)
+        chosen = [partition for partition in there if wanted.partitions is None or partition in wanted.partitions]
         turns = asyncio.Semaphore(LOOKUPS_MAX)
         ranges = await asyncio.gather(*(_range(hub, options, wanted, partition, turns) for partition in chosen))
     finally:

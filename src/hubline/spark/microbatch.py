@@ -75,8 +75,9 @@ def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     found = [offset for offset in offsets if HUB_KEY in offset]
     if len(found) > 1:
         raise ConfigError(
-            f"the query reads {len(found)} hubs by format('eventhubs'): a SqlSink takes queries that read one, "
-            "since its checkpoint is that hub's. Write each stream by a query of its own"
+            f"the query reads hubs {len(found)} times by format('eventhubs'), in a join or a union: a SqlSink takes "
+            "queries that read one hub once, since its checkpoint is that reading's. Write each stream by a query of "
+            "its own; rows and dead letters of one stream can be told apart by _error"
         )
     return found
 

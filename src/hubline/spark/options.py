@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, TypeVar
@@ -156,6 +156,15 @@ class Options:
     @property
     def batch_start(self) -> StartPositions:
         return self.start or StartPositions(Position.earliest())
+
+    def require_partitions(self, there: Sequence[str]) -> None:
+        """Refuses positions of partitions that the hub does not have: one that was meant would start elsewhere."""
+        named = {**(self.start.by_partition if self.start else {}), **self.end.by_partition}
+        if unknown := [partition for partition in named if partition not in there]:
+            raise ConfigError(
+                f"a position is given for partition {unknown[0]!r}, which the hub does not have: it has "
+                f"{len(there)}, from {there[0]} to {there[-1]}"
+            )
 
 
 def parse_options(given: Mapping[str, str]) -> Options:

@@ -124,6 +124,7 @@ class Planning:
 
     async def start(self) -> None:
         await self._watch.start()
+        self._options.require_partitions(in_order(self._watch.partition_ids))
         if self._store is not None:
             share = Share(
                 self._store,

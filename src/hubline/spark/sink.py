@@ -43,7 +43,9 @@ def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> Ba
 def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> StreamWriter:
     """The writer of ``df.writeStream``."""
     if overwrite:
-        raise ConfigError('a hub only takes more events: write with .outputMode("append") or .outputMode("update")')
+        raise ConfigError(
+            'a hub only takes more events: write with .outputMode("append"), or each batch by foreachBatch'
+        )
     return StreamWriter(options, schema)
 
 

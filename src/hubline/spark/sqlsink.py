@@ -231,9 +231,10 @@ class SqlSink:
         if self._database.drop_repeats is not None:
             required = [_PARTITION, _SEQUENCE, _PROPERTIES]
         if missing := [name for name in required if name not in names]:
+            of_many = "; of rows that are made of many events, let the driver commit: SqlSink(..., by='batch')"
             raise ConfigError(
-                f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it. "
-                f"It has {', '.join(names)}"
+                f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it"
+                f"{of_many if self._by is By.PARTITION else ''}. It has {', '.join(names)}"
             )
 
 
