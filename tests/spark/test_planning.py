@@ -57,7 +57,7 @@ def filled(*counts: int) -> TellingHub:
 @virtual
 @pytest.mark.parametrize("partition", ["2", "x"])
 async def test_a_position_for_a_partition_that_is_not_there_is_refused(partition: str) -> None:
-    named = StartPositions(Position.latest(), {"0": Position.earliest(), partition: Position.earliest()})
+    named = StartPositions(Position.latest(), dict.fromkeys(("*", "0", partition), Position.earliest()))
     one = Query(MemoryHub(2), start=named)
     with pytest.raises(ConfigError, match=f"partition '{partition}', which the hub does not have: it has 2, from 0 "):
         await one.start()

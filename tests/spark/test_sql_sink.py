@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import sqlite3
 import threading
 import time
@@ -249,6 +250,9 @@ def test_windows_that_are_over_are_written_without_further_events_and_once(
     sent(45)
     assert run() == [1, 2, 3]
     assert sorted(path.name for path in (folder / "commits").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
+    folder = tmp_path / "another"  # whose state would give the windows once more
+    with pytest.raises(StreamingQueryException, match="a query with another checkpoint folder"):
+        run()
 
 
 def test_any_query_is_written_by_batch_with_its_state_and_once(
@@ -270,7 +274,10 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     run()
     counts = dict(database.execute("SELECT device, count FROM counts").fetchall())
     assert counts == {"d0": 3, "d1": 2, "d2": 2, "d3": 1, "d4": 1}
-    assert checkpoints(database) == {"0": 2, "2": 5}
+    assert checkpoints(database) == {"0": 2, "2": 5, "state": 1}  # the last is the number of the query's batch
+    shutil.rmtree(tmp_path / "folder")
+    run()  # what is counted anew replaces what was there
+    assert dict(database.execute("SELECT device, count FROM counts").fetchall()) == counts
 
 
 def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(

@@ -181,6 +181,11 @@ class SqlSink:
         return OVERDUE * self._settings.transaction_seconds_max
 
     @property
+    def replaces_rows(self) -> bool:
+        """Whether a row takes the place of the one with its key."""
+        return bool(self._settings.key)
+
+    @property
     def drop_repeats(self) -> Repeats | None:
         return self._settings.drop_repeats
 

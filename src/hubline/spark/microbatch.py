@@ -21,6 +21,10 @@ from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
 _SHUFFLE: Final = re.compile("(?<!Broadcast)Exchange")
+# The steps of a plan that keep state, each on a line of its own.
+_STATE: Final = re.compile(
+    r"^\W*\w*(?:StateStore|WithState|Streaming(?:SymmetricHashJoin|Deduplicate|GlobalLimit))", re.MULTILINE
+)
 _ADAPTIVE: Final = "AdaptiveSparkPlanExec"  # hides the plan that it changes as it goes
 
 
@@ -28,19 +32,21 @@ _ADAPTIVE: Final = "AdaptiveSparkPlanExec"  # hides the plan that it changes as 
 class MicroBatch:
     """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task.
 
-    ``state_of`` is the id of the query, where the batch reads nothing: Spark runs one for its state alone when a
-    watermark has moved. Its ``offset`` is that of the batch before it.
+    Where the query has state, rows come of earlier batches, too, and ``state_of`` is the query's id. Spark runs a batch
+    for its state alone when a watermark has moved: that one ``reads`` nothing, and its ``offset`` is that of the batch
+    before it.
     """
 
     offset: StreamOffset
     gaps: Mapping[str, Gap]
     is_narrow: bool
     state_of: str | None = None
+    reads: bool = True
 
     @property
     def moved(self) -> set[str]:
         """The partitions that are further after this batch."""
-        if self.state_of is not None:
+        if not self.reads:
             return set()
         entries = self.offset.entries
         return {partition for partition, entry in entries.items() if entry.end > entry.new_start} | self.gaps.keys()
@@ -64,9 +70,10 @@ class MicroBatch:
             offset = StreamOffset.from_json(read[0])
             own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
             is_moved = any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan))
-            return cls(offset, gaps_in(read[0]), is_narrow=not (offset.is_split or is_moved))
+            state_of = execution.id().toString() if _STATE.search(plan.toString()) else None
+            return cls(offset, gaps_in(read[0]), not (offset.is_split or is_moved), state_of)
         if known := _of_hubs(_known_offsets(execution)):
-            return cls(StreamOffset.from_json(known[0]), {}, is_narrow=False, state_of=execution.id().toString())
+            return cls(StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)
         raise ConfigError("the query reads no hub by format('eventhubs'): a SqlSink takes queries that read one")
 
 

@@ -160,7 +160,7 @@ class Options:
     def require_partitions(self, there: Sequence[str]) -> None:
         """Refuses positions of partitions that the hub does not have: one that was meant would start elsewhere."""
         named = {**(self.start.by_partition if self.start else {}), **self.end.by_partition}
-        if unknown := [partition for partition in named if partition not in there]:
+        if unknown := [partition for partition in named if partition not in (*there, "*")]:
             raise ConfigError(
                 f"a position is given for partition {unknown[0]!r}, which the hub does not have: it has "
                 f"{len(there)}, from {there[0]} to {there[-1]}"

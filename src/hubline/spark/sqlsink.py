@@ -17,8 +17,9 @@ of the batch is compared with it, and rows, dead letters and the new checkpoint 
 So what a zombie commits is right, too: whoever comes after it finds it done. A batch that is replayed carries the
 epochs of the driver that died; it goes on under the present ones.
 
-A batch that reads nothing, which Spark runs when a watermark has ended windows, has no range. Its number in the query
-is compared instead: what the query has in the database under this number, or a later one, is done.
+A query with state gives rows of earlier events, also in batches that read nothing, which Spark runs when a watermark
+has ended windows. Its batches are told by their number: what the query has in the database under this number, or a
+later one, is done.
 
 By partition, tasks are handed the rows without what only dead letters need of an event: body, properties and so on
 cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows are
@@ -184,11 +185,11 @@ class SqlSink:
         commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
-            rows = frame.toArrow()
+            rows, moved = frame.toArrow(), sorted(batch.moved)
             if batch.state_of is None:
-                written = commits.commit_all(sorted(batch.moved), rows)
+                written = commits.commit_all(moved, rows)
             else:
-                written = commits.commit_state(batch.state_of, batch_id, rows)
+                written = commits.commit_state(batch.state_of, batch_id, moved, rows)
         else:
             written = self._commit_in_tasks(frame, batch, commits)
         if self._on_commit is not None:
@@ -302,13 +303,9 @@ class _Commits:
 
     def commit_all(self, partitions: Sequence[str], rows: pa.Table) -> Written:
         """Writes the rows and moves all partitions, or nothing if that is done."""
-        keys = {partition: self.group.partition(partition) for partition in partitions}
 
         def attempt(database: Database) -> Written:
-            opened = {each: database.join(keys[each], self.entries[each].epoch) for each in partitions}
-            for each in opened.values():
-                self._require_forward(each)
-            opened = {each: partition for each, partition in opened.items() if self.entries[each].end > 0}
+            opened = self._joined(database, partitions)
             pending = [partition for partition in opened if not self._is_done(opened[partition])]
             if not pending:
                 return Written()
@@ -317,33 +314,55 @@ class _Commits:
                     f"{database!r} has a part of this batch already, which another application wrote: rows of a "
                     "query that moves them cannot be told apart. Give each application a consumer group of its own"
                 )
-            for each in opened.values():
-                self._require_next(each)
-            moves = [Move(opened[each], Checkpoint(keys[each], "", self.entries[each].end - 1)) for each in opened]
-            with database.transaction(moves) as transaction:
+            with database.transaction(self._moves(opened)) as transaction:
                 return self._write(transaction, opened, rows)
 
         return self._persist(attempt, what=self.group)
 
-    def commit_state(self, query_id: str, batch_id: int, rows: pa.Table) -> Written:
-        """Writes what comes of a query's state without an event, such as windows that are over.
+    def commit_state(self, query_id: str, batch_id: int, partitions: Sequence[str], rows: pa.Table) -> Written:
+        """The same for a query with state, whose rows come of earlier events, too, such as windows that are over.
 
-        No range tells whether that is done, but the number of the batch does. It is kept as the checkpoint of a
-        partition would be, in a group of the query's own.
+        There may be no event in its batch, and no range tells whether that is done; the number of the batch does. It is
+        kept as the checkpoint of a partition would be, in a group of the query's own.
         """
-        if not len(rows):
-            return Written()
         key = replace(self.group, group=f"{self.group.group}#{query_id}").partition(_STATE)
 
         def attempt(database: Database) -> Written:
-            opened = database.join(key, _STATE_EPOCH)
-            done = _last_sequence(opened)
+            state = database.join(key, _STATE_EPOCH)
+            done = _last_sequence(state)
             if done is not None and done >= batch_id:
                 return Written()
-            with opened.transaction(Checkpoint(key, "", batch_id)) as transaction:
-                return self._write(transaction, {}, rows)
+            opened = self._joined(database, partitions)
+            is_begun = any(self._is_begun(each) for each in opened.values())
+            if is_begun and not database.replaces_rows:
+                raise SinkError(
+                    f"{database!r} has events of this batch already, which another application wrote, or a query with "
+                    "another checkpoint folder. What came of their state cannot be told from what comes now: go on "
+                    "with that folder, or begin anew, with a consumer group and a table of their own"
+                )
+            opened = {each: partition for each, partition in opened.items() if not self._is_done(partition)}
+            if not (opened or len(rows)):
+                return Written()
+            moves = [*self._moves(opened), Move(state, Checkpoint(key, "", batch_id))]
+            with database.transaction(moves) as transaction:
+                return self._write(transaction, opened, rows)
 
         return self._persist(attempt, what=key)
+
+    def _joined(self, database: Database, partitions: Sequence[str]) -> dict[str, SinkPartition]:
+        """The partitions, opened; those that have had an event."""
+        keys = {partition: self.group.partition(partition) for partition in partitions}
+        opened = {each: database.join(keys[each], self.entries[each].epoch) for each in partitions}
+        for each in opened.values():
+            self._require_forward(each)
+        return {each: partition for each, partition in opened.items() if self.entries[each].end > 0}
+
+    def _moves(self, opened: Mapping[str, SinkPartition]) -> list[Move]:
+        """All of them to the end of the batch."""
+        for each in opened.values():
+            self._require_next(each)
+        ends = {each: Checkpoint(partition.key, "", self.entries[each].end - 1) for each, partition in opened.items()}
+        return [Move(partition, ends[each]) for each, partition in opened.items()]
 
     def _persist(self, attempt: Callable[[Database], T], *, what: GroupKey | PartitionKey) -> T:
         """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
