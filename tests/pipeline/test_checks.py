@@ -18,6 +18,7 @@ from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked, checked_file
 from hubline.pipeline.promises import promises
 from hubline.pipeline.runner import Request, locked
+from hubline.pipeline.toml import read_toml
 from tests.pipeline.files import write
 
 PLANTED = "hUnTeR2pLaNtEdSeCrEt"
@@ -416,3 +417,17 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
     assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
     for other in ("none.py", ".", str(Path(file).with_suffix(".toml"))):
         assert main(["plan", other]) == ExitCode.CHECKS_FAILED
+
+
+def test_an_unknown_table_is_told_where_it_begins(tmp_path: Path) -> None:
+    file = tmp_path / "telemetry.toml"
+    file.write_text("[places.raw]\nhub = 'local:raw'\n\n[stage.store]\ngroup = 'store'\n[stage.ingest]\n")
+
+    found, problems = read_toml(file, {})
+
+    assert problems == []
+    assert [found.where(*path).line for path in [("stage",), ("stage", "ingest"), ("places", "raw", "table")]] == [
+        4,
+        6,
+        1,
+    ]

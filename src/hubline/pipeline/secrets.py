@@ -42,5 +42,5 @@ def _found(text: str, file: str) -> Iterator[Problem]:
     for number, line in enumerate(text.splitlines(), start=1):
         for what, shape in _SHAPES:
             if shape.search(line):
-                yield Problem(file, number, f"there is {what} in the file", _MEND)
+                yield Problem(file, number, f"there is {what} in it", _MEND)
                 break

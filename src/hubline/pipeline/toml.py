@@ -37,13 +37,16 @@ class TomlFile:
     """Whether it could be parsed: of a file that could not, nobody knows what is in it."""
 
     def where(self, *path: str) -> Where:
-        """The line of the key, or of the nearest table around it."""
+        """The line of the key, or of the first one in it, or of the nearest table around it."""
         for given in self.overridden:
             if path[: len(given)] == given or (given[: len(path)] == path and path not in self.lines):
                 return Where(f"--set {'.'.join(path if len(path) > len(given) else given)}", 0)
         for length in range(len(path), 0, -1):
-            if path[:length] in self.lines:
-                return Where(self.file, self.lines[path[:length]])
+            around = path[:length]
+            if around in self.lines:
+                return Where(self.file, self.lines[around])
+            if within := [line for known, line in self.lines.items() if known[:length] == around]:
+                return Where(self.file, min(within))
         return Where(self.file, 1)
 
 
