@@ -25,3 +25,14 @@ def test_batch_that_only_moves_a_watermark_counts_no_event_again() -> None:
     assert (tally.events, tally.batches, tally.lag_events) == (13, 3, 0)
     assert not tally.add([batch(2, first, second)], now=2.0)
     assert tally.events == 13
+
+
+def test_lag_is_that_of_the_partitions_that_are_held() -> None:
+    tally = Tally()
+    end = offset(0, 10) | {"1": {"from": 5, "to": 5, "epoch": 1, "held": False}}
+    told = batch(0, None, end)
+    told["sources"][0]["latestOffset"] = {"0": {"to": 13}, "1": {"to": 500}}
+
+    tally.add([told], now=1.0)
+
+    assert tally.lag_events == 3

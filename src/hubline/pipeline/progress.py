@@ -156,7 +156,8 @@ def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:
     lags = []
     for source in _hubs(sources):
         ends, latest = _entries(_parsed(source.get("endOffset"))), _entries(_parsed(source.get("latestOffset")))
-        lags.append(sum(max(latest[key]["to"] - entry["to"], 0) for key, entry in ends.items() if key in latest))
+        own = {key: entry["to"] for key, entry in ends.items() if key in latest and entry.get("held", True)}
+        lags.append(sum(max(latest[key]["to"] - end, 0) for key, end in own.items()))
     return sum(lags) if lags else None
 
 

@@ -14,7 +14,7 @@ before the query started, and is read again. Spark compares offsets as JSON text
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeGuard
 
 from hubline.errors import ConfigError
@@ -53,7 +53,8 @@ class Gap:
 class Entry:
     """What a batch reads of one partition, and under which epoch it is owned.
 
-    What lies before ``replayed_to`` was handled earlier, and is read again: it moves no checkpoint.
+    What lies before ``replayed_to`` was handled earlier, and is read again: it moves no checkpoint. One that is not
+    ``held`` reads nothing: it tells how far the query had come in a partition that it does not own, or not yet again.
     """
 
     start: int
@@ -61,11 +62,16 @@ class Entry:
     epoch: int = 0
     gap: Gap | None = None
     replayed_to: int = 0
+    held: bool = True
 
     @property
     def new_start(self) -> int:
         """The first event that was not handled before; ``end`` if there is none."""
         return min(max(self.start, self.replayed_to), self.end)
+
+    def let_go(self) -> Entry:
+        """How far it came, for as long as the partition is not held."""
+        return replace(self, start=self.end, gap=None, held=False)
 
     @classmethod
     def at(cls, sequence: int, *, epoch: int = 0) -> Entry:
@@ -158,6 +164,8 @@ def _entry_json(entry: Entry) -> dict[str, object]:
         value["gap"] = {"reason": entry.gap.reason, "next": entry.gap.next_sequence}
     if entry.replayed_to > entry.start:
         value["replayed_to"] = entry.replayed_to
+    if not entry.held:
+        value["held"] = False
     return value
 
 
@@ -165,11 +173,11 @@ def _entry(value: object) -> Entry:
     if not isinstance(value, dict):
         raise _foreign()
     start, end, epoch = (value.get(name) for name in ("from", "to", "epoch"))
-    replayed_to = value.get("replayed_to", 0)
+    replayed_to, held = value.get("replayed_to", 0), value.get("held", True) is True
     if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end and _is_count(replayed_to)):
         raise _foreign()
     # The gap is told once, by the offset of the batch that jumped it.
-    return Entry(start, end, epoch, replayed_to=replayed_to)
+    return Entry(start, end, epoch, replayed_to=replayed_to, held=held)
 
 
 def _from_connector(value: Mapping[str, object]) -> StreamOffset:

@@ -191,8 +191,7 @@ class Planning:
         self._note_offsets(entries, there)
         if self._share is not None and not self._is_foreign(start):
             # What was done of a partition that is not held, or not yet, stays known: the store may not have it.
-            done = {p: replace(entry, start=entry.end, gap=None) for p, entry in start.entries.items()}
-            entries = {**done, **entries}
+            entries = {**{partition: entry.let_go() for partition, entry in start.entries.items()}, **entries}
         is_split = self._options.split_events is not None
         return self._remembered(StreamOffset(self._created, entries, is_split, self._group))
 
