@@ -28,6 +28,15 @@ def test_noise_is_left_out_however_it_is_cut(size: int) -> None:
 
 
 @given(st.integers(1, 40))
+def test_noise_in_which_java_logs_is_left_out_and_what_java_logs_is_not(size: int) -> None:
+    logged = b"26/11/16 13:07:29 WARN ResolveWriteToStream: something\n"
+    lines = NOISE.splitlines(keepends=True)
+    text = b"".join([lines[0], b'Setting Spark log level to "WARN".\n', *lines[1:3], logged, *lines[3:]])
+
+    assert shown(*(text[at : at + size] for at in range(0, len(text), size))) == logged
+
+
+@given(st.integers(1, 40))
 def test_noise_after_a_progress_bar_and_of_two_at_once_is_left_out(size: int) -> None:
     end = b"BrokenPipeError: [Errno 32] Broken pipe\n"
     text = b"\r[Stage 0]\r     \r" + START + START + DAEMON + DAEMON + end + end + b"\rafter"

@@ -21,6 +21,8 @@ _CHATTER: Final = re.compile(
     rb"WARNING: Using incubator modules: |Using Spark's default log4j profile: |Setting (?:default|Spark) log level to "
     rb"|To adjust logging level use |\S+ \S+ WARN NativeCodeLoader: Unable to load native-hadoop library "
 )
+# A line that Java logs: it may come in the middle of what another process prints.
+_LOGGED: Final = re.compile(rb"\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ ")
 # What Spark ends by closing its pipe: the parent of all workers, and the process that plans a stream.
 _PARTIES: Final = (b"pyspark/daemon.py", b"pyspark/sql/streaming/python_streaming_source_runner.py")
 # A traceback that goes on for longer is none of these.
@@ -80,9 +82,13 @@ class Quiet:
             self._held = [_START]
         elif not self._held and self._is_after_noise and line in _CHAINED:
             pass  # the next traceback tells of the same
+        elif _CHATTER.match(line):
+            pass
         elif not self._held:
             self._is_after_noise = False
-            yield b"" if _CHATTER.match(line) else line
+            yield line
+        elif _LOGGED.match(line):
+            yield line
         elif (line.startswith(b" ") or line == _START) and len(self._held) < _LINES_MAX:
             self._held.append(line)
         elif _CLOSED_PIPE.match(line) and any(party in held for held in self._held for party in _PARTIES):
