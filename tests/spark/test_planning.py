@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,7 @@ from hubline.errors import ConfigError, HubNotFound, HubUnavailable, PositionInv
 from hubline.model import GroupKey, HubProperties, PartitionProperties, Position, StartPositions
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.offsets import Entry, Gap, StreamOffset
+from hubline.spark.options import parse_options
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.spark.queries import Query, places
@@ -57,8 +59,9 @@ def filled(*counts: int) -> TellingHub:
 @virtual
 @pytest.mark.parametrize("partition", ["2", "x"])
 async def test_a_position_for_a_partition_that_is_not_there_is_refused(partition: str) -> None:
-    named = StartPositions(Position.latest(), dict.fromkeys(("*", "0", partition), Position.earliest()))
-    one = Query(MemoryHub(2), start=named)
+    starts = json.dumps(dict.fromkeys(("*", "0", partition), "earliest"))
+    named = parse_options({"hub": "local:hubs/hub", "start": "latest", "starts": starts})
+    one = Query(MemoryHub(2), start=named.start)
     with pytest.raises(ConfigError, match=f"partition '{partition}', which the hub does not have: it has 2, from 0 "):
         await one.start()
     await one.stop()

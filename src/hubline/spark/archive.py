@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from hubline.errors import ConfigError
-from hubline.spark.java import Java, find_java
+from hubline.spark.java import Java, find_java, release_of
 
 OPTIONS_VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 """Options of Java that spark-submit passes on, beside those in Spark's settings."""
@@ -38,10 +38,7 @@ def archive_of(java: Java) -> Path:
     import pyspark
     from pyspark.find_spark_home import _find_spark_home
 
-    try:
-        release = (java.home / "release").read_text(errors="replace")
-    except OSError:
-        release = str(java.version)
+    release = release_of(java.home) or str(java.version)
     whole = "\n".join([str(java.home), release, str(_find_spark_home()), pyspark.__version__])
     return _FOLDER / f"spark-{hashlib.sha256(whole.encode()).hexdigest()[:16]}.jsa"
 

@@ -119,12 +119,16 @@ def _inspected(command: Path, source: str, *, home: Path | None = None) -> Java 
 
 def _version_by_release(home: Path) -> int | None:
     """By the file that installations have: it saves starting a Java only to ask."""
-    try:
-        text = (home / "release").read_text(errors="replace")
-    except OSError:
-        return None
-    match = re.search(r'^JAVA_VERSION="([^"]+)"', text, re.MULTILINE)
+    match = re.search(r'^JAVA_VERSION="([^"]+)"', release_of(home), re.MULTILINE)
     return _major(match[1]) if match else None
+
+
+def release_of(home: Path) -> str:
+    """What an installation says of itself; nothing where it has no such file."""
+    try:
+        return (home / "release").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _version_by_running(command: Path) -> int | None:

@@ -69,8 +69,9 @@ class MicroBatch:
         if read := _of_hubs(_end_offsets(plan)):
             offset = StreamOffset.from_json(read[0])
             own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
-            is_moved = any(_SHUFFLE.search(each.toString()) for each in (plan, own_plan))
-            state_of = execution.id().toString() if _STATE.search(plan.toString()) else None
+            steps = plan.toString()
+            is_moved = any(_SHUFFLE.search(each) for each in (steps, own_plan.toString()))
+            state_of = execution.id().toString() if _STATE.search(steps) else None
             return cls(offset, gaps_in(read[0]), not (offset.is_split or is_moved), state_of)
         if known := _of_hubs(_known_offsets(execution)):
             return cls(StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)

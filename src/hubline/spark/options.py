@@ -160,7 +160,7 @@ class Options:
     def require_partitions(self, there: Sequence[str]) -> None:
         """Refuses positions of partitions that the hub does not have: one that was meant would start elsewhere."""
         named = {**(self.start.by_partition if self.start else {}), **self.end.by_partition}
-        if unknown := [partition for partition in named if partition not in (*there, "*")]:
+        if unknown := [partition for partition in named if partition not in there]:
             raise ConfigError(
                 f"a position is given for partition {unknown[0]!r}, which the hub does not have: it has "
                 f"{len(there)}, from {there[0]} to {there[-1]}"
@@ -391,23 +391,20 @@ def _lease(taken: _Given) -> LeaseOptions:
 
 def _starts(taken: _Given) -> StartPositions | None:
     general = taken.get("start", _start, None)
-    by_partition = taken.get("starts", _start_map, None)
-    if general is None and by_partition is None:
+    named = taken.get("starts", _start_map, None)
+    if general is None and named is None:
         return None
-    if general is None:
-        by_partition = dict(by_partition or {})
-        general = by_partition.pop("*", None)
-        if general is None:
-            # As the JVM connector has it for partitions that are not named.
-            general = Position.latest()
-    return StartPositions(general, by_partition or {})
+    by_partition = {} if named is None else dict(named)
+    # As the JVM connector has it for partitions that are not named: the end.
+    others = by_partition.pop("*", Position.latest())
+    return StartPositions(general or others, by_partition)
 
 
 def _ends(taken: _Given) -> EndPositions:
     named = taken.get("ends", _end_map, None)
     by_partition = {} if named is None else dict(named)
-    general = taken.get("end", _end, None) or by_partition.pop("*", None) or Position.latest()
-    return EndPositions(general, by_partition)
+    others = by_partition.pop("*", Position.latest())
+    return EndPositions(taken.get("end", _end, None) or others, by_partition)
 
 
 def _start(text: str) -> Position:

@@ -75,7 +75,7 @@ _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
 _PROPERTIES: Final = "properties"
-# Of batches without events. Nobody takes them from their query.
+# Where the number of the last batch of a query with state is kept. Nobody takes it from its query.
 _STATE: Final = "state"
 _STATE_EPOCH: Final = 1
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -361,8 +361,8 @@ class _Commits:
         """All of them to the end of the batch."""
         for each in opened.values():
             self._require_next(each)
-        ends = {each: Checkpoint(partition.key, "", self.entries[each].end - 1) for each, partition in opened.items()}
-        return [Move(partition, ends[each]) for each, partition in opened.items()]
+        ends = {each: self.entries[each].end for each in opened}
+        return [Move(opened[each], Checkpoint(opened[each].key, "", end - 1)) for each, end in ends.items()]
 
     def _persist(self, attempt: Callable[[Database], T], *, what: GroupKey | PartitionKey) -> T:
         """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
