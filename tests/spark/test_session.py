@@ -183,6 +183,24 @@ def test_an_interrupt_waits_until_java_has_started() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_second_interrupt_does_not_wait() -> None:
+    """A master that does not answer is waited for a minute."""
+    before, steps = signal.getsignal(signal.SIGINT), []
+
+    def start() -> None:
+        with sessions._uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            steps.append("asked")
+            signal.raise_signal(signal.SIGINT)
+            steps.append("started")
+
+    with pytest.raises(KeyboardInterrupt):
+        start()
+
+    assert steps == ["asked"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 class TestPythonOfWorkers:
     def test_workers_run_sparks_code_from_files(self, spark: SparkSession) -> None:
         def of_worker(_: int) -> tuple[str, str]:

@@ -91,12 +91,14 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         return _prepared(running)
     if "spark.master" not in given and not _is_told_a_master():
         given["spark.master"] = LOCAL_MASTER
-    with _surroundings(given):
+    with _uninterrupted(), _surroundings(given):
         conf = _completed(_started_with(given), given)
+        SparkContext.getOrCreate(conf)
+    with _uninterrupted():  # again: in the end of the first Spark has put something in its place
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
-        _write_no_checksums(spark)
-    return _prepared(spark)
+        if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
+            _write_no_checksums(spark)
+        return _prepared(spark)
 
 
 _FILES: Final = "spark.hadoop.fs.file.impl"
@@ -214,7 +216,7 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(_told_at_start(given))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        with _uninterrupted(), _passed_on() as stderr:
+        with _passed_on() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
@@ -226,20 +228,30 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts an interrupt off to its end, some seconds at most.
+    """Puts an interrupt off to its end, some seconds at most. A second one is not put off.
 
     Spark would remove the file by which Java tells where it listens; Java, which cannot write it, would run for ever.
+    And a call to Java that is interrupted prints more than anybody wants to read.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+    is_asked = False
+
+    def put_off(number: int, _: object) -> None:
+        nonlocal is_asked
+        if is_asked:
+            signal.signal(number, before)
+            signal.raise_signal(number)
+        is_asked = True
+
+    before = signal.signal(signal.SIGINT, put_off) or signal.SIG_DFL
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
-    if asked:
+        if signal.getsignal(signal.SIGINT) is put_off:  # and not what Spark has put there for its jobs
+            signal.signal(signal.SIGINT, before)
+    if is_asked:
         signal.raise_signal(signal.SIGINT)
 
 
