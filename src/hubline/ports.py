@@ -8,10 +8,14 @@ have taken effect, and callers live with both.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from hubline.errors import HubError
 from hubline.model import (
     Checkpoint,
     DeadLetter,
@@ -78,6 +82,25 @@ class Sender(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Unsent:
+    """Events of a send that were not kept, by their places in it, and why."""
+
+    places: npt.NDArray[np.int64]
+    error: HubError
+
+
+@runtime_checkable
+class SharingSender(Sender, Protocol):
+    """A sender that tells what became of each partition's share."""
+
+    async def send_shares(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> list[Unsent]:
+        """As ``send``, but where some partitions cannot be written, what was not kept is returned, and not raised."""
+        ...
 
 
 class Hub(Protocol):

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from hubline.amqp.columns import SentDecoder
@@ -16,8 +17,8 @@ from hubline.amqp.endpoint.requests import Spawn
 from hubline.amqp.links import Link, Message
 from hubline.amqp.performatives import Accepted, Attach, DeliveryState, Error, Rejected
 from hubline.amqp.transfers import Deliveries
-from hubline.errors import HublineError
-from hubline.ports import Sender
+from hubline.errors import HublineError, HubUnavailable
+from hubline.ports import Sender, SharingSender, Unsent
 
 # As the service has it.
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
@@ -29,7 +30,7 @@ CREDIT: Final = 1000
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
     """The events of one message, waiting to be appended."""
 
@@ -106,28 +107,49 @@ class Intake:
 
     def _next_group(self) -> list[_Sent]:
         group = [self._waiting.popleft()]
-        bytes_count = group[0].bytes_count
-        while self._waiting and bytes_count + self._waiting[0].bytes_count <= GROUP_BYTES_MAX:
+        left_bytes = GROUP_BYTES_MAX - group[0].bytes_count if isinstance(self._sender, SharingSender) else 0
+        while self._waiting and self._waiting[0].bytes_count <= left_bytes:
             group.append(self._waiting.popleft())
-            bytes_count += group[-1].bytes_count
+            left_bytes -= group[-1].bytes_count
         return group
 
     async def _append(self, link: Link, group: list[_Sent]) -> None:
         events = group[0].events if len(group) == 1 else pa.concat_batches([sent.events for sent in group])
         try:
-            await self._sender.send(events, partition=self._partition)
+            failed, begun = _failed(group, await self._send(events))
         except HublineError as error:
-            if len(group) > 1:  # one of them may be to blame; the others are not
-                for sent in group:
-                    await self._append(link, [sent])
-            elif not group[0].is_settled:
-                _reject(link, group[0].delivery_id, group[0].delivery_id, error)
-        else:
-            _accept(link, [sent.delivery_id for sent in group if not sent.is_settled])
+            failed, begun = dict.fromkeys(group, error), set()  # nothing is kept
+        _accept(link, [sent.delivery_id for sent in group if sent not in failed and not sent.is_settled])
+        for sent, reason in failed.items():
+            # Another of the group may be to blame. Of what is begun a part is kept, which must not be kept twice.
+            if len(group) > 1 and sent not in begun and not isinstance(reason, HubUnavailable):
+                await self._append(link, [sent])
+            elif not sent.is_settled:
+                _reject(link, sent.delivery_id, sent.delivery_id, reason)
+
+    async def _send(self, events: pa.RecordBatch) -> list[Unsent]:
+        if isinstance(self._sender, SharingSender):
+            return await self._sender.send_shares(events, partition=self._partition)
+        await self._sender.send(events, partition=self._partition)
+        return []
 
     def _top_up(self, link: Link) -> None:
         if link.credit < CREDIT // 2:
             link.grant(CREDIT)
+
+
+def _failed(group: list[_Sent], unsent: list[Unsent]) -> tuple[dict[_Sent, HublineError], set[_Sent]]:
+    """The messages that were not kept as a whole, with the reason; and those of them of which a part was."""
+    ends = np.cumsum([len(sent.events) for sent in group])
+    failed: dict[_Sent, HublineError] = {}
+    lost_counts = np.zeros(len(group), np.int64)
+    for each in unsent:
+        counts = np.bincount(np.searchsorted(ends, each.places, side="right"), minlength=len(group))
+        lost_counts += counts
+        for index in np.flatnonzero(counts).tolist():
+            failed.setdefault(group[index], each.error)
+    begun = {sent for sent, lost_count in zip(group, lost_counts, strict=True) if 0 < lost_count < len(sent.events)}
+    return failed, begun
 
 
 def _accept(link: Link, delivery_ids: list[int]) -> None:

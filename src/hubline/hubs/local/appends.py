@@ -13,6 +13,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from hubline.errors import HubError, HubFull
 from hubline.hubs.local.columns import Payload
 from hubline.hubs.local.folder import Retention
@@ -42,6 +45,8 @@ class Share:
     life: Life
     retention: Retention
     index: int
+    places: npt.NDArray[np.int64]
+    """Which events of the send these are."""
     payloads: Sequence[Payload]
     done: Future[None] = field(default_factory=_unstoppable)
 

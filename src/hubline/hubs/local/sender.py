@@ -17,6 +17,7 @@ from hubline.hubs.local.columns import encode, require_sizes
 from hubline.hubs.local.folder import Meta
 from hubline.hubs.local.session import Session
 from hubline.model import OUTGOING_SCHEMA
+from hubline.ports import Unsent
 
 
 class LocalSender:
@@ -32,15 +33,27 @@ class LocalSender:
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
+        for unsent in await self.send_shares(events, partition=partition, partition_key=partition_key):
+            raise unsent.error
+
+    async def send_shares(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> list[Unsent]:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._session.folder.address)
         async with self._lock:
             shares = await self._session.threads.run(self._append, events, partition, partition_key)
             by_others = [asyncio.wrap_future(share.done) for share in shares if not share.done.done()]
             await asyncio.gather(*by_others, return_exceptions=True)
+        unsent = []
         for share in shares:
-            share.done.result()  # raises what went wrong
-            share.life.signal.wake(share.index)
+            try:
+                share.done.result()
+            except HubError as error:
+                unsent.append(Unsent(share.places, error))
+            else:
+                share.life.signal.wake(share.index)
+        return unsent
 
     async def close(self) -> None:
         self._is_closed = True
@@ -61,10 +74,11 @@ class LocalSender:
         meta, life = self._session.current()
         targets = self._targets(meta, events, partition, partition_key)
         if isinstance(targets, int):
-            return [Share(life, meta.retention, targets, encode(events))]
+            return [Share(life, meta.retention, targets, np.arange(len(events)), encode(events))]
+        places = {int(index): np.flatnonzero(targets == index) for index in np.unique(targets)}
         return [
-            Share(life, meta.retention, int(index), encode(events.take(pa.array(np.flatnonzero(targets == index)))))
-            for index in np.unique(targets)
+            Share(life, meta.retention, index, those, encode(events.take(pa.array(those))))
+            for index, those in places.items()
         ]
 
     def _targets(
