@@ -337,6 +337,25 @@ class TestRestarts:
         await one.stop()
 
     @virtual
+    async def test_killed_twice_after_a_batch_it_reads_nothing_again_however_far_the_next_trigger_is(self) -> None:
+        hub, store = filled(30), new_store()
+        one = await query(hub, store, "a", events_max=10).start()
+        await one.read_all(20)
+        await one.kill()
+
+        await one.start()
+        await one.plan()  # as Spark does at once, when no partition is open yet
+        await asyncio.sleep(LEASE.lease_seconds * 2)
+        told = await checkpoints(store)
+        await one.kill()
+        await one.start()
+        await one.read_all(30)
+
+        assert told == {"0": 19}
+        assert one.read == places("0", *range(30))
+        await one.stop()
+
+    @virtual
     async def test_under_another_owner_id_it_waits_for_its_own_lease_and_repeats_nothing(self) -> None:
         hub, store = filled(30), new_store()
         one = await query(hub, store, "a", events_max=10).start()

@@ -168,6 +168,7 @@ class Share:
         self._membership = membership
         self._jump = jump
         self._now = now
+        self._done = StreamOffset("")
         self._seen_next: dict[str, int] = {}
         self._known_at_start = frozenset(partitions())
         self._owned: dict[str, Owned] = {}
@@ -255,22 +256,28 @@ class Share:
         Returns where the partitions stand that the next batch may read.
         """
         self._in_flight = frozenset()
+        self._done = start
         self._seen_next.update({partition: entry.end for partition, entry in start.entries.items()})
-        places = {}
-        for partition, owned in self._owned.items():
-            entry = start.entries.get(partition)
-            if entry is not None:
-                owned.take_jump(entry)
-            place = owned.place(entry, seen_next=self._seen_next.get(partition, 0))
-            if place is not None and self._dispatcher.is_current(partition, owned.epoch):
-                places[partition] = place
-                if place.gap is None:  # one that is jumped has to be told by the offset of a batch first
-                    owned.done_next = place.end
+        found = {partition: self._take_up(owned) for partition, owned in self._owned.items()}
+        places = {partition: place for partition, place in found.items() if place is not None}
         await self._checkpoint()
         for owned in self._owned.values():
             if owned.is_closing and not owned.is_owed:
                 owned.at_rest.set()
         return {partition: place for partition, place in places.items() if self._may_read(partition)}
+
+    def _take_up(self, owned: Owned) -> Entry | None:
+        """Where the partition stands, by what Spark has done of it; None while that is not known."""
+        partition = owned.ownership.key.partition
+        entry = self._done.entries.get(partition)
+        if entry is not None:
+            owned.take_jump(entry)
+        place = owned.place(entry, seen_next=self._seen_next.get(partition, 0))
+        if place is None or not self._dispatcher.is_current(partition, owned.epoch):
+            return None
+        if place.gap is None:  # one that is jumped has to be told by the offset of a batch first
+            owned.done_next = place.end
+        return place
 
     def _may_read(self, partition: str) -> bool:
         owned = self._owned.get(partition)
@@ -373,6 +380,10 @@ class Share:
                 self.report_of(error, owned.ownership.key.partition)
                 await asyncio.sleep(self._reopen.delay(attempts, self._rng))
             else:
+                # What Spark has done, and the start that did it did not live to tell the store. The next trigger may
+                # be far, and who dies before it counts on being the only one since.
+                self._take_up(owned)
+                await self._checkpoint()
                 return
 
     async def _try_to_find_place(self, owned: Owned) -> None:
