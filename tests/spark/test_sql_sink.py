@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import broadcast, window
+from pyspark.sql.functions import broadcast, upper, window
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from hubline import outgoing
@@ -70,7 +70,7 @@ def published(numbers: list[int], body: bytes | None = None) -> list[dict[str, o
     ]
 
 
-def run_once(events: DataFrame, sink: SqlSink, folder: Path) -> None:
+def run_once(events: DataFrame, sink: Callable[[DataFrame, int], None], folder: Path) -> None:
     query = events.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder)).trigger(availableNow=True)
     query.start().awaitTermination()
 
@@ -224,6 +224,50 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
     assert devices(database) == []
+
+
+def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """The first task that commits a partition moves it: what others have of it would pass for written."""
+    send(hub, bodies(4))
+    of_table = spark.createDataFrame([("d0", "first"), ("d1", "second")], "device string, name string")
+    refused: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "a union": lambda rows: rows.where("celsius < 2").unionByName(rows.where("celsius >= 2")),
+        "copies": lambda rows: rows.unionByName(rows.withColumn("device", upper("device"))),
+        "a checkpoint": lambda rows: rows.repartition(2).localCheckpoint(),
+        "the driver": lambda rows: rows.sparkSession.createDataFrame(rows.toArrow()),
+    }
+    taken: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "kept": lambda rows: rows.persist(),
+        "joined": lambda rows: rows.join(broadcast(of_table), "device", "left").drop("name"),
+    }
+    events = parse_json(read(spark, hub), FIELDS)
+
+    def changing(changed: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, int], None]:
+        return lambda rows, number: sink(changed(rows), number)
+
+    for name, changed in refused.items():
+        with pytest.raises(StreamingQueryException, match="moves rows between tasks"):
+            run_once(events, changing(changed), tmp_path / name)
+    assert devices(database) == []
+    for name, changed in taken.items():
+        database.execute("DELETE FROM hubline_checkpoint")
+        run_once(events, changing(changed), tmp_path / name)
+    assert devices(database) == sorted(2 * [f"d{number}" for number in range(4)])
+
+
+def test_a_second_call_for_a_batch_is_refused(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(4))
+
+    def write_twice(rows: DataFrame, number: int) -> None:
+        sink(rows.where("celsius < 2"), number)
+        sink(rows.where("celsius >= 2"), number)
+
+    with pytest.raises(StreamingQueryException, match="would pass for written"):
+        run_once(parse_json(read(spark, hub), FIELDS), write_twice, tmp_path / "folder")
 
 
 def test_windows_that_are_over_are_written_without_further_events_and_once(

@@ -20,23 +20,28 @@ from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
 
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
-_SHUFFLE: Final = re.compile("(?<!Broadcast)Exchange")
+_SPREAD: Final = re.compile(r"(?<!Broadcast)Exchange|^[\W\d]*Union\b", re.MULTILINE)
 # The steps of a plan that keep state, each on a line of its own.
 _STATE: Final = re.compile(
     r"^\W*\w*(?:StateStore|WithState|Streaming(?:SymmetricHashJoin|Deduplicate|GlobalLimit))", re.MULTILINE
 )
-_ADAPTIVE: Final = "AdaptiveSparkPlanExec"  # hides the plan that it changes as it goes
+# What hides a plan: the one that it changes as it goes, and the one that made what is kept.
+_ADAPTIVE: Final = "AdaptiveSparkPlanExec"
+_KEPT: Final = "InMemoryTableScanExec"
+_ROWS: Final = "RDDScanExec"
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are still in one task.
+    """One batch of one source of hubline's, in a run of a query. ``is_narrow`` says that all rows of a partition are
+    still in one task.
 
     Where the query has state, rows come of earlier batches, too, and ``state_of`` is the query's id. Spark runs a batch
     for its state alone when a watermark has moved: that one ``reads`` nothing, and its ``offset`` is that of the batch
     before it.
     """
 
+    run_id: str
     offset: StreamOffset
     gaps: Mapping[str, Gap]
     is_narrow: bool
@@ -65,16 +70,21 @@ class MicroBatch:
     def of(cls, frame: DataFrame) -> MicroBatch:
         """The one that the calling ``foreachBatch`` function was given, or a frame that it made of it."""
         execution = _execution(frame)
-        plan = execution.lastExecution().executedPlan()
+        run_id = execution.runId().toString()
+        last = execution.lastExecution()
+        plan = last.executedPlan()
         if read := _of_hubs(_end_offsets(plan)):
             offset = StreamOffset.from_json(read[0])
             own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
             steps = plan.toString()
-            is_moved = any(_SHUFFLE.search(each) for each in (steps, own_plan.toString()))
+            is_spread = any(_SPREAD.search(each) for each in (steps, own_plan.toString()))
+            # Rows that were somewhere in between, such as in the driver, are in whatever task they came to.
+            is_own = _rows_scanned(own_plan).count(last.toRdd().id()) == 1
             state_of = execution.id().toString() if _STATE.search(steps) else None
-            return cls(offset, gaps_in(read[0]), not (offset.is_split or is_moved), state_of)
+            is_narrow = is_own and not (offset.is_split or is_spread)
+            return cls(run_id, offset, gaps_in(read[0]), is_narrow, state_of)
         if known := _of_hubs(_known_offsets(execution)):
-            return cls(StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)
+            return cls(run_id, StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)
         raise ConfigError("the query reads no hub by format('eventhubs'): a SqlSink takes queries that read one")
 
 
@@ -105,15 +115,27 @@ def _execution(frame: DataFrame) -> Any:
     return state.activeStreamingQueries().get(java.util.UUID.fromString(query_id))
 
 
-def _end_offsets(plan: Any) -> Iterator[dict[str, object]]:
+def _end_offsets(plan: Any) -> list[dict[str, object]]:
+    return [json.loads(leaf.end().json()) for kind, leaf in _leaves(plan) if kind == _SCAN]
+
+
+def _rows_scanned(plan: Any) -> list[int]:
+    """The numbers of the sets of rows that a plan begins with: those of a batch are one."""
+    return [leaf.rdd().id() for kind, leaf in _leaves(plan) if kind == _ROWS]
+
+
+def _leaves(plan: Any) -> Iterator[tuple[str, Any]]:
+    """What the plan begins with, each with its kind."""
     leaves = plan.collectLeaves()
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         kind = leaf.getClass().getSimpleName()
         if kind == _ADAPTIVE:
-            yield from _end_offsets(leaf.inputPlan())
-        elif kind == _SCAN:
-            yield json.loads(leaf.end().json())
+            yield from _leaves(leaf.inputPlan())
+        elif kind == _KEPT:
+            yield from _leaves(leaf.relation().cachedPlan())
+        else:
+            yield kind, leaf
 
 
 def _known_offsets(execution: Any) -> Iterator[dict[str, object]]:

@@ -46,6 +46,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ha
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from hubline.config import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError, Fenced, SinkError
 from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey, Stage
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
@@ -83,6 +84,9 @@ _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NONE: Final[Units] = np.empty(0, np.int64)
 
 T = TypeVar("T")
+
+# The last batch that a run of a query has written, for each database.
+_last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 
 class By(enum.StrEnum):
@@ -180,6 +184,13 @@ class SqlSink:
     def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch) -> None:
         """The same for who has looked at the batch already."""
         self._require_columns(frame.columns)
+        writing = batch.run_id, self._database.address
+        if _last_written.get(writing) == batch_id:
+            raise ConfigError(
+                f"batch {batch_id} is written to {self._database.address} already, and its checkpoints with it: these "
+                "rows would pass for written. Give the sink all rows of a batch at once; what goes to another table "
+                "needs a query of its own, in a consumer group of its own"
+            )
         with lent(self._database) as database:
             columns = _columns(database, frame.columns)
         commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
@@ -192,15 +203,17 @@ class SqlSink:
                 written = commits.commit_state(batch.state_of, batch_id, moved, rows)
         else:
             written = self._commit_in_tasks(frame, batch, commits)
+        _last_written[writing] = batch_id
         if self._on_commit is not None:
             self._on_commit(batch_id, written)
 
     def _commit_in_tasks(self, frame: DataFrame, batch: MicroBatch, commits: _Commits) -> Written:
         if not batch.is_narrow:
             raise ConfigError(
-                "the query moves rows between tasks (a join, an aggregate, a repartition), or splits ranges (option "
-                "split_events): then no task has all rows of a partition, and none can commit them. Let the driver do "
-                "so: SqlSink(..., by='batch')"
+                "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had them "
+                "elsewhere (in the driver, in a checkpoint of a frame), or splits ranges (option split_events): then "
+                "no task has all rows of a partition, and none can commit them. Let the driver do so: "
+                "SqlSink(..., by='batch')"
             )
         done = self._done_in_tasks(frame, commits)
         self._expects_letters = any(written.dead_letters for written in done.values())
