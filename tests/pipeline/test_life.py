@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
 from hubline.cli import main
 from hubline.cli.exits import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid
 from hubline.identity import ID_PROPERTY
+from hubline.pipeline import frames
 from hubline.pipeline import runner as runner_module
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.progress import StageReport
@@ -163,11 +165,14 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         @pipeline.stage(source="raw", to="hub-g", group="g")
         def shuffles(events):
             return events.repartition(3)
-        @pipeline.stage(source="hub-g", to="rows", group="h", drop_repeats="ordered")
+        @pipeline.stage(source="hub-g", to="hub-h", group="h")
+        def passes(events):
+            return events
+        @pipeline.stage(source="hub-h", to="rows", group="i", drop_repeats="ordered")
         def ordered(events):
             return events.selectExpr("partition", "sequenceNumber", "properties", "'x' as other")
     """
-    hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefg")
+    hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefgh")
     checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
     with pytest.raises(PipelineInvalid) as raised:
         run(checked, Request(), spark=spark, view=Notes())
@@ -181,6 +186,18 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     assert "it moves rows between tasks (Repartition)" in told[23]
     assert len(told) == 7
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
+
+
+def test_what_moves_rows_between_tasks_is_seen_in_the_plan(spark: SparkSession) -> None:
+    events = spark.range(10).withColumn("device", F.col("id") % 3)
+    table = spark.range(3).withColumnRenamed("id", "device")
+    other = table.withColumn("name", F.lit("x"))
+
+    assert frames._moving(events.where("id > 3").select("id")) is None
+    assert frames._moving(events.join(F.broadcast(table.groupBy("device").count()), "device")) is None
+    assert frames._moving(events.join(F.broadcast(table).where("device > 0"), "device")) is None
+    assert frames._moving(events.join(F.broadcast(table), "device").join(other, "device")) == "Join"
+    assert frames._moving(events.where("id > 3").unionByName(events.where("id <= 3"))) == "Union"
 
 
 def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:

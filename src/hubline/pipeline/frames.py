@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -289,7 +288,7 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
             f"it drops the column {EVENT_ID}, by which repetitions are known",
             "keep it; rows that are made of many events have none: say identity=False, and they go without",
         ))  # fmt: skip
-    elif stage.stage.identity and "Generate" in _nodes(frame) and _id_attribute(frame) in given_ids:
+    elif stage.stage.identity and "Generate" in _steps(_plan(frame)) and _id_attribute(frame) in given_ids:
         wrong.append((
             f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for repetitions",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
@@ -307,21 +306,38 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
     return wrong
 
 
-# A tree in text: what reads a stream has a ~ before its name.
-_NODE: Final = re.compile(r"^[\s:+|~'-]*(\w+)")
 _MOVING: Final = frozenset(
-    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "RebalancePartitions",
-     "Repartition", "RepartitionByExpression", "Sort", "Window"}
+    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "Join",
+     "RebalancePartitions", "Repartition", "RepartitionByExpression", "Sort", "Union", "Window"}
 )  # fmt: skip
-"""Nodes of a plan that move rows between tasks; so do those that group by key, and joins unless one side is sent."""
+"""Steps of a plan that move rows between tasks; so do those that group by key."""
 
 
 def _plan(frame: DataFrame) -> Any:
     return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
 
 
-def _nodes(frame: DataFrame) -> list[str]:
-    return [match[1] for line in _plan(frame).toString().splitlines() if (match := _NODE.match(line))]
+def _steps(node: Any) -> Iterator[str]:
+    """The steps that events go through, the last one first. Not those of a table that a join sends to every task."""
+    name, sides = node.nodeName(), _inputs(node)
+    if name == "Join" and (stays := [side for side in sides if not _is_sent(side)]) != sides:
+        name, sides = "BroadcastJoin", stays
+    yield name
+    for side in sides:
+        yield from _steps(side)
+
+
+def _is_sent(side: Any) -> bool:
+    """Whether one side of a join is marked to be sent, there or before steps that take it as it is."""
+    if side.nodeName() == "ResolvedHint":
+        return "strategy=broadcast" in side.toString().partition("\n")[0]
+    inputs = _inputs(side)
+    return len(inputs) == 1 and _is_sent(inputs[0])
+
+
+def _inputs(node: Any) -> list[Any]:
+    children = node.children()
+    return [children.apply(number) for number in range(children.size())]
 
 
 def _id_attribute(frame: DataFrame) -> str:
@@ -332,11 +348,8 @@ def _id_attribute(frame: DataFrame) -> str:
 
 def _moving(frame: DataFrame) -> str | None:
     """What in the frame's plan moves rows between tasks, if anything does."""
-    is_sent = "strategy=broadcast" in _plan(frame).toString()
-    for node in _nodes(frame):
-        if node in _MOVING or "Groups" in node or "WithState" in node or (node == "Join" and not is_sent):
-            return node
-    return None
+    moving = (step for step in _steps(_plan(frame)) if step in _MOVING or "Groups" in step or "WithState" in step)
+    return next(moving, None)
 
 
 def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:

@@ -142,10 +142,15 @@ def _with_repeats(stage: PlannedStage, stages: Sequence[PlannedStage]) -> Planne
 
 
 def _is_read_in_order(stage: PlannedStage, stages: Sequence[PlannedStage]) -> bool:
-    return any(
-        each.repeats is DropRepeats.ORDERED and stage.target.identity in {source.identity for source in each.sources}
-        for each in stages
-    )
+    """Whether a stage after it counts on the order of ids, which stages in between hand on."""
+    reached: list[PlannedStage] = []
+    waiting = [stage]
+    while waiting:
+        target = waiting.pop().target.identity
+        after = [each for each in stages if target in {source.identity for source in each.sources}]
+        waiting += [each for each in after if each not in reached and each.stage.identity]
+        reached += after
+    return any(each.repeats is DropRepeats.ORDERED for each in reached)
 
 
 def is_remote(folder: str) -> bool:
