@@ -50,12 +50,12 @@ def test_repeats_restarts_and_gaps_have_columns_where_there_are_some() -> None:
     assert drawn(view, console)[0].split()[-3:] == ["repeats", "restarts", "gone"]
 
 
-def test_lines_tell_of_events_that_are_gone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_tell_of_repeats_and_of_events_that_are_gone(capsys: pytest.CaptureFixture[str]) -> None:
     view = _LineView()
     for _ in range(2):  # once when the last stage is over, and once at the end of the run
-        view.show([StageReport("store", "done", events=2, gap_events=1_000)])
+        view.show([StageReport("store", "done", events=2, repeats=7, gap_events=1_000)])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("0 restarts, 1,000 events gone")
+    assert line.endswith("7 repeats left out, 0 restarts, 1,000 events gone")
 
 
 def test_what_is_printed_below_a_live_table_is_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

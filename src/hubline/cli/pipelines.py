@@ -399,11 +399,12 @@ class _LiveView:
 
 def _report_line(report: StageReport) -> str:
     lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
+    repeats = f"{counted(report.repeats, 'repeat')} left out, " if report.repeats else ""
     gone = f", {counted(report.gap_events, 'event')} gone" if report.gap_events else ""
     return (
         f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
         f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
-        f"{counted(report.restarts, 'restart')}{gone}"
+        f"{repeats}{counted(report.restarts, 'restart')}{gone}"
     )
 
 
