@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import sqlite3
 import ssl
 import subprocess
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +54,7 @@ from hubline.amqp.performatives import (
 from hubline.amqp.types import Described, Int, Symbol, ULong
 from hubline.config import Secret
 from hubline.errors import ConfigError, HubError, HubFull, HubUnavailable
+from hubline.hubs.local import LocalHub, database
 from hubline.model import Position, outgoing
 from hubline.ports import Sender
 from tests.amqp.connections import Recorder, everything, until
@@ -319,6 +322,39 @@ async def _failing_sender(error: HubError) -> Sender:
         async def close(self) -> None: ...
 
     return Failing()
+
+
+def test_what_is_kept_is_kept_once_where_another_partition_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that wait are written together, each partition's by itself."""
+    monkeypatch.setattr(database, "BUSY_SECONDS", 0.05)
+
+    async def run() -> None:
+        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
+            link, handler = peer.sender("telemetry")
+            await link.sendable()
+            (file,) = (tmp_path / "telemetry").glob("2.*.db")  # noqa: ASYNC240 (nothing else runs)
+            with closing(sqlite3.connect(file)) as other:
+                other.execute("BEGIN IMMEDIATE")
+                for number in range(40):
+                    key: dict[object, object] = {Symbol("x-opt-partition-key"): f"key {number}"}
+                    link.send(Message(Data((b"%d" % number,)), message_annotations=key).encode())
+                await handler.until_outcomes(40)
+            accepted = sorted(delivery_id for delivery_id, state in handler.outcomes if state == Accepted())
+            held = [await _bodies(hub, str(index)) for index in range(4)]
+            assert 0 < len(accepted) < 40
+            assert held[2] == []
+            assert sorted(int(body) for bodies in held for body in bodies) == accepted
+
+    asyncio.run(run())
+
+
+async def _bodies(hub: LocalHub, partition: str) -> list[bytes]:
+    receiver = await hub.open_receiver(partition, group="$Default", position=Position.earliest())
+    batch = await receiver.receive(count_max=100, wait_seconds=0)
+    await receiver.close()
+    return [bytes(body) for body in batch.arrow.column("body").to_pylist()]
 
 
 def test_settle_modes_are_answered_with_what_is_done(tmp_path: Path) -> None:
