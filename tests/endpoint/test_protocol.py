@@ -334,7 +334,7 @@ def test_what_is_kept_is_kept_once_where_another_partition_cannot_be_written(
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
             link, handler = peer.sender("telemetry")
             await link.sendable()
-            (file,) = (tmp_path / "telemetry").glob("2.*.db")  # noqa: ASYNC240 (nothing else runs)
+            (file,) = (tmp_path / "telemetry").glob("2.*.db")
             with closing(sqlite3.connect(file)) as other:
                 other.execute("BEGIN IMMEDIATE")
                 for number in range(40):
