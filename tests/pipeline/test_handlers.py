@@ -50,8 +50,8 @@ def events(*bodies: bytes, partition: str = "0") -> pa.RecordBatch:
 
 
 def by_event(function: Callable[[Event], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
-    kept = [field for field in EVENTS if field.name not in own.names]
-    handler = EventHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    kept = [field for field in [*EVENTS, ERROR] if field.name not in own.names]
+    handler = EventHandler("stage", function, own, pa.schema([*own, *kept]))
     rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
     return rows
 
@@ -90,6 +90,16 @@ def test_row_that_does_not_fit_makes_its_event_a_dead_letter_and_no_other(given:
     assert [(row["number"], row["body"]) for row in rows] == [(1, b"a"), (None, b"bad"), (1, b"c")]
     assert rows[0]["_error"] is None
     assert says in rows[1]["_error"]
+
+
+@pytest.mark.parametrize("own", [NUMBER, pa.schema([*NUMBER, ERROR])])
+def test_row_with_an_error_of_its_own_is_a_dead_letter_whether_or_not_schema_names_it(own: pa.Schema) -> None:
+    def number(event: Event) -> dict[str, Any]:
+        value = int(event.body)
+        return {"number": value, "_error": f"{value} is odd" if value % 2 else None}
+
+    rows = by_event(number, events(b"2", b"3"), own=own)
+    assert [(row["number"], row["body"], row["_error"]) for row in rows] == [(2, b"2", None), (None, b"3", "3 is odd")]
 
 
 def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another() -> None:

@@ -70,7 +70,10 @@ class BatchHandler:
 
 @dataclass(frozen=True, slots=True)
 class EventHandler:
-    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``."""
+    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``.
+
+    So is one of which the function says so itself, whether or not the schema names that column.
+    """
 
     stage: str
     function: Callable[[Event], Row | None]
@@ -104,9 +107,12 @@ class EventHandler:
             return {}, _as_text(f"{type(error).__name__}: {error}")
 
     def _wrong(self, row: object) -> str | None:
+        """Why the event is a dead letter: what its row says itself, or what is wrong with the row."""
         if not isinstance(row, Mapping):
             return f"the function gave {type(row).__name__}, and no dictionary"
-        if unknown := [name for name in row if name not in self.own.names]:
+        if (error := row.get(ERROR_COLUMN)) is not None:
+            return _as_text(str(error))
+        if unknown := [name for name in row if name not in self.own.names and name != ERROR_COLUMN]:
             return f"the function gave {unknown[0]!a}, which schema does not name"
         return None
 
