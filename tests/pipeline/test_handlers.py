@@ -58,7 +58,7 @@ def by_event(function: Callable[[Event], Any], *batches: pa.RecordBatch, own: pa
 
 def by_batch(function: Callable[[pa.Table], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
     kept = [field for field in EVENTS if field.name not in own.names]
-    handler = BatchHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    handler = BatchHandler("stage", function, own, pa.schema([*own, *kept]))
     rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
     return rows
 
@@ -151,7 +151,11 @@ def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> Non
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [([1], "gave list, and no pyarrow.Table"), (pa.table({"other": [1]}), "gave no column number")],
+    [
+        ([1], "gave list, and no pyarrow.Table"),
+        (pa.table({"other": [1]}), "gave no column number"),
+        (pa.table({"number": [1], "_error": ["odd"]}), "gave _error, .*schema does not name it"),
+    ],
 )
 def test_what_is_no_such_table_is_an_error(given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

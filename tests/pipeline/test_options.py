@@ -150,6 +150,54 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
     assert len(at(hubs, "out").flat()) == 4
 
 
+def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and_need_no_hub_for_them_else(
+    once: Once, hubs: Path
+) -> None:
+    code = """
+        import json
+        import pyarrow as pa
+        import hubline
+        pipeline = hubline.Pipeline("tables")
+        def ids(table):
+            return [json.loads(body)["id"] for body in table.column("body").to_pylist()]
+        @pipeline.batches(source="raw", to="copy", group="copy", schema="body binary")
+        def copy(table):
+            return table.select(["body"])
+        @pipeline.batches(source="raw", to="files", group="files", schema="id long")
+        def files(table):
+            return pa.table({"id": ids(table)})
+        @pipeline.batches(source="raw", to="rows", group="rows", schema="id long")
+        def rows(table):
+            return pa.table({"id": ids(table)})
+        @pipeline.batches(source="raw", to="even", dead_letters="dead", schema="body binary, _error string")
+        def even(table):
+            return pa.table({"body": table["body"], "_error": ["odd" if each % 2 else None for each in ids(table)]})
+        @pipeline.batches(source="raw", to="one", group="one", dead_letters="dead", schema="body binary")
+        def one(table):
+            return table.select(["body"])
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        copy = { hub = "local:hubs/copy", create = true }
+        files = { format = "parquet", path = "files" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        even = { hub = "local:hubs/even", create = true }
+        one = { hub = "local:hubs/one", create = true, partitions = 1 }
+        dead = { hub = "local:hubs/dead", create = true }
+    """
+    file = write(hubs.parent, "tables", code, places)
+    send(new_hub(hubs, "raw"), readings(6))
+
+    once(file)
+    everything = list(range(6))
+    assert numbers(at(hubs, "copy")) == numbers(at(hubs, "one")) == everything
+    assert sorted(parquet.read_table(hubs.parent / "files").column("id").to_pylist()) == everything
+    assert rows(hubs.parent / "rows.db", "SELECT id FROM rows ORDER BY id") == [(each,) for each in everything]
+    assert numbers(at(hubs, "even")) == [0, 2, 4]
+    assert len(at(hubs, "dead").flat()) == 3
+
+
 def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published(once: Once, hubs: Path) -> None:
     code = """
         import hubline

@@ -183,7 +183,7 @@ def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:
     own = _columns(stage.schema or "")
     _require_binary_body(own)
-    output = _output(own, events.schema)
+    output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
     own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
     _pickle_by_value(stage.function)
@@ -205,11 +205,14 @@ def _require_binary_body(own: StructType) -> None:
         raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
 
 
-def _output(own: StructType, events: StructType) -> StructType:
-    """The function's columns, those of the events that it does not give itself, and why an event failed."""
+def _output(own: StructType, events: StructType, *, has_error: bool) -> StructType:
+    """The function's columns, those of the events that it does not give itself, and why an event failed.
+
+    A function over events can raise of each; one over tables gives an error itself, or there is none.
+    """
     names = set(own.names)
     kept = [field for field in events if field.name not in names and field.name not in UNUSED]
-    error = [] if ERROR_COLUMN in names else [StructField(ERROR_COLUMN, StringType())]
+    error = [StructField(ERROR_COLUMN, StringType())] if has_error and ERROR_COLUMN not in names else []
     return StructType([*own, *kept, *error])
 
 

@@ -47,6 +47,11 @@ class BatchHandler:
             raise ConfigError(f"stage {self.stage}: its function gave {type(given).__name__}, and no pyarrow.Table")
         if missing := [name for name in self.own.names if name not in given.column_names and name != ERROR_COLUMN]:
             raise ConfigError(f"stage {self.stage}: its function gave no column {missing[0]}, which schema names")
+        if ERROR_COLUMN in given.column_names and ERROR_COLUMN not in self.own.names:
+            raise ConfigError(
+                f"stage {self.stage}: its function gave {ERROR_COLUMN}, which makes rows dead letters, and schema does "
+                f"not name it: add '{ERROR_COLUMN} string'"
+            )
         if len(given) != len(events):
             self._require_traced(len(events), len(given))
             events = None
