@@ -6,7 +6,7 @@ column itself: so a table knows what it was made of, a hub gets the same ids aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from hubline.errors import ConfigError
 from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
+from hubline.sinks.values import exact
 from hubline.spark.garbage import spare_modules
 from hubline.spark.parsing import ERROR_COLUMN
 
@@ -141,25 +142,16 @@ class EventHandler:
         """The values of a column. Those that do not fit are noted among the errors, and are null."""
         values = [None if error is not None else row.get(field.name) for row, error in zip(rows, errors, strict=True)]
         try:
-            return _array(values, field.type)
+            return exact(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             pass  # the values are tried one by one, to find those to blame
         for place, value in enumerate(values):
             try:
-                _array([value], field.type)
+                exact([value], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 values[place] = None
                 errors[place] = _as_text(f"{field.name} does not fit {field.type}: {error}")
-        return _array(values, field.type)
-
-
-def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """As Arrow makes it, but for fractions: it cuts them off in silence where the column has none."""
-    if not pa.types.is_floating(kind):
-        for value in values:
-            if isinstance(value, float) and not value.is_integer():
-                raise ValueError(f"{value!r} is no whole number")
-    return pa.array(values, kind)
+        return exact(values, field.type)
 
 
 def _as_text(error: str) -> str:
