@@ -217,6 +217,9 @@ class TestBadValues:
         [
             ("integer", [1, 2**31]),
             ("smallint", [1, -(2**15) - 1]),
+            ("real", [1.5, 1e300]),
+            ("real", [0.0, 1e-300]),
+            ("real", [Decimal(0), Decimal("1e40")]),
             ("text", ["a", "zero \x00"]),
             ("text", [b"a", b"\xff"]),
             ("text", damaged_text()),
@@ -241,6 +244,16 @@ class TestBadValues:
         assert [one.unit for one in refused] == [1]
         assert refused[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+
+    def test_numbers_that_postgres_takes_stay_what_they_are(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v real)")
+        values = [0.0, -0.5, float("inf"), float("-inf"), 2.0**-149, None]
+
+        assert postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=[*values, float("nan")])) == []
+
+        *found, (nan,) = postgres.execute("SELECT v::float8 FROM t")
+        assert found == [(value,) for value in values]
+        assert nan != nan
 
     @pytest.mark.parametrize(
         ("kind", "values"),

@@ -260,6 +260,18 @@ def _cast(values: pa.ChunkedArray, column: Column, target: Target) -> pa.Chunked
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         # Databases keep microseconds: what is finer is cut off, as they do themselves. Numbers must fit.
-        return pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
+        cast = pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
         raise Refusal(f"column {column.name!r}, {column.type_name}: {error}", kind=type(error).__name__) from None
+    if pa.types.is_float32(target) and (row := _out_of_range(values, cast)) >= 0:
+        reason = f"column {column.name!r}, {column.type_name}: {values[row]} is out of range"
+        raise Refusal(reason, kind="NumericValueOutOfRange", row=row)
+    return cast
+
+
+def _out_of_range(values: pa.ChunkedArray, cast: pa.ChunkedArray) -> int:
+    """The first number that was made infinite, or zero, which Arrow does in silence; -1 if there is none."""
+    is_suspect = pc.or_(pc.is_inf(cast), pc.equal(cast, 0))
+    is_other = pc.not_equal(values.cast(pa.float64()), cast.cast(pa.float64()))
+    row: int = pc.index(pc.and_(is_suspect, is_other), value=True).as_py()
+    return row
