@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -243,6 +244,22 @@ class TestBadValues:
 
         assert [one.unit for one in refused] == [1]
         assert refused[0].reason
+        assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [("integer", [1, 1.5]), ("bigint", [1.0, Decimal("1.5")]), ("real", [0.1, 1e300]), ("date", [None, INSTANT])],
+    )
+    def test_a_value_of_a_dictionary_that_arrow_would_change_is_traced(
+        self, postgres: PostgresSinkDatabase, kind: str, values: list[Any]
+    ) -> None:
+        postgres.execute(f"CREATE TABLE t (v {kind})")
+
+        with postgres.sink(table="t").open(KEY, 1).transaction(at(1)) as tx:
+            tx.insert([{"v": value} for value in values], units=np.arange(2))
+
+        assert [one.unit for one in tx.refused] == [1]
+        assert "would become" in tx.refused[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
 
     def test_numbers_that_postgres_takes_stay_what_they_are(self, postgres: PostgresSinkDatabase) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hubline.errors import ConfigError, SinkError
+from hubline.sinks.values import exact
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names off without a word, and the cut name may be another table's."""
@@ -209,7 +210,7 @@ def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
             values = [json.dumps(value) if isinstance(value, (dict, list)) else value for value in values]
         kind = next(iter(column.targets.values()))
     try:
-        return pa.array(values, type=kind if isinstance(kind, pa.DataType) else None)
+        return exact(values, kind) if isinstance(kind, pa.DataType) else pa.array(values)
     except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
         raise Refusal(f"column {name!r}: {error}", kind=type(error).__name__) from None
 
