@@ -150,6 +150,46 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
     assert len(at(hubs, "out").flat()) == 4
 
 
+def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_what_is_wrong_with_it_names_its_place(
+    once: Once, hubs: Path
+) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("priced")
+        @pipeline.stage(source="raw", to="rows", group="priced")
+        def priced(events, prices):
+            return parse_json(events, "id long, celsius double").join(F.broadcast(prices), "id", "left")
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        prices = { url = "sqlite:///prices.db", table = "prices" }
+    """
+    file = write(hubs.parent, "priced", code, places)
+    raw = new_hub(hubs, "raw")
+    database = sqlite3.connect(hubs.parent / "prices.db", isolation_level=None)
+    database.execute("CREATE TABLE prices (id INTEGER, price DECIMAL(9, 2))")
+
+    send(raw, readings(1))
+    once(file)
+    database.execute("INSERT INTO prices VALUES (1, 1.5)")
+    send(raw, readings(1, first=1))
+    once(file)
+    assert rows(hubs.parent / "rows.db", "SELECT id, price FROM rows ORDER BY id") == [(0, None), (1, 1.5)]
+
+    database.execute("INSERT INTO prices VALUES (2, 'dear')")
+    database.close()
+    with pytest.raises(PipelineInvalid) as raised:
+        once(file)
+    (problem,) = raised.value.problems
+    assert (Path(problem.file).name, problem.line) == ("priced.toml", 4)
+    assert "place prices, table prices in " in problem.what
+    assert "column 'price', DECIMAL(9, 2)" in problem.what
+
+
 def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and_need_no_hub_for_them_else(
     once: Once, hubs: Path
 ) -> None:

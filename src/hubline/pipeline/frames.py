@@ -147,10 +147,10 @@ def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
 
 
 def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame]) -> DataFrame:
+    tables = _static_tables(spark, stage)
     problem = None
     try:
         if stage.stage.kind is StageKind.FRAME:
-            tables = {name: _static(spark, place) for name, place in stage.tables.items()}
             frame = stage.stage.function(*events, **tables)
         else:
             frame = _handled(stage.stage, events[0])
@@ -225,6 +225,21 @@ def _pickle_by_value(function: Callable[..., Any]) -> None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
+def _static_tables(spark: SparkSession, stage: PlannedStage) -> dict[str, DataFrame]:
+    """By the names of the function's parameters. Raises PipelineInvalid that points at the place."""
+    tables = {}
+    for name, place in stage.tables.items():
+        problem = None
+        try:
+            tables[name] = _static(spark, place)
+        except Exception as error:  # noqa: BLE001 - whatever a database or a format says of it
+            what = f"stage {stage.name}: place {place.name}, {place}, cannot be read: {explained(error)}"
+            problem = Problem(place.where.file, place.where.line, what)
+        if problem is not None:
+            raise PipelineInvalid([problem])
+    return tables
+
+
 def _static(spark: SparkSession, place: Place) -> DataFrame:
     """A place as a table that does not change while the stage runs."""
     match place:
@@ -237,21 +252,16 @@ def _static(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
-    import pyarrow as pa
-
     database = Database(place.text, table=place.table)
     with database.connection() as connection:
-        names = [column.name for column in database.columns(connection)]
-        query = f"SELECT * FROM {TableName.parse(place.table).quoted} LIMIT {STATIC_ROWS_MAX + 1}"  # noqa: S608
-        rows: list[Any] = connection.execute(query, ())
+        rows = connection.read_table(TableName.parse(place.table), rows_max=STATIC_ROWS_MAX + 1)
     database.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(
-            f"{place} has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and "
-            f"write [places.{place.name}] with a format of Spark's"
+            f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "
+            f"[places.{place.name}] with a format of Spark's"
         )
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    return spark.createDataFrame(pa.table(dict(zip(names, map(list, columns), strict=True))))
+    return spark.createDataFrame(rows)
 
 
 # What the place takes ----------------------------------------------------------------------------------------------

@@ -215,6 +215,18 @@ def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
         raise Refusal(f"column {name!r}: {error}", kind=type(error).__name__) from None
 
 
+def read_array(column: Column, target: Target, values: Sequence[Any], *, table: TableName) -> pa.Array:
+    """What was read of a column. Raises SinkError where a value is none of the column's type."""
+    try:
+        if target == "as is":
+            array = pa.array(values)
+            return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+        return exact(values, pa.string() if target == "text" else target)
+    except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
+        reason = f"column {column.name!r}, {column.type_name or 'without a type'}: {error}"
+    raise SinkError(reason, table=str(table))
+
+
 def family(kind: pa.DataType) -> str:
     """What a type is about, whatever its width."""
     if pa.types.is_dictionary(kind):
