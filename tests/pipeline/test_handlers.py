@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -50,15 +51,15 @@ def events(*bodies: bytes, partition: str = "0") -> pa.RecordBatch:
 
 
 def by_event(function: Callable[[Event], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
-    kept = [field for field in EVENTS if field.name not in own.names]
-    handler = EventHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    kept = [field for field in [*EVENTS, ERROR] if field.name not in own.names]
+    handler = EventHandler("stage", function, own, pa.schema([*own, *kept]))
     rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
     return rows
 
 
 def by_batch(function: Callable[[pa.Table], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
     kept = [field for field in EVENTS if field.name not in own.names]
-    handler = BatchHandler("stage", function, own, pa.schema([*own, *kept, ERROR]))
+    handler = BatchHandler("stage", function, own, pa.schema([*own, *kept]))
     rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
     return rows
 
@@ -80,7 +81,7 @@ def test_each_event_becomes_its_row_or_none() -> None:
     [
         ({"number": "many"}, "number does not fit int32"),
         ({"number": 2**40}, "number does not fit int32"),
-        ({"number": 1.5}, "number does not fit int32: 1.5 is no whole number"),
+        ({"number": 1.5}, "number does not fit int32: 1.5 would become 1"),
         ({"nubmer": 1}, "'nubmer', which schema does not name"),
         (["number"], "gave list, and no dictionary"),
     ],
@@ -90,6 +91,71 @@ def test_row_that_does_not_fit_makes_its_event_a_dead_letter_and_no_other(given:
     assert [(row["number"], row["body"]) for row in rows] == [(1, b"a"), (None, b"bad"), (1, b"c")]
     assert rows[0]["_error"] is None
     assert says in rows[1]["_error"]
+
+
+@pytest.mark.parametrize("own", [NUMBER, pa.schema([*NUMBER, ERROR])])
+def test_row_with_an_error_of_its_own_is_a_dead_letter_whether_or_not_schema_names_it(own: pa.Schema) -> None:
+    def number(event: Event) -> dict[str, Any]:
+        value = int(event.body)
+        return {"number": value, "_error": f"{value} is odd" if value % 2 else None}
+
+    rows = by_event(number, events(b"2", b"3"), own=own)
+    assert [(row["number"], row["body"], row["_error"]) for row in rows] == [(2, b"2", None), (None, b"3", "3 is odd")]
+
+
+NESTED = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.int32()))])
+COUNTS = pa.map_(pa.string(), pa.int32())
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad", "says"),
+    [
+        (pa.int32(), 1.0, Decimal("1.5"), "Decimal('1.5') would become 1"),
+        (pa.list_(pa.int32()), [1, None, 2.0], [1, 1.5], "1.5 would become 1"),
+        (NESTED, {"a": 1, "b": [2]}, {"a": 1.5}, "1.5 would become 1"),
+        (NESTED, {"a": 1}, {"a": 1, "b": [2, 2.5]}, "2.5 would become 2"),
+        (NESTED, {"b": None}, {"a": 1, "c": 2}, "'c' is none of its fields"),
+        (COUNTS, {"a": 1}, {"a": 1, "b": 1.5}, "1.5 would become 1"),
+        (pa.list_(NESTED), [{"a": 1}], [None, {"a": 1.5}], "1.5 would become 1"),
+        (pa.float32(), 0.1, 1e40, "1e+40 would become inf"),
+        (pa.float32(), 0, 1e-300, "1e-300 would become 0.0"),
+        (pa.date32(), NOON.date(), NOON, "would become datetime.date(2026, 1, 1)"),
+        (pa.timestamp("us", "UTC"), NOON.replace(tzinfo=None), 1_767_268_800, "would become datetime.datetime(1970,"),
+    ],
+)
+def test_value_that_arrow_would_change_in_silence_does_not_fit(
+    kind: pa.DataType, good: Any, bad: Any, says: str
+) -> None:
+    own = pa.schema([pa.field("value", kind)])
+    rows = by_event(lambda event: {"value": bad if event.body == b"bad" else good}, events(b"a", b"bad", b"c"), own=own)
+    kept = pa.array([good], kind).to_pylist()[0]
+    assert [row["value"] for row in rows] == [kept, None, kept]
+    assert rows[0]["_error"] is None
+    assert says in rows[1]["_error"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (pa.float32(), float("inf")),
+        (pa.float64(), 7),
+        (pa.decimal128(10, 2), 7),
+        (pa.date32(), datetime(2026, 1, 1)),  # noqa: DTZ001 - a date is of no zone
+        (pa.timestamp("us", "UTC"), datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=2)))),
+        (pa.binary(), "text"),
+        (pa.string(), b"text"),
+        (NESTED, (1, [2])),
+        (NESTED, [("a", 1)]),
+        (COUNTS, [("a", 1)]),
+        (COUNTS, {}),
+        (pa.list_(pa.string()), ()),
+    ],
+)
+def test_value_of_another_type_that_says_the_same_fits(kind: pa.DataType, given: Any) -> None:
+    (row,) = by_event(lambda _: {"value": given}, events(b"a"), own=pa.schema([pa.field("value", kind)]))
+    assert row["_error"] is None
+    assert row["value"] == pa.array([given], kind).to_pylist()[0]
 
 
 def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another() -> None:
@@ -141,7 +207,11 @@ def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> Non
 
 @pytest.mark.parametrize(
     ("given", "says"),
-    [([1], "gave list, and no pyarrow.Table"), (pa.table({"other": [1]}), "gave no column number")],
+    [
+        ([1], "gave list, and no pyarrow.Table"),
+        (pa.table({"other": [1]}), "gave no column number"),
+        (pa.table({"number": [1], "_error": ["odd"]}), "gave _error, .*schema does not name it"),
+    ],
 )
 def test_what_is_no_such_table_is_an_error(given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):

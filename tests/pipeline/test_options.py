@@ -150,6 +150,94 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
     assert len(at(hubs, "out").flat()) == 4
 
 
+def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_what_is_wrong_with_it_names_its_place(
+    once: Once, hubs: Path
+) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("priced")
+        @pipeline.stage(source="raw", to="rows", group="priced")
+        def priced(events, prices):
+            return parse_json(events, "id long, celsius double").join(F.broadcast(prices), "id", "left")
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        prices = { url = "sqlite:///prices.db", table = "prices" }
+    """
+    file = write(hubs.parent, "priced", code, places)
+    raw = new_hub(hubs, "raw")
+    database = sqlite3.connect(hubs.parent / "prices.db", isolation_level=None)
+    database.execute("CREATE TABLE prices (id INTEGER, price DECIMAL(9, 2))")
+
+    send(raw, readings(1))
+    once(file)
+    database.execute("INSERT INTO prices VALUES (1, 1.5)")
+    send(raw, readings(1, first=1))
+    once(file)
+    assert rows(hubs.parent / "rows.db", "SELECT id, price FROM rows ORDER BY id") == [(0, None), (1, 1.5)]
+
+    database.execute("INSERT INTO prices VALUES (2, 'dear')")
+    database.close()
+    with pytest.raises(PipelineInvalid) as raised:
+        once(file)
+    (problem,) = raised.value.problems
+    assert (Path(problem.file).name, problem.line) == ("priced.toml", 4)
+    assert "place prices, table prices in " in problem.what
+    assert "column 'price', DECIMAL(9, 2)" in problem.what
+
+
+def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and_need_no_hub_for_them_else(
+    once: Once, hubs: Path
+) -> None:
+    code = """
+        import json
+        import pyarrow as pa
+        import hubline
+        pipeline = hubline.Pipeline("tables")
+        def ids(table):
+            return [json.loads(body)["id"] for body in table.column("body").to_pylist()]
+        @pipeline.batches(source="raw", to="copy", group="copy", schema="body binary")
+        def copy(table):
+            return table.select(["body"])
+        @pipeline.batches(source="raw", to="files", group="files", schema="id long")
+        def files(table):
+            return pa.table({"id": ids(table)})
+        @pipeline.batches(source="raw", to="rows", group="rows", schema="id long")
+        def rows(table):
+            return pa.table({"id": ids(table)})
+        @pipeline.batches(source="raw", to="even", dead_letters="dead", schema="body binary, _error string")
+        def even(table):
+            return pa.table({"body": table["body"], "_error": ["odd" if each % 2 else None for each in ids(table)]})
+        @pipeline.batches(source="raw", to="one", group="one", dead_letters="dead", schema="body binary")
+        def one(table):
+            return table.select(["body"])
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        copy = { hub = "local:hubs/copy", create = true }
+        files = { format = "parquet", path = "files" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        even = { hub = "local:hubs/even", create = true }
+        one = { hub = "local:hubs/one", create = true, partitions = 1 }
+        dead = { hub = "local:hubs/dead", create = true }
+    """
+    file = write(hubs.parent, "tables", code, places)
+    send(new_hub(hubs, "raw"), readings(6))
+
+    once(file)
+    everything = list(range(6))
+    assert numbers(at(hubs, "copy")) == numbers(at(hubs, "one")) == everything
+    assert sorted(parquet.read_table(hubs.parent / "files").column("id").to_pylist()) == everything
+    assert rows(hubs.parent / "rows.db", "SELECT id FROM rows ORDER BY id") == [(each,) for each in everything]
+    assert numbers(at(hubs, "even")) == [0, 2, 4]
+    assert len(at(hubs, "dead").flat()) == 3
+
+
 def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published(once: Once, hubs: Path) -> None:
     code = """
         import hubline

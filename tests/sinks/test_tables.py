@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from hubline.errors import SinkError, StoreError, StoreUnavailable
 from hubline.sinks import SqlSink
+from hubline.sinks.tables import TableName
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.sinks.test_commit import KEY, at
 
@@ -205,6 +207,76 @@ class TestTypes:
         assert database.execute("SELECT a, b FROM t") == [(None, "x"), (3, None)]
 
 
+def read(database: SinkDatabase) -> pa.Table:
+    with database.sink(table="t").connection() as connection:
+        return connection.read_table(TableName.parse("t"), rows_max=10)
+
+
+class TestReading:
+    def test_types_are_those_of_postgres_whatever_is_in_the_columns(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute(
+            "CREATE TABLE t (a smallint, b bigint, c real, d numeric(6, 2), e numeric, f boolean, g varchar(9), "
+            "h bytea, i timestamptz, j timestamp, k date, l time, m interval, n integer[], o varchar(9)[], "
+            "p numeric(50, 2), q bigint GENERATED ALWAYS AS (b + 1) STORED)"
+        )
+        row = {
+            "a": 1, "b": 2**40, "c": 0.5, "d": Decimal("1.50"), "e": Decimal("2.5"), "f": True, "g": "☃", "h": b"\x00",
+            "i": INSTANT, "j": INSTANT.replace(tzinfo=None), "k": date(1969, 7, 20), "l": time(23, 59, 59, 5),
+            "m": timedelta(days=1), "n": [1, None], "o": ["x"], "p": "3.00", "q": 2**40 + 1,
+        }  # fmt: skip
+        empty = read(postgres)
+        postgres.execute("INSERT INTO t DEFAULT VALUES")
+        nothing = read(postgres)
+        postgres.execute(
+            "UPDATE t SET a = 1, b = 1099511627776, c = 0.5, d = 1.5, e = 2.5, f = true, g = '☃', h = '\\x00', "
+            "i = '2026-11-15 01:02:03.456789Z', j = '2026-11-15 01:02:03.456789', k = '1969-07-20', "
+            "l = '23:59:59.000005', m = '1 day', n = '{1,NULL}', o = '{x}', p = 3"
+        )
+        full = read(postgres)
+
+        assert empty.schema == nothing.schema == full.schema
+        assert full.to_pylist() == [row]
+        assert nothing.to_pylist() == [dict.fromkeys(row)]
+        assert full.schema.field("d").type == pa.decimal128(6, 2)
+        assert full.schema.field("e").type == pa.decimal128(38, 18)
+
+    def test_what_arrow_has_no_type_for_is_text(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+        postgres.execute("CREATE TABLE t (a uuid, b inet, c jsonb, d json, e mood, f uuid[])")
+        uuid = "11111111-2222-3333-4444-555555555555"
+        postgres.execute(f"INSERT INTO t VALUES ('{uuid}', '10.0.0.1', '[1]', '1', 'ok', '{{{uuid}}}')")
+        postgres.execute("INSERT INTO t (c) VALUES ('{\"a\": [1]}')")
+
+        rows = read(postgres)
+
+        assert rows.schema == pa.schema([(name, pa.string()) for name in "abcdef"])
+        assert [*rows.to_pylist()[0].values()] == [uuid, "10.0.0.1/32", "[1]", "1", "ok", f"{{{uuid}}}"]
+        assert rows.to_pylist()[1]["c"] == '{"a": [1]}'
+
+    def test_types_are_those_that_sqlite_columns_were_declared_with(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute(
+            "CREATE TABLE t (a INTEGER, b REAL, c DECIMAL(9, 2), d BOOLEAN, e TEXT, f BLOB, g DATETIME, h UUID, i, "
+            "j INTEGER GENERATED ALWAYS AS (a + 1))"
+        )
+        empty = read(sqlite)
+        sqlite.execute("INSERT INTO t (a) VALUES (NULL)")
+        nothing = read(sqlite)
+        sqlite.execute(
+            "UPDATE t SET a = 1, b = 2, c = 3, d = 1, e = '☃', f = x'00', g = '2026-01-02', h = 'x', i = 'y'"
+        )
+        full = read(sqlite)
+
+        assert empty.schema == nothing.schema == full.schema
+        assert [*full.to_pylist()[0].values()] == [1, 2.0, 3.0, 1, "☃", b"\x00", "2026-01-02", "x", "y", 2]
+
+    def test_a_value_that_is_none_of_its_columns_type_is_told_with_the_column(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute("CREATE TABLE t (a TEXT, b INTEGER)")
+        sqlite.execute("INSERT INTO t VALUES ('x', 1.5)")
+
+        with pytest.raises(SinkError, match=r"column 'b', INTEGER: 1\.5 would become 1"):
+            read(sqlite)
+
+
 def damaged_text() -> pa.Array:
     """A column of text whose second value is none, as code that copies bytes may make it."""
     offsets = pa.py_buffer(b"\x00\x00\x00\x00\x01\x00\x00\x00\x02\x00\x00\x00")
@@ -217,6 +289,9 @@ class TestBadValues:
         [
             ("integer", [1, 2**31]),
             ("smallint", [1, -(2**15) - 1]),
+            ("real", [1.5, 1e300]),
+            ("real", [0.0, 1e-300]),
+            ("real", [Decimal(0), Decimal("1e40")]),
             ("text", ["a", "zero \x00"]),
             ("text", [b"a", b"\xff"]),
             ("text", damaged_text()),
@@ -241,6 +316,32 @@ class TestBadValues:
         assert [one.unit for one in refused] == [1]
         assert refused[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+
+    @pytest.mark.parametrize(
+        ("kind", "values"),
+        [("integer", [1, 1.5]), ("bigint", [1.0, Decimal("1.5")]), ("real", [0.1, 1e300]), ("date", [None, INSTANT])],
+    )
+    def test_a_value_of_a_dictionary_that_arrow_would_change_is_traced(
+        self, postgres: PostgresSinkDatabase, kind: str, values: list[Any]
+    ) -> None:
+        postgres.execute(f"CREATE TABLE t (v {kind})")
+
+        with postgres.sink(table="t").open(KEY, 1).transaction(at(1)) as tx:
+            tx.insert([{"v": value} for value in values], units=np.arange(2))
+
+        assert [one.unit for one in tx.refused] == [1]
+        assert "would become" in tx.refused[0].reason
+        assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
+
+    def test_numbers_that_postgres_takes_stay_what_they_are(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v real)")
+        values = [0.0, -0.5, float("inf"), float("-inf"), 2.0**-149, None]
+
+        assert postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=[*values, float("nan")])) == []
+
+        *found, (nan,) = postgres.execute("SELECT v::float8 FROM t")
+        assert found == [(value,) for value in values]
+        assert nan != nan
 
     @pytest.mark.parametrize(
         ("kind", "values"),

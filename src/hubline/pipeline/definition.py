@@ -224,7 +224,8 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """A stage whose function takes one :class:`hubline.Event` and gives its row, as a dictionary of ``schema``.
 
-        None leaves the event out. An event whose function raises, or whose row does not fit, is a dead letter.
+        None leaves the event out. An event whose function raises, or whose row does not fit or has an ``_error``, is a
+        dead letter.
         """
         settings = {**locals()}
         return self._decorator(StageKind.EVENTS, settings)

@@ -146,10 +146,10 @@ def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
 
 
 def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame]) -> DataFrame:
+    tables = _static_tables(spark, stage)
     problem = None
     try:
         if stage.stage.kind is StageKind.FRAME:
-            tables = {name: _static(spark, place) for name, place in stage.tables.items()}
             frame = stage.stage.function(*events, **tables)
         else:
             frame = _handled(stage.stage, events[0])
@@ -182,7 +182,7 @@ def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:
     own = _columns(stage.schema or "")
     _require_binary_body(own)
-    output = _output(own, events.schema)
+    output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
     own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
     _pickle_by_value(stage.function)
@@ -204,11 +204,14 @@ def _require_binary_body(own: StructType) -> None:
         raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
 
 
-def _output(own: StructType, events: StructType) -> StructType:
-    """The function's columns, those of the events that it does not give itself, and why an event failed."""
+def _output(own: StructType, events: StructType, *, has_error: bool) -> StructType:
+    """The function's columns, those of the events that it does not give itself, and why an event failed.
+
+    A function over events can raise of each; one over tables gives an error itself, or there is none.
+    """
     names = set(own.names)
     kept = [field for field in events if field.name not in names and field.name not in UNUSED]
-    error = [] if ERROR_COLUMN in names else [StructField(ERROR_COLUMN, StringType())]
+    error = [StructField(ERROR_COLUMN, StringType())] if has_error and ERROR_COLUMN not in names else []
     return StructType([*own, *kept, *error])
 
 
@@ -219,6 +222,21 @@ def _pickle_by_value(function: Callable[..., Any]) -> None:
     module = sys.modules.get(getattr(function, "__module__", ""))
     if module is not None and module.__name__.startswith(MODULE_PREFIX):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _static_tables(spark: SparkSession, stage: PlannedStage) -> dict[str, DataFrame]:
+    """By the names of the function's parameters. Raises PipelineInvalid that points at the place."""
+    tables = {}
+    for name, place in stage.tables.items():
+        problem = None
+        try:
+            tables[name] = _static(spark, place)
+        except Exception as error:  # noqa: BLE001 - whatever a database or a format says of it
+            what = f"stage {stage.name}: place {place.name}, {place}, cannot be read: {explained(error)}"
+            problem = Problem(place.where.file, place.where.line, what)
+        if problem is not None:
+            raise PipelineInvalid([problem])
+    return tables
 
 
 def _static(spark: SparkSession, place: Place) -> DataFrame:
@@ -233,21 +251,16 @@ def _static(spark: SparkSession, place: Place) -> DataFrame:
 
 
 def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
-    import pyarrow as pa
-
     database = Database(place.text, table=place.table)
     with database.connection() as connection:
-        names = [column.name for column in database.columns(connection)]
-        query = f"SELECT * FROM {TableName.parse(place.table).quoted} LIMIT {STATIC_ROWS_MAX + 1}"  # noqa: S608
-        rows: list[Any] = connection.execute(query, ())
+        rows = connection.read_table(TableName.parse(place.table), rows_max=STATIC_ROWS_MAX + 1)
     database.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(
-            f"{place} has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and "
-            f"write [places.{place.name}] with a format of Spark's"
+            f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "
+            f"[places.{place.name}] with a format of Spark's"
         )
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
-    return spark.createDataFrame(pa.table(dict(zip(names, map(list, columns), strict=True))))
+    return spark.createDataFrame(rows)
 
 
 # What the place takes ----------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ column itself: so a table knows what it was made of, a hub gets the same ids aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from hubline.errors import ConfigError
 from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
+from hubline.sinks.values import exact
 from hubline.spark.garbage import spare_modules
 from hubline.spark.parsing import ERROR_COLUMN
 
@@ -47,6 +48,11 @@ class BatchHandler:
             raise ConfigError(f"stage {self.stage}: its function gave {type(given).__name__}, and no pyarrow.Table")
         if missing := [name for name in self.own.names if name not in given.column_names and name != ERROR_COLUMN]:
             raise ConfigError(f"stage {self.stage}: its function gave no column {missing[0]}, which schema names")
+        if ERROR_COLUMN in given.column_names and ERROR_COLUMN not in self.own.names:
+            raise ConfigError(
+                f"stage {self.stage}: its function gave {ERROR_COLUMN}, which makes rows dead letters, and schema does "
+                f"not name it: add '{ERROR_COLUMN} string'"
+            )
         if len(given) != len(events):
             self._require_traced(len(events), len(given))
             events = None
@@ -70,7 +76,10 @@ class BatchHandler:
 
 @dataclass(frozen=True, slots=True)
 class EventHandler:
-    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``."""
+    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``.
+
+    So is one of which the function says so itself, whether or not the schema names that column.
+    """
 
     stage: str
     function: Callable[[Event], Row | None]
@@ -104,9 +113,12 @@ class EventHandler:
             return {}, _as_text(f"{type(error).__name__}: {error}")
 
     def _wrong(self, row: object) -> str | None:
+        """Why the event is a dead letter: what its row says itself, or what is wrong with the row."""
         if not isinstance(row, Mapping):
             return f"the function gave {type(row).__name__}, and no dictionary"
-        if unknown := [name for name in row if name not in self.own.names]:
+        if (error := row.get(ERROR_COLUMN)) is not None:
+            return _as_text(str(error))
+        if unknown := [name for name in row if name not in self.own.names and name != ERROR_COLUMN]:
             return f"the function gave {unknown[0]!a}, which schema does not name"
         return None
 
@@ -130,25 +142,16 @@ class EventHandler:
         """The values of a column. Those that do not fit are noted among the errors, and are null."""
         values = [None if error is not None else row.get(field.name) for row, error in zip(rows, errors, strict=True)]
         try:
-            return _array(values, field.type)
+            return exact(values, field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             pass  # the values are tried one by one, to find those to blame
         for place, value in enumerate(values):
             try:
-                _array([value], field.type)
+                exact([value], field.type)
             except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
                 values[place] = None
                 errors[place] = _as_text(f"{field.name} does not fit {field.type}: {error}")
-        return _array(values, field.type)
-
-
-def _array(values: Sequence[object], kind: pa.DataType) -> pa.Array:
-    """As Arrow makes it, but for fractions: it cuts them off in silence where the column has none."""
-    if not pa.types.is_floating(kind):
-        for value in values:
-            if isinstance(value, float) and not value.is_integer():
-                raise ValueError(f"{value!r} is no whole number")
-    return pa.array(values, kind)
+        return exact(values, field.type)
 
 
 def _as_text(error: str) -> str:

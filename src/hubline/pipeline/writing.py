@@ -44,7 +44,7 @@ def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWrite
     match stage.target:
         case TablePlace() as place:
             return writing.foreachBatch(_TableWriter(stage, place, tell))
-        case _ if stage.letters is not None and ERROR_COLUMN in frame.columns:
+        case _ if stage.letters is not None:
             return writing.foreachBatch(_SplitWriter(stage, stage.letters, tell))
         case HubPlace() as place if stage.stage.mode == "append":
             return writing.format("eventhubs").option("hub", place.option)
@@ -116,6 +116,8 @@ class _SplitWriter:
         self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        if ERROR_COLUMN not in frame.columns:
+            return self._write(frame)
         frame.persist()
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
@@ -124,6 +126,7 @@ class _SplitWriter:
             self._tell(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
+        return None
 
     def _write(self, rows: DataFrame) -> None:
         match self._stage.target:

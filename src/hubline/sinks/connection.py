@@ -18,7 +18,7 @@ from hubline.errors import SinkError, StoreError
 from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey
 from hubline.sinks.letters import LetterRow
 from hubline.sinks.repeats import Marks
-from hubline.sinks.tables import Column, Plan, Refusal, TableName, family, insertion, quoted
+from hubline.sinks.tables import Column, Plan, Refusal, TableName, Target, family, insertion, quoted, read_array
 from hubline.sinks.tracing import Refused, Units, place
 from hubline.stores.fencing import NOBODY
 from hubline.stores.sql.database import Connection, Database, Row, Statement
@@ -155,8 +155,25 @@ class SinkConnection(ABC):
     # Rows
 
     @abstractmethod
-    def columns_of(self, table: TableName) -> list[Column]:
-        """The columns that can be written; none if there is no such table."""
+    def columns_of(self, table: TableName, *, and_generated: bool = False) -> list[Column]:
+        """The columns that can be written, and those that the database makes itself; none if there is no such table."""
+
+    def read_table(self, table: TableName, *, rows_max: int) -> pa.Table:
+        """Rows of a table, with types by its columns and not by what is in them. Raises SinkError for other values."""
+        columns = self.columns_of(table, and_generated=True)
+        kinds = [self._read_as(column) for column in columns]
+        chosen = [
+            f"CAST({quoted(column.name)} AS text)" if kind == "text" else quoted(column.name)
+            for column, kind in zip(columns, kinds, strict=True)
+        ]
+        rows: list[Any] = self.execute(f"SELECT {', '.join(chosen)} FROM {table.quoted} LIMIT {rows_max}", ())  # noqa: S608 - names are quoted
+        values = zip(*rows, strict=True) if rows else [()] * len(columns)
+        arrays = [read_array(*each, table=table) for each in zip(columns, kinds, values, strict=True)]
+        return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
+
+    @abstractmethod
+    def _read_as(self, column: Column) -> Target:
+        """The type that a column is read as; text where there is no better; as is where the database tells none."""
 
     def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
         """Makes the table of a schema, unless it is there by now. In a transaction, beside others that do so too."""

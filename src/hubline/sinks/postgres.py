@@ -70,6 +70,27 @@ _TARGETS: Mapping[str, Mapping[str, Target]] = {
 }
 """By the catalog's name of a type. Any other type is sent as text, and PostgreSQL makes its value of it."""
 
+_READ_AS: Mapping[str, Target] = {
+    "json": "text",
+    "jsonb": "text",
+    "interval": pa.duration("us"),
+    "boolean[]": pa.list_(pa.bool_()),
+    "smallint[]": pa.list_(pa.int16()),
+    "integer[]": pa.list_(pa.int32()),
+    "bigint[]": pa.list_(pa.int64()),
+    "real[]": pa.list_(pa.float32()),
+    "double precision[]": pa.list_(pa.float64()),
+    "text[]": pa.list_(pa.string()),
+    "character varying[]": pa.list_(pa.string()),
+}
+"""By the name of a type as people write it: what is read as another type than it is sent as."""
+
+_NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
+_LENGTH = re.compile(r"\(\d+\)")
+_DIGITS_MAX = 38
+_DIGITS = (_DIGITS_MAX, 18)
+"""What a number has that was declared with neither: as Spark has it."""
+
 _CREATED_AS = {
     "boolean": "boolean",
     "integer": "bigint",
@@ -104,7 +125,7 @@ _ADVANCED = (
 _COLUMNS = """
     SELECT attname, typname, format_type(atttypid, atttypmod), attnotnull AND NOT atthasdef AND attidentity = ''
     FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
-    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
+    WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped AND (%s OR attgenerated = '')
     ORDER BY attnum
 """
 # A client that is frozen in the middle of a COPY is waited for without end: none of the server's time limits applies.
@@ -220,8 +241,8 @@ class PostgresSinkConnection(SinkConnection):
         cursor.execute(query.encode(), params)
         return cursor.fetchall() if cursor.description else []
 
-    def columns_of(self, table: TableName) -> list[Column]:
-        rows = self._driver.execute(_COLUMNS, [table.quoted]).fetchall()
+    def columns_of(self, table: TableName, *, and_generated: bool = False) -> list[Column]:
+        rows = self._driver.execute(_COLUMNS, [table.quoted, and_generated]).fetchall()
         return [
             Column(
                 str(name),
@@ -231,6 +252,13 @@ class PostgresSinkConnection(SinkConnection):
             )
             for name, kind, type_name, is_required in rows
         ]
+
+    def _read_as(self, column: Column) -> Target:
+        if (number := _NUMERIC.fullmatch(column.type_name)) is not None:
+            digits, decimals = map(int, number.groups()) if number[1] else _DIGITS
+            digits, decimals = max(digits - min(decimals, 0), decimals), max(decimals, 0)
+            return pa.decimal128(digits, decimals) if digits <= _DIGITS_MAX else "text"
+        return _READ_AS.get(_LENGTH.sub("", column.type_name), next(iter(column.targets.values())))
 
     def shape_of(self, table: TableName) -> str | None:
         ((shape,),) = self._connection.read(Statement(f"SELECT ({_SHAPE})", {"name": table.quoted}))

@@ -27,6 +27,7 @@ _AFFINITIES: Mapping[str, Mapping[str, Target]] = {
     "REAL": {"float": "as is", "integer": "as is", "decimal": pa.float64()},
     "NUMERIC": {**_NUMBERS, **_TIMES},
 }
+_READ_AS: Mapping[str, Target] = {"INTEGER": pa.int64(), "TEXT": pa.string(), "REAL": pa.float64()}
 _CREATED_AS = {
     "boolean": "INTEGER",
     "integer": "INTEGER",
@@ -88,17 +89,29 @@ class SqliteSinkConnection(SinkConnection):
     def execute(self, query: str, params: Parameters) -> list[Row]:
         return self._driver.execute(query, params).fetchall()
 
-    def columns_of(self, table: TableName) -> list[Column]:
+    def columns_of(self, table: TableName, *, and_generated: bool = False) -> list[Column]:
         rows = self._driver.execute(
             'SELECT name, upper(type), "notnull" AND dflt_value IS NULL, pk FROM pragma_table_xinfo(?, ?) '
-            "WHERE hidden = 0 ORDER BY cid",
-            [table.table, table.schema or "main"],
+            "WHERE hidden = 0 OR (? AND hidden > 1) ORDER BY cid",
+            [table.table, table.schema or "main", and_generated],
         ).fetchall()
         # An INTEGER PRIMARY KEY that is not given gets a number of its own.
         return [
             Column(name, kind, _AFFINITIES[_affinity(kind)], is_required=bool(is_required) and not is_key)
             for name, kind, is_required, is_key in rows
         ]
+
+    def _read_as(self, column: Column) -> Target:
+        """What is declared as a date, a UUID or JSON is text mostly, though SQLite would have numbers there."""
+        kind = column.type_name
+        match _affinity(kind):
+            case "NUMERIC":
+                is_number = any(part in kind for part in ("NUM", "DEC"))
+                return pa.float64() if is_number else pa.int64() if "BOOL" in kind else "text"
+            case "BLOB":
+                return pa.binary() if kind else "as is"
+            case affinity:
+                return _READ_AS[affinity]
 
     def _created_as(self, kind: str) -> str:
         return _CREATED_AS.get(kind, "TEXT")

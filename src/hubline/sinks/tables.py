@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hubline.errors import ConfigError, SinkError
+from hubline.sinks.values import exact
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names off without a word, and the cut name may be another table's."""
@@ -209,9 +210,21 @@ def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
             values = [json.dumps(value) if isinstance(value, (dict, list)) else value for value in values]
         kind = next(iter(column.targets.values()))
     try:
-        return pa.array(values, type=kind if isinstance(kind, pa.DataType) else None)
+        return exact(values, kind) if isinstance(kind, pa.DataType) else pa.array(values)
     except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
         raise Refusal(f"column {name!r}: {error}", kind=type(error).__name__) from None
+
+
+def read_array(column: Column, target: Target, values: Sequence[Any], *, table: TableName) -> pa.Array:
+    """What was read of a column. Raises SinkError where a value is none of the column's type."""
+    try:
+        if target == "as is":
+            array = pa.array(values)
+            return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+        return exact(values, pa.string() if target == "text" else target)
+    except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
+        reason = f"column {column.name!r}, {column.type_name or 'without a type'}: {error}"
+    raise SinkError(reason, table=str(table))
 
 
 def family(kind: pa.DataType) -> str:
@@ -260,6 +273,18 @@ def _cast(values: pa.ChunkedArray, column: Column, target: Target) -> pa.Chunked
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
         # Databases keep microseconds: what is finer is cut off, as they do themselves. Numbers must fit.
-        return pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
+        cast = pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
         raise Refusal(f"column {column.name!r}, {column.type_name}: {error}", kind=type(error).__name__) from None
+    if pa.types.is_float32(target) and (row := _out_of_range(values, cast)) >= 0:
+        reason = f"column {column.name!r}, {column.type_name}: {values[row]} is out of range"
+        raise Refusal(reason, kind="NumericValueOutOfRange", row=row)
+    return cast
+
+
+def _out_of_range(values: pa.ChunkedArray, cast: pa.ChunkedArray) -> int:
+    """The first number that was made infinite, or zero, which Arrow does in silence; -1 if there is none."""
+    is_suspect = pc.or_(pc.is_inf(cast), pc.equal(cast, 0))
+    is_other = pc.not_equal(values.cast(pa.float64()), cast.cast(pa.float64()))
+    row: int = pc.index(pc.and_(is_suspect, is_other), value=True).as_py()
+    return row
