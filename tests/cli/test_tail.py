@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from hubline.cli.exits import ExitCode
+from hubline.cli.session import using_hub
 from hubline.connect import open_hub
 from hubline.model import EventBatch, Position, outgoing
 from tests.cli.conftest import Cli, append
@@ -50,6 +51,18 @@ def test_line_shows_time_place_and_body(cli: Cli, hub: str) -> None:
     time, place, body = line.split("  ")
     assert time.endswith("Z")
     assert (place, body) == ("3/0", "hello")
+
+
+def test_property_without_a_value_shows_as_a_dash(cli: Cli, hub: str) -> None:
+    async def send_with_nothing() -> None:
+        async with using_hub(hub) as opened:
+            sender = await opened.open_sender()
+            await sender.send(outgoing([{"body": "x", "properties": {"note": None}}]), partition="0")
+            await sender.close()
+
+    asyncio.run(send_with_nothing())
+    assert cli("tail", hub, "--no-follow").out.endswith("0/0  x  [note=-]\n")
+    assert cli("tail", hub, "--no-follow", "--json").json["properties"] == {"note": None}
 
 
 def test_control_characters_cannot_reach_the_terminal(cli: Cli, hub: str) -> None:

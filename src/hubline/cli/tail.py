@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from hubline.cli.options import HubArgument, JsonOption, PartitionsOption, option
 from hubline.cli.session import LOOKING_GROUP, chosen_partitions, using_hub
-from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp
+from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp, visible
 from hubline.config import parse_position, validate_group_name, validate_partition_id
 from hubline.errors import HubUnavailable
 
@@ -226,6 +226,6 @@ def _pieces(event: Event) -> list[tuple[str, str]]:
     if event.partition_key is not None:
         pieces.insert(2, (f"key={escaped(event.partition_key)}", "magenta"))
     if event.properties:
-        properties = " ".join(f"{escaped(name)}={escaped(value)}" for name, value in event.properties.items())
+        properties = " ".join(f"{escaped(name)}={visible(value)}" for name, value in event.properties.items())
         pieces.append((f"[{properties}]", "dim"))
     return pieces
