@@ -210,11 +210,8 @@ def test_events_are_coloured_on_a_terminal_and_harmless(hub: str, terminal: Term
         assert b"\x1b[36m" in terminal.shown
 
 
-def test_watching_on_a_terminal_ends_quietly(
-    hub: str, terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    store = f"sqlite:///{tmp_path_factory.mktemp('state')}/state.db"
-    args = ("status", hub, "--store", store, "--watch", "--interval", "10ms")
+def test_watching_on_a_terminal_ends_quietly(hub: str, terminal: Terminal) -> None:
+    args = ("status", hub, "--store", "memory:", "--watch", "--interval", "10ms")
     with started(*args, **in_terminal(terminal)) as status:
         terminal.wait_for(b"no members")
         terminal.shown = b""

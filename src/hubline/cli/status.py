@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from hubline.cli.lag import GroupLag, PartitionLag, measure
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, StoreOption, option
-from hubline.cli.session import using_hub, using_store
+from hubline.cli.session import existing_store, using_hub, using_store
 from hubline.cli.show import counted, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.config import DEFAULT_GROUP, parse_duration, validate_group_name
 
@@ -40,7 +40,7 @@ def status(
       hubline status local:./data/orders --store env:STATE_URL --json | jq .lagEvents
     """
     interval_seconds = parse_duration(interval).total_seconds() if watch else None
-    look = _Look(hub, store, validate_group_name(group), interval_seconds)
+    look = _Look(hub, existing_store(store), validate_group_name(group), interval_seconds)
     if json:
         asyncio.run(_report(look, lambda lag: print_json(_data(lag))))
     elif watch and sys.stdout.isatty():
