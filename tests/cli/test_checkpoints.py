@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -126,6 +127,16 @@ def test_position_with_no_event_before_it_is_refused(cli: Cli, hub: str, group: 
 def test_unknown_partition_is_told(cli: Cli, hub: str, group: Group) -> None:
     result = cli("checkpoints", "reset", hub, *group.args, "--partition", "12", "--yes")
     assert result.code == ExitCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("verb", [("status",), ("checkpoints", "show"), ("checkpoints", "reset")], ids=" ".join)
+def test_store_that_is_not_there_is_told_and_not_made(
+    cli: Cli, hub: str, verb: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = cli(*verb, hub, "--store", f"sqlite:///{tmp_path}/none.db")
+    assert (result.code, result.out) == (ExitCode.USAGE, "")
+    assert "none.db: there is no such file" in result.err
+    assert not (tmp_path / "none.db").exists()
 
 
 def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> None:

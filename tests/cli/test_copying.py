@@ -294,6 +294,13 @@ def test_source_and_target_have_to_differ(cli: Cli, hub: str, source: Group) -> 
     assert "are the same" in result.err
 
 
+def test_target_that_ends_with_the_command_is_refused(cli: Cli, hub: str, source: Group) -> None:
+    put(source, p0=7)
+    result = cli("checkpoints", "copy", hub, "--from", source.store_address, "--to", "memory:", "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "give a store that lasts" in result.err
+
+
 def test_a_source_without_checkpoints_is_told(cli: Cli, hub: str, source: Group, target: Group) -> None:
     missing = cli("checkpoints", "copy", hub, *between(source, target), "--yes")
     assert missing.code == ExitCode.USAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,6 +118,12 @@ class TestListing:
 
 
 class TestShowing:
+    def test_property_without_a_value_shows_as_a_dash(self, cli: Cli, tmp_path: Path) -> None:
+        url = f"sqlite:///{tmp_path}/letters.db"
+        nothing: Any = None
+        keep(url, [letter(1, properties={"note": nothing})])
+        assert "property  note = -\n" in cli("dlq", "show", "0/1", "--sink", url).out
+
     def test_letter_is_shown_in_full_and_harmless_to_a_terminal(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "show", "0/3", "--sink", sink, "--group", "billing")
         assert result.code == 0

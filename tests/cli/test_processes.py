@@ -210,11 +210,22 @@ def test_events_are_coloured_on_a_terminal_and_harmless(hub: str, terminal: Term
         assert b"\x1b[36m" in terminal.shown
 
 
-def test_watching_on_a_terminal_ends_quietly(
-    hub: str, terminal: Terminal, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    store = f"sqlite:///{tmp_path_factory.mktemp('state')}/state.db"
-    args = ("status", hub, "--store", store, "--watch", "--interval", "10ms")
+def test_watching_on_a_terminal_shows_an_outage_and_goes_on(terminal: Terminal) -> None:
+    nobody = (
+        "Endpoint=sb://localhost:9;SharedAccessKeyName=k;SharedAccessKey=k;EntityPath=h;UseDevelopmentEmulator=true"
+    )
+    args = ("status", nobody, "--store", "memory:", "--watch", "--interval", "10ms")
+    with started(*args, **in_terminal(terminal)) as status:
+        terminal.wait_for(b"cannot be reached")
+        terminal.shown = b""
+        terminal.wait_for(b"cannot be reached")
+        status.send_signal(signal.SIGINT)
+        assert terminal.wait_for_end(status) == ExitCode.INTERRUPTED
+        assert b"Traceback" not in terminal.shown
+
+
+def test_watching_on_a_terminal_ends_quietly(hub: str, terminal: Terminal) -> None:
+    args = ("status", hub, "--store", "memory:", "--watch", "--interval", "10ms")
     with started(*args, **in_terminal(terminal)) as status:
         terminal.wait_for(b"no members")
         terminal.shown = b""

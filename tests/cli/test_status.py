@@ -13,6 +13,7 @@ import pytest
 from hubline.cli.exits import ExitCode
 from hubline.cli.lag import measure
 from hubline.connect import open_hub
+from hubline.errors import StoreUnavailable
 from hubline.hubs.local import create_hub, delete_hub
 from hubline.model import Checkpoint, GroupState, Member, Ownership, Position
 from hubline.stores.memory import MemoryStore
@@ -187,6 +188,31 @@ def test_watch_shows_it_again(cli: Cli, hub: str, group: Group, monkeypatch: pyt
     result = cli("status", hub, *group.args, "--watch", "--interval", "1ms", "--json")
     assert (result.code, result.err) == (ExitCode.INTERRUPTED, "")
     assert len(result.json_lines) == 2
+
+
+def test_watching_outlasts_an_outage_and_tells_of_it(
+    cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([None, StoreUnavailable("the store is down"), None, KeyboardInterrupt()])
+    list_ownership = MemoryStore.list_ownership
+
+    async def down_at_the_second_look(self: MemoryStore, *args: Any) -> GroupState:
+        if (error := next(looks)) is not None:
+            raise error
+        return await list_ownership(self, *args)
+
+    monkeypatch.setattr(MemoryStore, "list_ownership", down_at_the_second_look)
+    result = cli("status", hub, *group.args, "--watch", "--interval", "1ms", "--json")
+    assert (result.code, result.err) == (ExitCode.INTERRUPTED, "hubline: the store is down\n")
+    assert len(result.json_lines) == 2
+
+
+def test_without_watching_an_outage_ends_it(cli: Cli, hub: str, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def down(self: MemoryStore, *args: Any) -> GroupState:
+        raise StoreUnavailable("the store is down")
+
+    monkeypatch.setattr(MemoryStore, "list_ownership", down)
+    assert cli("status", hub, *group.args).code == ExitCode.UNAVAILABLE
 
 
 def test_sqlite_file_that_cannot_be_made_is_told(cli: Cli, hub: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 from datetime import datetime
+from typing import Any, cast
 
 import pytest
 
 from hubline.cli.exits import ExitCode
+from hubline.cli.session import using_hub
 from hubline.connect import open_hub
-from hubline.model import Position, outgoing
+from hubline.model import EventBatch, Position, outgoing
 from tests.cli.conftest import Cli, append
 
 
@@ -51,6 +53,18 @@ def test_line_shows_time_place_and_body(cli: Cli, hub: str) -> None:
     assert (place, body) == ("3/0", "hello")
 
 
+def test_property_without_a_value_shows_as_a_dash(cli: Cli, hub: str) -> None:
+    async def send_with_nothing() -> None:
+        async with using_hub(hub) as opened:
+            sender = await opened.open_sender()
+            await sender.send(outgoing([{"body": "x", "properties": {"note": None}}]), partition="0")
+            await sender.close()
+
+    asyncio.run(send_with_nothing())
+    assert cli("tail", hub, "--no-follow").out.endswith("0/0  x  [note=-]\n")
+    assert cli("tail", hub, "--no-follow", "--json").json["properties"] == {"note": None}
+
+
 def test_control_characters_cannot_reach_the_terminal(cli: Cli, hub: str) -> None:
     append(hub, "0", "\x1b]0;owned\x07\nnext", b"\xff\x1b")
     out = cli("tail", hub, "--no-follow").out
@@ -68,12 +82,61 @@ def test_control_characters_cannot_reach_the_terminal(cli: Cli, hub: str) -> Non
         ("latest:inclusive", ["3"]),
         ("latest", []),
         ("time:-1h", ["0", "1", "2", "3"]),
+        ("time:2999-12-31T00:00:00Z", []),
+        ("sequence:3", []),
+        ("sequence:3:inclusive", ["3"]),
     ],
 )
 def test_reading_starts_at_the_position(cli: Cli, hub: str, position: str, shown: list[str]) -> None:
     append(hub, "0", "0", "1", "2", "3")
     result = cli("tail", hub, "--partition", "0", "--no-follow", "--json", "--from", position)
     assert [event["body"] for event in result.json_lines] == shown
+
+
+def test_nothing_comes_after_the_last_event_which_is_included_if_asked(cli: Cli, hub: str) -> None:
+    append(hub, "0", "0", "1")
+    last = cli("tail", hub, "--no-follow", "--json").json_lines[-1]
+    read = ("tail", hub, "--partition", "0", "--no-follow", "--json", "--from")
+    for kind in (f"offset:{last['offset']}", f"time:{last['enqueuedTime']}"):
+        after, at = cli(*read, f"{kind}:exclusive"), cli(*read, f"{kind}:inclusive")
+        assert (after.code, after.json_lines) == (ExitCode.OK, [])
+        assert at.json_lines[-1] == last
+
+
+class Stalling:
+    """A hub, or a receiver of it, that sends nothing to who waits for less than ``stall_seconds``."""
+
+    def __init__(self, real: Any, stall_seconds: float) -> None:
+        self._real = real
+        self._stall_seconds = stall_seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    async def open_receiver(self, partition: str, **how: Any) -> Stalling:
+        return Stalling(await self._real.open_receiver(partition, **how), self._stall_seconds)
+
+    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        if wait_seconds < self._stall_seconds:
+            return EventBatch.empty("0")
+        return cast("EventBatch", await self._real.receive(count_max=min(count_max, 2), wait_seconds=wait_seconds))
+
+
+def test_events_that_are_there_are_waited_for(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(hub, "0", "0", "1", "2", "3")
+    monkeypatch.setattr("hubline.cli.session.open_hub", lambda address: Stalling(open_hub(address), 10))
+    result = cli("tail", hub, "--no-follow", "--json")
+    assert [event["body"] for event in result.json_lines] == ["0", "1", "2", "3"]
+
+
+def test_events_that_are_there_and_do_not_come_are_an_error(
+    cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(hub, "0", "0")
+    monkeypatch.setattr("hubline.cli.session.open_hub", lambda address: Stalling(open_hub(address), 1e9))
+    result = cli("tail", hub, "--no-follow", "--json")
+    assert (result.code, result.out) == (ExitCode.UNAVAILABLE, "")
+    assert "not all were shown" in result.err
 
 
 def test_position_that_is_not_there_is_an_error(cli: Cli, hub: str) -> None:

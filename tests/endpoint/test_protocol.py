@@ -29,6 +29,7 @@ from hubline.amqp.endpoint.addresses import (
     SenderAddress,
     parse_address,
 )
+from hubline.amqp.endpoint.conditions import error_of
 from hubline.amqp.endpoint.feeds import METRICS_CAPABILITY, READERS_WITHOUT_EPOCH_MAX
 from hubline.amqp.endpoint.requests import REQUESTS_MAX
 from hubline.amqp.endpoint.selectors import SELECTOR, SELECTOR_CODE, parse_filter, parse_selector
@@ -53,7 +54,19 @@ from hubline.amqp.performatives import (
 )
 from hubline.amqp.types import Described, Int, Symbol, ULong
 from hubline.config import Secret
-from hubline.errors import ConfigError, HubError, HubFull, HubUnavailable
+from hubline.errors import (
+    ConfigError,
+    EventTooLarge,
+    HubDamaged,
+    HubError,
+    HubFull,
+    HubNotFound,
+    HubUnavailable,
+    PartitionNotFound,
+    PositionInvalid,
+    ReaderRefused,
+    ReaderStolen,
+)
 from hubline.hubs.local import LocalHub, database
 from hubline.model import Position, outgoing
 from hubline.ports import Sender
@@ -533,9 +546,49 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
             await holder.attached()
             for number, epoch in enumerate((None, 2)):
                 link, _ = peer.receiver(name=f"late {number}", epoch=epoch)
-                assert await refusal(link) == "amqp:link:stolen"
+                with pytest.raises(AmqpClosed) as refused:
+                    await asyncio.wait_for(link.attached(), PATIENCE_SECONDS)
+                told = refused.value.error
+                assert told is not None
+                assert told.description is not None
+                assert told.condition == "amqp:link:stolen"
+                assert "epoch '3'" in told.description or "epoch of '3'" in told.description
+                assert "partition 0 of hub telemetry" in told.description
+                assert str(tmp_path) not in told.description
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("kind", "details", "told"),
+    [
+        (HubNotFound, {}, "hub telemetry is not there"),
+        (PartitionNotFound, {"partition": "7"}, "partition 7 of hub telemetry is not there"),
+        (HubUnavailable, {"partition": "0"}, "partition 0 of hub telemetry is not available now: try again"),
+        (HubFull, {"partition": "0"}, "partition 0 of hub telemetry has no space left: nothing was kept"),
+        (HubDamaged, {"partition": "0"}, "partition 0 of hub telemetry cannot be used for a reason of this side"),
+        (EventTooLarge, {"index": 3, "bytes_count": 2000, "bytes_max": 1000}, "event 3 has 2,000 bytes: hub telemetry"),
+        (ReaderRefused, {"partition": "0", "epoch": 1, "held_epoch": 2}, "Receiver with epoch 1 cannot be created"),
+        (ReaderRefused, {"partition": "0", "epoch": None, "held_epoch": 2}, "non-epoch receiver is not allowed"),
+        (ReaderStolen, {"partition": "0", "epoch": 1, "taken_by_epoch": 2}, "New receiver with higher epoch of '2'"),
+        (
+            PositionInvalid,
+            {"partition": "0", "reason": "expired", "begin_sequence": 5, "last_sequence": 9},
+            "partition 0 of hub telemetry holds the sequence numbers 5 to 9 only",
+        ),
+    ],
+)
+def test_peers_are_not_told_where_hubs_are_kept(kind: type[HubError], details: Any, told: str) -> None:
+    error = kind("/srv/secret/telemetry/0.db", hub="local:/srv/secret/telemetry", **details)
+    description = error_of(error).description
+    assert description is not None
+    assert told in description
+    assert "/srv" not in description
+
+
+def test_reason_of_this_side_is_logged_for_who_runs_it(caplog: pytest.LogCaptureFixture) -> None:
+    error_of(HubUnavailable("/srv/telemetry/0.db is locked", hub="local:/srv/telemetry"))
+    assert "/srv/telemetry/0.db is locked" in caplog.text
 
 
 def test_reader_with_epoch_takes_over_from_those_without(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -15,6 +16,8 @@ from azure.eventhub._buffered_producer import _partition_resolver
 from azure.eventhub._eventprocessor.in_memory_checkpoint_store import InMemoryCheckpointStore
 from azure.eventhub.exceptions import AuthenticationError, ConnectError, ConnectionLostError, EventHubError
 
+from hubline.cli import main
+from hubline.cli.exits import ExitCode
 from tests.endpoint.serving import PATIENCE_SECONDS, Server, serving
 
 # The SDK's types are narrower than what it takes.
@@ -83,6 +86,14 @@ def test_what_is_sent_is_received_with_keys_and_properties(hub: str) -> None:
     assert all(datetime.now(UTC) - event.enqueued_time < timedelta(minutes=5) for event in events)
     offsets = [event.offset for event in events]
     assert offsets == sorted(offsets)
+
+
+def test_tail_shows_what_is_there_through_the_sdk_too(hub: str, capfd: pytest.CaptureFixture[str]) -> None:
+    for partition in range(4):
+        send(hub, [f"{partition}-{number}" for number in range(8)], partition_id=str(partition))
+    assert main(["tail", f"{hub};Transport=sdk", "--no-follow", "--json"]) == ExitCode.OK
+    shown = [json.loads(line)["body"] for line in capfd.readouterr().out.splitlines()]
+    assert sorted(shown) == [f"{partition}-{number}" for partition in range(4) for number in range(8)]
 
 
 def test_synchronous_consumer_receives_from_every_partition(hub: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pytest
 
 from hubline.errors import ConfigError, HublineError
 from hubline.model import DeadLetter, EventBatch, Position
-from hubline.processor import PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
+from hubline.processor import FailureChoice, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
@@ -324,29 +325,6 @@ class TestPlainHandlers:
 
         assert answers == [False]
 
-    @pytest.mark.parametrize("error", [StopIteration("no next"), asyncio.CancelledError(), GeneratorExit()])
-    def test_whatever_a_plain_handler_raises_is_its_failure(self, error: BaseException) -> None:
-        calls: list[int] = []
-        errors: list[HublineError] = []
-
-        async def main() -> None:
-            hub = MemoryHub(1)
-            hub.append("0", [b"x"])
-            processor = made(hub)
-            processor.on_error(errors.append)
-
-            @processor.on_batch
-            def handle(batch: EventBatch) -> None:
-                calls.append(len(batch))
-                if len(calls) == 1:
-                    raise error
-
-            await run_until(processor, lambda: len(calls) > 1)
-
-        asyncio.run(main())
-
-        assert len(calls) == 2
-
     def test_a_plain_handler_does_not_block_the_event_loop(self) -> None:
         entered, leave = threading.Event(), threading.Event()
 
@@ -388,6 +366,97 @@ class TestPlainHandlers:
             next(iter(left)).join(1)
 
 
+class Panic(BaseException):
+    """As a library that is not written in Python raises it."""
+
+
+class Textless(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class TestWhatHandlersRaise:
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (StopIteration("no next"), "StopIteration"),
+            (asyncio.CancelledError(), "cancelled itself|CancelledError"),
+            (GeneratorExit(), "the handler raised GeneratorExit"),
+            (Panic("index out of bounds"), "the handler raised Panic: index out of bounds"),
+            (
+                BaseExceptionGroup("two", [Panic("one")]),
+                r"the handler raised BaseExceptionGroup: two \(1 sub-exception\)",
+            ),
+            (Textless(), "the handler raised Textless, whose text cannot be made"),
+        ],
+        ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else "",
+    )
+    def test_whatever_it_is_the_handler_is_retried_and_its_failure_reported(
+        self, error: BaseException, told: str, is_async: bool
+    ) -> None:
+        calls: list[int] = []
+        errors: list[HublineError] = []
+
+        def fail_twice(batch: EventBatch) -> None:
+            calls.append(len(batch))
+            if len(calls) <= 2:
+                raise error
+
+        async def fail_twice_async(batch: EventBatch) -> None:
+            fail_twice(batch)
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            quick = RetryPolicy(attempts_max=2, backoff_seconds=0.01)
+            processor = made(hub, retry=quick, reopen=quick)
+            processor.on_error(errors.append)
+            processor.on_batch(fail_twice_async if is_async else fail_twice)
+            await run_until(processor, lambda: len(calls) > 2 and errors)
+
+        asyncio.run(main())
+
+        assert len(calls) == 3
+        [failed] = errors
+        assert re.search(f"in attempt 2: RuntimeError: .*({told})", str(failed))
+
+    @pytest.mark.parametrize("error", [Panic("index out of bounds"), Textless()])
+    @virtual
+    async def test_its_event_becomes_a_letter_that_tells_where_it_was_raised(self, error: BaseException) -> None:
+        letters: list[DeadLetter] = []
+        hub = MemoryHub(1)
+        hub.append("0", [b"x"])
+        processor = made(hub, control_thread=False, on_failure=FailureChoice.DEAD_LETTER)
+        processor.on_dead_letter(letters.append)
+
+        @processor.on_batch
+        async def fail(batch: EventBatch) -> None:
+            raise error
+
+        await run_until(processor, lambda: letters)
+
+        assert letters[0].error_text.startswith(f"the handler raised {type(error).__name__}")
+        assert letters[0].traceback.endswith("in fail\n")
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+    def test_what_ends_a_program_ends_it(self, error: BaseException, is_async: bool) -> None:
+        def leave(batch: EventBatch) -> None:
+            raise error
+
+        async def leave_async(batch: EventBatch) -> None:
+            raise error
+
+        hub = MemoryHub(1)
+        hub.append("0", [b"x"])
+        processor = made(hub)
+        processor.on_batch(leave_async if is_async else leave)
+
+        with pytest.raises(type(error)):
+            processor.run()
+
+
 class TestErrorHandler:
     def test_one_that_hangs_does_not_hang_the_stop(self) -> None:
         leave = threading.Event()
@@ -415,8 +484,11 @@ class TestErrorHandler:
         finally:
             leave.set()
 
+    @pytest.mark.parametrize("own", [RuntimeError("the pager is down"), Panic("the pager is down")])
     @virtual
-    async def test_its_own_failure_is_logged_and_changes_nothing(self, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_its_own_failure_is_logged_and_changes_nothing(
+        self, own: BaseException, caplog: pytest.LogCaptureFixture
+    ) -> None:
         scene = Scene()
         scene.append(1)
         processor = made(scene.hub, control_thread=False)
@@ -430,7 +502,7 @@ class TestErrorHandler:
 
         @processor.on_error
         async def fail(error: HublineError) -> None:
-            raise RuntimeError("the pager is down")
+            raise own
 
         with caplog.at_level(logging.ERROR, "hubline"):
             await run_until(processor, lambda: len(attempts) == 4)

@@ -14,7 +14,15 @@ import typer
 from hubline.cli.exits import say
 from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, StoreOption, YesOption, option
-from hubline.cli.session import chosen_partitions, group_key, listed_checkpoints, together, using_hub, using_store
+from hubline.cli.session import (
+    chosen_partitions,
+    existing_store,
+    group_key,
+    listed_checkpoints,
+    together,
+    using_hub,
+    using_store,
+)
 from hubline.cli.show import confirm, counted, print_json, stderr_console, stdout_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, parse_position, validate_group_name, validate_partition_id
@@ -35,7 +43,7 @@ def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROU
     Examples:
       hubline checkpoints show local:./data/orders --store sqlite:///state.db --group billing
     """
-    checkpoints = asyncio.run(_list(hub, store, validate_group_name(group)))
+    checkpoints = asyncio.run(_list(hub, existing_store(store), validate_group_name(group)))
     if json:
         for each in checkpoints:
             print_json({"partition": each.key.partition, "checkpoint": checkpoint_data(each)})
@@ -98,7 +106,7 @@ def reset(
     async def removed(_hub: Hub, _key: PartitionKey) -> Checkpoint | None:
         return None
 
-    _change(_Choice(hub, store, group, partition or ()), "Remove", removed, yes=yes, json=json)
+    _change(_Choice(hub, existing_store(store), group, partition or ()), "Remove", removed, yes=yes, json=json)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,18 @@ import typer
 from hubline.cli.exits import ExitCode, say
 from hubline.cli.lag import peek
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, PartitionsOption, YesOption, option
-from hubline.cli.session import group_key, in_order, listed_checkpoints, together, using_hub, using_store
+from hubline.cli.session import (
+    existing_store,
+    group_key,
+    in_order,
+    listed_checkpoints,
+    together,
+    using_hub,
+    using_store,
+)
 from hubline.cli.show import confirm, counted, print_json, stderr_console, table
 from hubline.cli.status import checkpoint_data
-from hubline.config import DEFAULT_GROUP, SqliteAddress, parse_store, validate_group_name, validate_partition_id
+from hubline.config import DEFAULT_GROUP, MemoryAddress, parse_store, validate_group_name, validate_partition_id
 from hubline.errors import ConfigError, Fenced, HubError, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
@@ -57,9 +65,11 @@ def copy(
       hubline checkpoints copy env:HUB --from sqlite:///state.db --to env:DATABASE --group billing
       hubline checkpoints copy env:HUB --from env:STORE --to env:STORE --group billing --to-group audit --dry-run
     """
+    if isinstance(parse_store(to), MemoryAddress):
+        raise ConfigError("--to memory: would end with this command: give a store that lasts, such as sqlite:///PATH")
     job = _Job(
         hub=hub,
-        source=_existing(from_),
+        source=existing_store(from_),
         target=to,
         source_group=validate_group_name(group),
         target_group=validate_group_name(to_group or group),
@@ -351,11 +361,3 @@ def step_data(step: Step, *, is_done: bool) -> dict[str, object]:
         "checkpoint": checkpoint_data(step.after),
         "why": step.why,
     }
-
-
-def _existing(store: str) -> str:
-    """A store that there is something in: opening must not make an empty one and find nothing there."""
-    address = parse_store(store)
-    if isinstance(address, SqliteAddress) and not address.path.exists():
-        raise ConfigError(f"--from {address}: there is no such file")
-    return store

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
+from hubline.cli.exits import complain
 from hubline.cli.lag import GroupLag, PartitionLag, measure
 from hubline.cli.options import GroupOption, HubArgument, JsonOption, StoreOption, option
-from hubline.cli.session import using_hub, using_store
-from hubline.cli.show import counted, json_time, print_json, seconds_text, stdout_console, table, timestamp
+from hubline.cli.session import existing_store, using_hub, using_store
+from hubline.cli.show import counted, escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.config import DEFAULT_GROUP, parse_duration, validate_group_name
+from hubline.errors import HublineError, HubUnavailable, StoreUnavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -40,14 +42,14 @@ def status(
       hubline status local:./data/orders --store env:STATE_URL --json | jq .lagEvents
     """
     interval_seconds = parse_duration(interval).total_seconds() if watch else None
-    look = _Look(hub, store, validate_group_name(group), interval_seconds)
+    look = _Look(hub, existing_store(store), validate_group_name(group), interval_seconds)
     if json:
-        asyncio.run(_report(look, lambda lag: print_json(_data(lag))))
+        asyncio.run(_report(look, lambda lag: print_json(_data(lag)), _complain))
     elif watch and sys.stdout.isatty():
         _report_live(look)
     else:
         console = stdout_console()
-        asyncio.run(_report(look, lambda lag: console.print(_view(lag))))
+        asyncio.run(_report(look, lambda lag: console.print(_view(lag)), _complain))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +64,33 @@ class _Look:
 
 def _report_live(look: _Look) -> None:
     from rich.live import Live
+    from rich.text import Text
 
     with Live(console=stdout_console(), auto_refresh=False) as live:
-        asyncio.run(_report(look, lambda lag: live.update(_view(lag), refresh=True)))
+
+        def complain_live(problem: HublineError) -> None:
+            live.update(Text(f"at {timestamp(datetime.now(UTC))}: {escaped(str(problem))}"), refresh=True)
+
+        asyncio.run(_report(look, lambda lag: live.update(_view(lag), refresh=True), complain_live))
 
 
-async def _report(look: _Look, show: Callable[[GroupLag], None]) -> None:
+def _complain(problem: HublineError) -> None:
+    complain(problem, debug=False)
+
+
+async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[[HublineError], None]) -> None:
+    """Shows how things are. While watching, an outage is shown by ``fail``, and looked past."""
     from hubline.model import GroupKey
 
     async with using_hub(look.hub) as hub, using_store(look.store) as store:
         group = GroupKey(hub.namespace, hub.name, look.group)
         while True:
-            show(await measure(hub, store, group, now=datetime.now(UTC)))
+            try:
+                show(await measure(hub, store, group, now=datetime.now(UTC)))
+            except (HubUnavailable, StoreUnavailable) as problem:
+                if look.interval_seconds is None:
+                    raise
+                fail(problem)
             sys.stdout.flush()
             if look.interval_seconds is None:
                 return

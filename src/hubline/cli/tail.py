@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from hubline.cli.options import HubArgument, JsonOption, PartitionsOption, option
 from hubline.cli.session import LOOKING_GROUP, chosen_partitions, using_hub
-from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp
+from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp, visible
 from hubline.config import parse_position, validate_group_name, validate_partition_id
+from hubline.errors import HubUnavailable
 
 if TYPE_CHECKING:
-    from hubline.model import Event, EventBatch, Position
+    from hubline.model import Event, EventBatch, PartitionProperties, Position
     from hubline.ports import Hub, Receiver
 
 # One screen at a time is enough for people; larger reads keep a pipe busy.
 _BATCH_COUNT_MAX: Final = 1000
 _FOLLOW_WAIT_SECONDS: Final = 30.0
-# With --no-follow, how long the events that are known to be there may take to arrive.
-_READ_WAIT_SECONDS: Final = 1.0
+# With --no-follow: what is known to be there and does not come within this time was lost on the way.
+_READ_WAIT_SECONDS: Final = 30.0
+# The same where the position is, as far as is known, after all that is there.
+_LOOK_WAIT_SECONDS: Final = 1.0
 # How soon events of partitions that were added to the hub show.
 _LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
 
@@ -134,7 +137,7 @@ class _Tail:
             if self._choice.follow:
                 await self._follow(receiver)
             else:
-                await self._read_until(receiver, held.last_sequence)
+                await self._read_all(receiver, held, is_more=_leads_to_events(position, held))
         finally:
             await receiver.close()
 
@@ -142,15 +145,39 @@ class _Tail:
         while True:
             self._printer.print(await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=_FOLLOW_WAIT_SECONDS))
 
-    async def _read_until(self, receiver: Receiver, last_sequence: int) -> None:
-        """Ends with the event of that number, or where nothing comes: then the position is after it."""
+    async def _read_all(self, receiver: Receiver, held: PartitionProperties, *, is_more: bool) -> None:
+        """Ends with the last event that is held, or where nothing comes and no more is known to be there."""
         while True:
-            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=_READ_WAIT_SECONDS)
-            if not len(batch) or batch.first_sequence > last_sequence:
+            wait_seconds = _READ_WAIT_SECONDS if is_more else _LOOK_WAIT_SECONDS
+            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
+            if not len(batch) and is_more:
+                raise HubUnavailable(
+                    f"partition {held.partition} of hub {self._hub.name} has sent nothing for {wait_seconds:g} s, and "
+                    f"holds events up to {held.last_sequence}: not all were shown, try again",
+                    hub=self._hub.name,
+                    partition=held.partition,
+                )
+            if not len(batch) or batch.first_sequence > held.last_sequence:
                 return
-            self._printer.print(batch.slice(0, last_sequence - batch.first_sequence + 1))
-            if batch.last_sequence >= last_sequence:
+            self._printer.print(batch.slice(0, held.last_sequence - batch.first_sequence + 1))
+            if batch.last_sequence >= held.last_sequence:
                 return
+            is_more = True
+
+
+def _leads_to_events(position: Position, held: PartitionProperties) -> bool:
+    """Whether events that the partition holds are known to come from the position on."""
+    is_included = position.inclusive
+    match position.value:
+        case None:
+            return is_included  # all of them, or the newest
+        case int(sequence):
+            return sequence < held.last_sequence or (is_included and sequence == held.last_sequence)
+        case str(offset):
+            return offset != held.last_offset or is_included  # offsets have no order, and unknown ones are refused
+        case time:
+            last = held.last_enqueued_time
+            return last is not None and (time < last or (is_included and time == last))
 
 
 def _json_line(event: Event) -> None:
@@ -199,6 +226,6 @@ def _pieces(event: Event) -> list[tuple[str, str]]:
     if event.partition_key is not None:
         pieces.insert(2, (f"key={escaped(event.partition_key)}", "magenta"))
     if event.properties:
-        properties = " ".join(f"{escaped(name)}={escaped(value)}" for name, value in event.properties.items())
+        properties = " ".join(f"{escaped(name)}={visible(value)}" for name, value in event.properties.items())
         pieces.append((f"[{properties}]", "dim"))
     return pieces

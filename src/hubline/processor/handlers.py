@@ -68,13 +68,14 @@ class Handler:
     async def call(self, *arguments: object, tx: object = None, executor: Executor | None) -> object:
         """What the handler returns: an async one is called here, a plain one in the executor, which it may block.
 
-        Raises what the handler raised; CancelledError only if the caller was cancelled.
+        Raises what the handler raised, as an Exception, unless it ends the program; CancelledError only if the caller
+        was cancelled.
         """
         if self.tx_place is not None:
             arguments = (*arguments[: self.tx_place], tx, *arguments[self.tx_place :])
         taken = arguments[: self.arguments_count]
         if self.is_async:
-            return await _awaited(self.function(*taken))
+            return await _awaited(_called(self.function, taken))
         running = asyncio.get_running_loop().run_in_executor(executor, _called, self.function, taken)
         try:
             result = await asyncio.shield(running)
@@ -129,12 +130,12 @@ def caller() -> asyncio.Task[Any] | None:
     return None if task is None else _callers.get(task)
 
 
-def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> object:
+def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
     try:
         return function(*arguments)
-    except (StopIteration, GeneratorExit, asyncio.CancelledError) as error:
-        # These steer coroutines: out of a future they would stop the partition, or never arrive.
-        raise RuntimeError(f"the handler raised {type(error).__name__}: {error}") from error
+    except BaseException as error:  # noqa: BLE001 - raised below, as a failure
+        failure = _failure(error)
+    raise failure
 
 
 async def _awaited(running: Awaitable[Any]) -> object:
@@ -149,7 +150,27 @@ async def _awaited(running: Awaitable[Any]) -> object:
         raise
     if task.cancelled():
         raise RuntimeError("the handler cancelled itself")
+    error = task.exception()
+    if error is not None:
+        raise _failure(error)
     return task.result()
+
+
+def _failure(error: BaseException) -> BaseException:
+    """What a handler raised, as an Exception that can be caught and shown, unless it ends the program."""
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return error
+    try:
+        told = f": {error}"
+    except Exception:  # noqa: BLE001 - an error of the user's own may have no text
+        told = ", whose text cannot be made"
+    else:
+        # StopIteration steers coroutines: out of a future it would never arrive.
+        if isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return error
+    failure = RuntimeError(f"the handler raised {type(error).__name__}{told}")
+    failure.__cause__ = error
+    return failure.with_traceback(error.__traceback__)
 
 
 def _tx_place(function: Callable[..., Any]) -> int | None:

@@ -6,20 +6,21 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final, Generic, Protocol, Self, TypeVar
 
 from hubline.amqp.columnar import COLUMNS_FORMAT, encode_columns
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.endpoint.addresses import ReceiverAddress
-from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, STOLEN, error_of
+from hubline.amqp.endpoint.conditions import ARGUMENT_ERROR, INTERNAL_ERROR, STOLEN, Refusal, error_of, stolen_text
 from hubline.amqp.endpoint.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.amqp.events import RuntimeMetrics
-from hubline.amqp.links import AmqpClosed, Link, Message
+from hubline.amqp.links import RESOURCE_LIMIT_EXCEEDED, AmqpClosed, Link, Message
 from hubline.amqp.outgoing import Destination, encode_deliveries
 from hubline.amqp.performatives import Attach, DeliveryState, Error
 from hubline.amqp.transfers import Deliveries
-from hubline.errors import HubFull, HublineError, PositionInvalid
+from hubline.errors import HublineError, PositionInvalid
 from hubline.model import EventBatch, Position, PositionKind
 from hubline.ports import Hub, Receiver, StretchReceiver
 from hubline.stretches import Stretch
@@ -50,14 +51,13 @@ class ReaderCount:
 
     @contextmanager
     def one_more(self, address: ReceiverAddress) -> Iterator[None]:
-        """Counts a reader as long as it lasts. Raises HubFull."""
+        """Counts a reader as long as it lasts. Raises Refusal."""
         key = _key(address)
         if self._counts.get(key, 0) >= READERS_WITHOUT_EPOCH_MAX:
-            raise HubFull(
+            raise Refusal(
+                RESOURCE_LIMIT_EXCEEDED,
                 "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
                 f"{READERS_WITHOUT_EPOCH_MAX}: close one, or read with an owner level",
-                hub=address.hub,
-                partition=address.partition,
             )
         self._counts[key] = self._counts.get(key, 0) + 1
         try:
@@ -90,7 +90,7 @@ class FedLinks:
         links = self._epochs.setdefault(key, {})
         if epoch is not None:
             for other, other_epoch in links.items():
-                other.detach(Error(STOLEN, _stolen_text(epoch, other_epoch)))
+                other.detach(Error(STOLEN, stolen_text(epoch, other_epoch)))
             links.clear()
         links[link] = epoch
         try:
@@ -107,15 +107,6 @@ def _key(address: ReceiverAddress) -> tuple[str, str, str]:
     return (address.hub.lower(), address.group.lower(), address.partition)
 
 
-def _stolen_text(epoch: int, other_epoch: int | None) -> str:
-    """In the service's words: some clients look for them."""
-    current = "without an epoch" if other_epoch is None else f"with epoch '{other_epoch}'"
-    return (
-        f"New receiver with higher epoch of '{epoch}' is created hence current receiver {current} is getting "
-        "disconnected. If you are recreating the receiver, make sure a higher epoch is used."
-    )
-
-
 async def open_receiver(hub: Hub, address: ReceiverAddress, position: Position, epoch: int | None) -> Receiver:
     """Starts reading as the service does: where retention removed the events, with the oldest there is."""
     try:
@@ -127,17 +118,13 @@ async def open_receiver(hub: Hub, address: ReceiverAddress, position: Position, 
         return await hub.open_receiver(address.partition, group=address.group, position=earliest, epoch=epoch)
 
 
-def _invalid(position: Position, error: PositionInvalid) -> PositionInvalid:
-    """The error in the service's words, which tell strangers nothing of where the hub is kept."""
+def _invalid(position: Position, error: PositionInvalid) -> Refusal:
+    """The error in the service's words."""
     what = "offset" if position.kind is PositionKind.OFFSET else "sequence number"
-    return PositionInvalid(
+    return Refusal(
+        ARGUMENT_ERROR,
         f"The supplied {what} '{position.value}' is invalid. "
         f"The last sequence number in the system is '{error.last_sequence}'",
-        hub=error.hub,
-        partition=error.partition or "",
-        reason=error.reason,
-        begin_sequence=error.begin_sequence,
-        last_sequence=error.last_sequence,
     )
 
 
@@ -180,7 +167,7 @@ class Feed(ABC, Generic[R, E]):
             pass
         except PositionInvalid as error:
             # Retention overtook the reader. It comes back with its position, and starts with the oldest there is.
-            link.detach(Error(INTERNAL_ERROR, str(error)))
+            link.detach(replace(error_of(error), condition=INTERNAL_ERROR))
         except HublineError as error:
             link.detach(error_of(error))
         finally:

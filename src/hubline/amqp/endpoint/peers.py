@@ -19,7 +19,7 @@ from hubline.amqp.endpoint.addresses import (
     path_segments,
 )
 from hubline.amqp.endpoint.cbs import TokenNode
-from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, error_of
+from hubline.amqp.endpoint.conditions import INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, Refusal, error_of
 from hubline.amqp.endpoint.feeds import (
     EPOCH_PROPERTY,
     METRICS_CAPABILITY,
@@ -48,7 +48,7 @@ from hubline.amqp.performatives import (
     Target,
 )
 from hubline.amqp.sessions import Session
-from hubline.errors import ConfigError, HublineError, HubNotFound, PartitionNotFound
+from hubline.errors import ConfigError, HublineError
 from hubline.ports import Hub, StretchReceiver
 
 # More than a client needs to read every partition of the largest hub. Each takes some memory here.
@@ -214,13 +214,12 @@ class Peer:
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)
         if hub is None:
-            raise HubNotFound(f"there is no hub {name[:64]!r} here", hub=name[:64])
+            raise Refusal(NOT_FOUND, f"there is no hub {name[:64]!r} here")
         ids = (await hub.describe()).partition_ids
         if partition is not None and partition not in ids:
-            raise PartitionNotFound(
+            raise Refusal(
+                NOT_FOUND,
                 f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to {ids[-1]}",
-                hub=hub.name,
-                partition=partition[:64],
             )
         return hub
 

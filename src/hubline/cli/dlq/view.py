@@ -101,7 +101,7 @@ def described(letter: DeadLetter) -> Iterator[str]:
     for name, value in facts.items():
         yield f"{name:<9} {visible(None if value is None else str(value))}"
     for name, value in event.properties.items():
-        yield f"{'property':<9} {escaped(name)} = {escaped(value)}"
+        yield f"{'property':<9} {escaped(name)} = {visible(value)}"
     if letter.traceback:
         yield ""
         yield from (escaped(line) for line in letter.traceback.rstrip("\n").split("\n"))
