@@ -38,7 +38,7 @@ check: $(STAMP) ## format, lint, types, layers
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests alone
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 test: check unit ## everything CI runs
 
