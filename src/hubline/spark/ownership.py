@@ -7,7 +7,8 @@ long. What a batch reads is decided between two batches, and so is what is given
     2. place       where the partition stands; from here on it is part of the batches that are planned
     3. batch       dying in it replays the same range, which Spark has written down
     4. checkpoint  at the next trigger, when Spark says that the batch is done; dying before it, the offset in Spark's
-                   log is ahead of the store, and counts if nobody has had the partition since
+                   log is ahead of the store, and counts if nobody has had the partition since: the next start tells the
+                   store as soon as it has the partition
     5. release     a partition that is asked for is in no further batch, and is given up after 4
 
 All of it lives on the control loop.
@@ -168,7 +169,7 @@ class Share:
         self._membership = membership
         self._jump = jump
         self._now = now
-        self._done = StreamOffset("")
+        self._done = StreamOffset()
         self._seen_next: dict[str, int] = {}
         self._known_at_start = frozenset(partitions())
         self._owned: dict[str, Owned] = {}
@@ -383,7 +384,8 @@ class Share:
                 # What Spark has done, and the start that did it did not live to tell the store. The next trigger may
                 # be far, and who dies before it counts on being the only one since.
                 self._take_up(owned)
-                await self._checkpoint()
+                if owned.is_owed:
+                    await self._write(owned)
                 return
 
     async def _try_to_find_place(self, owned: Owned) -> None:
