@@ -1,7 +1,7 @@
 """The one place that turns addresses into adapters.
 
 Adapters are loaded when an address asks for them, so that naming a hub does not cost a database driver.
-Nothing is read or connected to here; the adapter does that when it is first used.
+Opening reads nothing and connects to nothing; the adapter does that when it is first used.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from hubline.config import (
     parse_store,
     parse_transport,
 )
+from hubline.errors import ConfigError
 
 if TYPE_CHECKING:
     from hubline.ports import CheckpointStore, Hub
@@ -80,6 +81,12 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
             return BlobStore(address) if address.lease_seconds is None else LeasedBlobStore(address)
         case opened:
             return opened
+
+
+def require_there(address: StoreAddress) -> None:
+    """Refuses a file that is not there, for who only looks: opening it would make an empty one, and find nothing."""
+    if isinstance(address, SqliteAddress) and not address.path.exists():
+        raise ConfigError(f"{address}: there is no such file")
 
 
 _memory_stores: dict[str, MemoryStore] = {}

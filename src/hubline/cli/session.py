@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hubline.config import SqliteAddress, parse_store, validate_group_name
-from hubline.connect import open_hub, open_store
-from hubline.errors import ConfigError, PartitionNotFound
+from hubline.config import parse_store, validate_group_name
+from hubline.connect import open_hub, open_store, require_there
+from hubline.errors import PartitionNotFound
 
 if TYPE_CHECKING:
     from hubline.model import Checkpoint, GroupKey
@@ -47,10 +47,8 @@ async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
 
 
 def existing_store(address: str) -> str:
-    """The address of a store to look into: opening it must not make an empty file, and find nothing there."""
-    parsed = parse_store(address)
-    if isinstance(parsed, SqliteAddress) and not parsed.path.exists():
-        raise ConfigError(f"{parsed}: there is no such file")
+    """The address of a store to look into."""
+    require_there(parse_store(address))
     return address
 
 

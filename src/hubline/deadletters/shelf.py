@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hubline.config import PostgresAddress, SqliteAddress, StoreAddress, parse_store
+from hubline.connect import require_there
 from hubline.deadletters.choice import LetterChoice, LetterId
 from hubline.deadletters.queries import POSTGRES, SQLITE, LetterQueries
 from hubline.errors import ConfigError, RecordDamaged, StoreError
@@ -110,8 +111,7 @@ def sql_address(url: str) -> PostgresAddress | SqliteAddress:
     address: StoreAddress = parse_store(url)
     if not isinstance(address, (PostgresAddress, SqliteAddress)):
         raise ConfigError("dead letters are in a SQL database: give it as sqlite:///PATH or postgresql://...")
-    if isinstance(address, SqliteAddress) and not address.path.exists():
-        raise ConfigError(f"{address}: there is no such file")
+    require_there(address)
     return address
 
 

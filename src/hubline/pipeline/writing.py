@@ -116,8 +116,12 @@ class _SplitWriter:
         self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        if ERROR_COLUMN not in frame.columns:
-            return self._write(frame)
+        if ERROR_COLUMN in frame.columns:
+            self._split(frame)
+        else:
+            self._write(frame)
+
+    def _split(self, frame: DataFrame) -> None:
         frame.persist()
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
@@ -126,7 +130,6 @@ class _SplitWriter:
             self._tell(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
-        return None
 
     def _write(self, rows: DataFrame) -> None:
         match self._stage.target:
