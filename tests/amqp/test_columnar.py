@@ -158,6 +158,16 @@ def test_what_no_hub_adds_is_refused(changes: dict[str, Any], reason: str) -> No
         decode_columns(encoded(replace(stretch(3), **changes)), PARTITION)
 
 
+@pytest.mark.parametrize("shift", range(9))
+def test_columns_are_read_wherever_they_begin(shift: int) -> None:
+    """Arrow reads numbers where they are, which a peer that is not ours need not see to."""
+    payload = encoded(stretch(1000))
+    taken = decode_columns(memoryview(bytes(shift) + payload)[shift:], PARTITION).stretch
+    assert taken.made.equals(decode_columns(payload, PARTITION).stretch.made)
+    buffers = [buffer for column in taken.made.columns for buffer in column.buffers() if buffer is not None]
+    assert all(buffer.address % 8 == 0 for buffer in buffers)
+
+
 def test_numbers_that_are_cut_are_refused() -> None:
     columns, added, _ = encode_columns(stretch(3))
     section = decode(added)

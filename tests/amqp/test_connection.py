@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from hubline.amqp import sessions
-from hubline.amqp.connection import DECODE_ERROR, FRAMING_ERROR
+from hubline.amqp.connection import DECODE_ERROR, FRAMING_ERROR, ConnectionOptions
 from hubline.amqp.errors import AmqpError
 from hubline.amqp.frames import (
     AMQP_HEADER,
@@ -155,12 +155,15 @@ def test_large_message_goes_over_many_frames_and_comes_whole() -> None:
     asyncio.run(run())
 
 
-def test_large_messages_among_many_small_ones_come_whole_and_in_order() -> None:
+@pytest.mark.parametrize("large_bytes", [200_000, 500_000, 1_000_000])
+@pytest.mark.parametrize("frame_bytes_max", [64 * 1024, 600_000, 8 * 1024 * 1024])
+def test_large_messages_among_many_small_ones_come_whole_and_in_order(large_bytes: int, frame_bytes_max: int) -> None:
     async def run() -> None:
         client, server = Recorder(), Recorder(credit=1000)
-        async with connected(client, server) as (ours, _):
+        options = ConnectionOptions("server", frame_bytes_max=frame_bytes_max)
+        async with connected(client, server, server_options=options) as (ours, _):
             link = sender_of(ours, client)
-            messages = [bytes([number]) * (200_000 if number % 20 == 7 else 30) for number in range(200)]
+            messages = [bytes([number]) * (large_bytes if number % 20 == 7 else 30) for number in range(200)]
             for message in messages:
                 await link.sendable()
                 link.send(message, settled=True)

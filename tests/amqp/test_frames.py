@@ -6,6 +6,7 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -17,9 +18,11 @@ from hubline.amqp.frames import (
     AMQP_HEADER,
     BUFFER_BYTES_FIRST,
     HEARTBEAT,
+    OWN_BYTES_MIN,
     SASL_HEADER,
     Frame,
     FrameReader,
+    aligned,
     encode_frame,
     encode_transfer,
 )
@@ -284,6 +287,61 @@ def test_a_frame_as_large_as_agreed_is_taken_by_a_small_buffer() -> None:
         taken = reader.take_frame()
         assert taken is not None
         assert len(taken.payload) == frame_bytes_max - 100
+
+
+@pytest.mark.parametrize("piece_bytes", [1000, 100_000, 1_000_000, 10_000_000])
+def test_large_frames_among_others_stay_where_they_were_received(piece_bytes: int) -> None:
+    """Whatever is received after them, and wherever the pieces that arrive begin and end."""
+    frame_bytes_max = 4 * OWN_BYTES_MIN
+    sizes = [10, OWN_BYTES_MIN, frame_bytes_max - 100, 100, 0, 200, OWN_BYTES_MIN - 100, frame_bytes_max - 100] * 2
+    payloads = [bytes([number]) * size for number, size in enumerate(sizes)]
+    stream = b"".join(_transfer(number, payload) for number, payload in enumerate(payloads))
+    reader = FrameReader(frame_bytes_max=frame_bytes_max, buffer_bytes_max=1)
+    stayed: list[memoryview] = []
+    said: list[Said] = []
+    position = 0
+    while position < len(stream):
+        free = reader.writable()
+        part = stream[position : position + min(piece_bytes, len(free))]
+        free[: len(part)] = part
+        reader.filled(len(part))
+        position += len(part)
+        for item in reader.take_frames():
+            said += _said([item])
+            if isinstance(item, Frame) and isinstance(item.payload, memoryview) and item.payload.readonly:
+                stayed.append(item.payload)
+    assert reader.is_empty
+    assert [payload for *_, payload in said] == payloads
+    assert [bytes(payload) for payload in stayed] == [payload for payload in payloads if len(payload) >= OWN_BYTES_MIN]
+
+
+def test_the_rest_of_a_delivery_after_a_large_part_is_never_taken_for_a_whole_one() -> None:
+    parts = list(
+        encode_transfer(0, Transfer(0, 0, b"t", 0, settled=True), bytes(3 * OWN_BYTES_MIN), frame_bytes_max=2**19)
+    )
+    reader = FrameReader(frame_bytes_max=2**19)
+    said: list[Said] = []
+    for data in (*parts, *(_transfer(number, b"small") for number in range(1, 20))):
+        while data:
+            free = reader.writable()
+            free[: len(data)] = data[: len(free)]
+            reader.filled(min(len(data), len(free)))
+            data = data[len(free) :]  # noqa: PLW2901
+            said += _said(reader.take_frames())
+    assert len(parts) == 2
+    assert len(said) == 2 + 19
+
+
+@pytest.mark.parametrize("transfer", [Transfer(0, 0, b"\0"), Transfer(300, 2**32 - 1, b"a tag", 7, settled=True)])
+def test_a_message_is_aligned_by_a_longer_tag(transfer: Transfer) -> None:
+    (frame,) = encode_transfer(0, aligned(transfer), b"message", frame_bytes_max=512)
+    assert frame.index(b"message") % 8 == 0
+    (taken,) = _filled(frame).take_frames()
+    assert isinstance(taken, Frame)
+    assert isinstance(taken.performative, Transfer)
+    tag = taken.performative.delivery_tag or b""
+    assert tag.startswith(transfer.delivery_tag or b"")
+    assert replace(taken.performative, delivery_tag=transfer.delivery_tag) == transfer
 
 
 @pytest.mark.parametrize("length", [0, 1, 400, 471, 472, 473, 5000])

@@ -41,6 +41,9 @@ COLUMNS_OFFER: Final = "hubline:columns-1-offered"
 # AMQP gives the upper three bytes to who makes a format, and the lowest to its version. Nobody else's begins so.
 COLUMNS_FORMAT: Final = 0x4855_4201
 
+# Arrow reads numbers where they are, and may not where they straddle words.
+ALIGNMENT_BYTES: Final = 8
+
 _RECORD_BATCH: Final = "record batch"
 _PREFIX_LENGTH_MAX: Final = 32
 
@@ -92,7 +95,10 @@ def decode_columns(payload: Bytes, partition: str) -> Columns:
 
     Arrow believes what it reads: the offsets in a payload, and that text is UTF-8. So all of it is looked at.
     """
-    stream = pa.BufferReader(payload)
+    buffer = pa.py_buffer(payload)
+    if buffer.address % ALIGNMENT_BYTES:  # which our own endpoint sees to
+        buffer = pa.py_buffer(bytes(payload))
+    stream = pa.BufferReader(buffer)
     try:
         message = pa.ipc.read_message(stream)
         if message.type != _RECORD_BATCH or _is_compressed(message.metadata):

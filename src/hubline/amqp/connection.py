@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final, Protocol
 
 from hubline.amqp.composites import Composite
@@ -53,6 +54,9 @@ WRITE_BYTES_HIGH: Final = 1024 * 1024
 
 # What the transport gets at once. It copies what its socket does not take, and moves it about; so it gets little.
 WRITE_PIECE_BYTES: Final = 256 * 1024
+
+# What is said at once is put together, but for pieces as large as this: they go by themselves, and are not copied.
+LARGE_BYTES_MIN: Final = 64 * 1024
 
 # Answers that a peer asks for and does not read: beyond this it is cut off.
 WRITE_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -216,10 +220,10 @@ class Connection(asyncio.BufferedProtocol):
             self._is_flush_scheduled = True
             self._loop.call_soon(self._flush)
 
-    def write(self, frames: Bytes) -> None:
-        """Sends frames that are encoded already, after all that was sent before."""
+    def write(self, *frames: Bytes) -> None:
+        """Sends frames that are encoded already, in pieces, after all that was sent before."""
         if not self.is_over:
-            self._pending.append(frames)
+            self._pending.extend(frames)
             self._flush()
 
     def take_link(self, link: Link) -> None:
@@ -426,10 +430,9 @@ class Connection(asyncio.BufferedProtocol):
     def _flush(self) -> None:
         self._is_flush_scheduled = False
         pending, self._pending = self._pending, []
-        if len(pending) == 1:
-            self._write(pending[0])
-        elif pending:
-            self._write(b"".join(pending))
+        for is_large, pieces in groupby(pending, lambda data: len(data) >= LARGE_BYTES_MIN):
+            for data in pieces if is_large else [b"".join(pieces)]:
+                self._write(data)
 
     def _write(self, data: Bytes) -> None:
         if not data or self._transport is None or self._transport.is_closing():

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 
 from hubline.amqp.composites import Composite
 from hubline.amqp.decoding import Bytes, Reader
@@ -56,13 +57,16 @@ HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQ
 _BULK_COUNT_MIN: Final = 8
 # Frames as large as this are few, and mostly parts of what is larger still: those are none of the simple ones.
 _LARGE_BYTES_MIN: Final = 32 * 1024
+# Frames from this size on, which our own endpoint sends if it may, are received where they stay: nothing is copied.
+OWN_BYTES_MIN: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a peer says on a channel. A heartbeat has no performative. Only a transfer has a payload.
 
-    It stays as it is until the next call of ``FrameReader.writable``.
+    A payload that is read-only has memory of its own. Any other stays as it is until the next call of
+    ``FrameReader.writable``.
     """
 
     channel: int
@@ -71,9 +75,10 @@ class Frame:
 
 
 class FrameReader:
-    """Collects what a connection receives, and cuts it into frames. Never holds more than one buffer.
+    """Collects what a connection receives, and cuts it into frames. Never holds more than one buffer and one frame.
 
-    The bytes that ``Deliveries`` point to stay as they are until the next call of ``writable``.
+    The bytes that ``Deliveries`` point to stay as they are until the next call of ``writable``. A large frame is
+    received where it stays.
     """
 
     def __init__(self, *, frame_bytes_max: int, buffer_bytes_max: int = BUFFER_BYTES_MAX) -> None:
@@ -82,6 +87,8 @@ class FrameReader:
         self._buffer = bytearray(min(BUFFER_BYTES_FIRST, self._buffer_bytes_max))
         self._start = 0
         self._end = 0
+        self._own: memoryview | None = None  # the memory of a frame that is still arriving, and how much of it has
+        self._own_end = 0
         self._heads = TransferHeads()
         # Links on which a delivery has begun that takes several frames: the last of them looks like a whole one.
         self._unfinished: set[tuple[int, int]] = set()
@@ -91,23 +98,30 @@ class FrameReader:
     @property
     def is_empty(self) -> bool:
         """Whether everything that arrived was taken."""
-        return self._start == self._end
+        return self._start == self._end and self._own is None
 
     def writable(self) -> memoryview:
         """Where to receive into; never empty, if what was complete was taken."""
+        if self._own is not None:
+            return self._own[self._own_end :]
+        view = memoryview(self._buffer)
         if self._start:
             left = self._end - self._start
-            self._buffer[:left] = self._buffer[self._start : self._end]
+            view[:left] = view[self._start : self._end]
             self._start, self._end = 0, left
         if self._end == len(self._buffer):
             self._grow()
-        return memoryview(self._buffer)[self._end :]
+            view = memoryview(self._buffer)
+        return view[self._end :]
 
     def filled(self, count: int) -> None:
         """So many bytes were received into what ``writable`` gave."""
+        if self._own is not None:
+            self._own_end += count
+            return
         self._end += count
-        if self._end == len(self._buffer):  # there was more than fitted: make room for the next time
-            self._grow()
+        if self._end == len(self._buffer) and (self._next_size or 0) < OWN_BYTES_MIN:
+            self._grow()  # there was more than fitted: make room for the next time
 
     def take_header(self) -> bytes | None:
         """The protocol header that a peer starts with; None while it is incomplete."""
@@ -121,10 +135,9 @@ class FrameReader:
 
     def take_frame(self) -> Frame | None:
         """The next frame; None while it is incomplete."""
-        start = self._start
-        if self._end - start < _SIZE.size:
+        start, size = self._start, self._next_size
+        if size is None:
             return None
-        size: int = _SIZE.unpack_from(self._buffer, start)[0]
         if not _FRAME_HEADER.size <= size <= self._frame_bytes_max:
             raise self._impossible(size)
         if start + size > self._end:
@@ -134,9 +147,14 @@ class FrameReader:
 
     def take_frames(self) -> Iterator[Frame | Deliveries]:
         """All frames that are complete, in order per link."""
-        while self._is_next_large:
+        if self._own is not None:
+            if self._own_end < len(self._own):
+                return
+            yield self._take_own(self._own)
+        while (self._next_size or 0) >= _LARGE_BYTES_MIN:
             frame = self.take_frame()
             if frame is None:
+                self._own_next()
                 return
             yield frame
         data = np.frombuffer(self._buffer, np.uint8)
@@ -148,12 +166,29 @@ class FrameReader:
             yield from self._in_bulk(data, bounds)
 
     @property
-    def _is_next_large(self) -> bool:
-        """Whether the next frame is one of few, and sooner looked at by itself."""
+    def _next_size(self) -> int | None:
+        """How large the next frame says it is; None if that has not arrived."""
         if self._end - self._start < _SIZE.size:
-            return False
+            return None
         size: int = _SIZE.unpack_from(self._buffer, self._start)[0]
-        return size >= _LARGE_BYTES_MIN
+        return size
+
+    def _own_next(self) -> None:
+        """What has arrived of a large frame goes to memory of its own, where the rest is received.
+
+        It is memory of Arrow's, which keeps it for the next one. The buffer is small again: little is copied from it.
+        """
+        size, arrived = self._next_size or 0, memoryview(self._buffer)[self._start : self._end]
+        if size >= OWN_BYTES_MIN:
+            self._own, self._own_end = memoryview(pa.allocate_buffer(size)).cast("B"), len(arrived)
+            self._own[: len(arrived)] = arrived
+            self._buffer, self._start, self._end = bytearray(BUFFER_BYTES_FIRST), 0, 0
+
+    def _take_own(self, own: memoryview) -> Frame:
+        self._own = None
+        frame = decode_frame(own.toreadonly(), 0, len(own))
+        self._note(frame)
+        return frame
 
     def _in_bulk(self, data: Octets, bounds: Positions) -> Iterator[Frame | Deliveries]:
         """Runs of simple transfers together, and what stands between them by itself."""
@@ -180,16 +215,23 @@ class FrameReader:
         if part is not None:
             return part
         frame = decode_frame(self._buffer, start, end)
-        if isinstance(frame.performative, Transfer):
-            link = frame.channel, frame.performative.handle
-            if frame.performative.more and not frame.performative.aborted:
-                self._unfinished.add(link)
-                head = memoryview(self._buffer)[start + _SIZE.size : end - len(frame.payload)]
-                self._part = bytes(head), Frame(frame.channel, frame.performative)
-            else:
-                self._unfinished.discard(link)
-                self._part = None
+        if self._note(frame):
+            head = memoryview(self._buffer)[start + _SIZE.size : end - len(frame.payload)]
+            self._part = bytes(head), Frame(frame.channel, frame.performative)
         return frame
+
+    def _note(self, frame: Frame) -> bool:
+        """Notes which deliveries are unfinished, and tells whether this is a part of one."""
+        transfer = frame.performative
+        if not isinstance(transfer, Transfer):
+            return False
+        self._part = None
+        link, is_unfinished = (frame.channel, transfer.handle), transfer.more and not transfer.aborted
+        if is_unfinished:
+            self._unfinished.add(link)
+        else:
+            self._unfinished.discard(link)
+        return is_unfinished
 
     def _next_part(self, start: int, end: int) -> Frame | None:
         """A frame that begins as the last part did says the same, and is not decoded to know it; None otherwise."""
@@ -312,6 +354,15 @@ def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") ->
 def frame_header(channel: int) -> bytes:
     """What follows the size of a frame on a channel."""
     return _FRAME_HEADER.pack(0, _DATA_OFFSET_MIN, _AMQP_TYPE, channel)[_SIZE.size :]
+
+
+def aligned(transfer: Transfer) -> Transfer:
+    """The same, with zeros after its tag: a message that takes one frame begins at a multiple of eight bytes in it.
+
+    Who receives the frame where it stays can read the numbers of the message there.
+    """
+    length = _FRAME_HEADER.size + len(transfer.encode())
+    return replace(transfer, delivery_tag=(transfer.delivery_tag or b"") + bytes(-length % 8))
 
 
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.errors import AmqpError
-from hubline.amqp.frames import split_transfer
+from hubline.amqp.frames import aligned, split_transfer
 from hubline.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -67,8 +67,9 @@ class Message:
 class _Parts:
     """A message that arrives in parts, each of which is put in its place at once.
 
-    It is put together in memory of Arrow's, which keeps it for the next one. Python would take as much from the system
-    for each large message, and give it back: to fetch its pages takes longer than to fill them.
+    One that is all there, and has memory of its own, stays there. Others are put together in memory of Arrow's, which
+    keeps it for the next one. Python would take as much from the system for each large message, and give it back: to
+    fetch its pages takes longer than to fill them.
     """
 
     def __init__(self) -> None:
@@ -81,8 +82,8 @@ class _Parts:
 
     def add(self, part: Bytes) -> None:
         end = self._bytes + len(part)
-        if not self._bytes:
-            self._view = memoryview(bytes(part))  # mostly all there is
+        if not self._bytes:  # mostly all there is
+            self._view = part if isinstance(part, memoryview) and part.readonly else memoryview(bytes(part))
         else:
             if end > len(self._view):
                 self._grow(max(end, 2 * len(self._view), self._bytes_before))
@@ -263,7 +264,7 @@ class Link:
         """
         self._require_alive()
         delivery_id = self.session.take_delivery_ids(1, None if settled else self)
-        transfer = Transfer(self.handle, delivery_id, tag, message_format, settled)
+        transfer = aligned(Transfer(self.handle, delivery_id, tag, message_format, settled))
         frames = split_transfer(self.session.channel, transfer, message, frame_bytes_max=self.frame_bytes_max)
         self._count_sent(count)
         self.session.send_delivery(list(frames))
@@ -276,7 +277,7 @@ class Link:
         self._require_alive()
         self.session.take_delivery_ids(count, None)
         self._count_sent(count)
-        self.session.send_transfers(frames, count if transfers_count is None else transfers_count)
+        self.session.send_transfers((frames,), count if transfers_count is None else transfers_count)
 
     def drained(self) -> None:
         """Says that there is nothing to send for the credit that is left, which a draining peer asked to know."""

@@ -40,8 +40,7 @@ OUTGOING_WINDOW: Final = 2**31 - 1
 # The most links a session may have: more than any client uses, few enough to bound what a peer can make us hold.
 HANDLE_MAX: Final = 255
 
-# Frames of a large delivery that are written at once: 256 KiB, as the transport gets them. What is larger, Python would
-# take from the system each time, and give back.
+# Frames of a large delivery that are written at once: of the usual size they are 256 KiB, as the transport gets them.
 FRAMES_AT_ONCE: Final = 4
 
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
@@ -66,7 +65,7 @@ class Session:
         self._next_incoming_id = 0
         self._next_outgoing_id = 0
         self._remote_window = 0
-        self._queued: deque[tuple[Bytes, int]] = deque()  # transfers that wait for the peer's window
+        self._queued: deque[tuple[Sequence[Bytes], int]] = deque()  # transfers that wait for the peer's window
         self._unsettled: dict[int, Link] = {}
         self._links: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
@@ -137,8 +136,8 @@ class Session:
         if not self._is_end_sent:
             self.connection.send(self.channel, performative)
 
-    def send_transfers(self, frames: Bytes, count: int) -> None:
-        """Transfers, encoded: written if the peer's window has room, kept for later if not."""
+    def send_transfers(self, frames: Sequence[Bytes], count: int) -> None:
+        """Transfers, encoded, in pieces: written if the peer's window has room, kept for later if not."""
         if self._queued or self._remote_window < count:
             self._queued.append((frames, count))
         else:
@@ -149,7 +148,7 @@ class Session:
         at_once = FRAMES_AT_ONCE if len(frames) <= self._remote_window else 1
         for start in range(0, len(frames), at_once):
             some = frames[start : start + at_once]
-            self.send_transfers(b"".join(chain.from_iterable(some)), len(some))
+            self.send_transfers(list(chain.from_iterable(some)), len(some))
 
     def send_flow(self, *, handle: int | None, delivery_count: int | None, credit: int | None, drain: bool) -> None:
         self.send(
@@ -303,7 +302,7 @@ class Session:
         while self._queued and self._queued[0][1] <= self._remote_window:
             self._write_transfers(*self._queued.popleft())
 
-    def _write_transfers(self, frames: Bytes, count: int) -> None:
+    def _write_transfers(self, frames: Sequence[Bytes], count: int) -> None:
         self._next_outgoing_id = (self._next_outgoing_id + count) % SERIAL_MODULUS
         self._remote_window -= count
-        self.connection.write(frames)
+        self.connection.write(*frames)

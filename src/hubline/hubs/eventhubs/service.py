@@ -34,6 +34,8 @@ CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 
 # A redirect leads to where the hub is; one that leads on and on leads nowhere.
+# The service sends frames of 64 KiB, whatever it may. Our own endpoint sends its columns in one, and stays below this.
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 REDIRECTS_MAX: Final = 3
 
 # A peer that says nothing for so long is gone; it is asked to say something at least twice as often.
@@ -153,6 +155,7 @@ class Service:
                 container_id=f"hubline-{secrets.token_hex(8)}",
                 hostname=self._endpoint.host,
                 idle_seconds=IDLE_SECONDS,
+                frame_bytes_max=FRAME_BYTES_MAX,
                 properties={"product": "hubline"},
             ),
             handshake=ClientHandshake(self._endpoint.host),
