@@ -35,8 +35,8 @@ READERS_WITHOUT_EPOCH_MAX: Final = 5
 BATCH_COUNT_MAX: Final = 5000
 
 # Encoded at once, so that a reader of large events holds little more than what its connection may buffer. What the
-# embedded hub stores as one fits, which is 4 MiB and a little.
-ENCODED_BYTES_MAX: Final = 5 * 1024 * 1024
+# embedded hub stores as one fits, which is 4 MiB and a little, and it is less than a frame of hubline's own client.
+ENCODED_BYTES_MAX: Final = 7 * 1024 * 1024
 
 # How long a reader waits in one go. It is woken by new events and by takeovers; a drain that is asked for meanwhile is
 # answered after this.

@@ -53,12 +53,8 @@ from hubline.model import EventBatch, PartitionProperties
 
 log = logging.getLogger("hubline.eventhubs")
 
-# Events that may be on their way: enough to fill a connection of 100 MB/s over 60 ms with small ones.
-CREDIT_MAX: Final = 20_000
 # How large events are is not known at first: so many of the largest there are still fit into memory.
 CREDIT_FIRST: Final = 256
-# Received and not taken, for each link. Credit is given for what fits into the rest, by the size that events have.
-BUFFER_BYTES_MAX: Final = 8 * 1024 * 1024
 # The size of events is averaged over about this many deliveries.
 SIZE_MEMORY: Final = 8
 # What came in small pieces is given out together up to this: a copy of so much costs less than another call.
@@ -80,6 +76,25 @@ _CAPABILITIES: Final = ("com.microsoft:georeplication", COLUMNS_CAPABILITY)
 # The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is;
 # those who read a range, or look at some events, are not.
 _OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What may be on its way and received, for each link. Credit is given for what fits, by the size events have."""
+
+    count_max: int
+    bytes_max: int
+
+    def count(self, used_bytes: int, event_bytes: float) -> int:
+        """How many more events there is room for. One that is larger than all the room has to come, too, by itself."""
+        fitting = int((self.bytes_max - used_bytes) / event_bytes)
+        return min(self.count_max, max(fitting, 0 if used_bytes else 1))
+
+
+# Enough to fill a connection of 100 MB/s over 60 ms with small events.
+WINDOW: Final = Window(20_000, 8 * 1024 * 1024)
+# For who reads a range, of which there are few at a time: the larger a delivery of columns, the less an event costs.
+RANGE_WINDOW: Final = Window(40_000, 16 * 1024 * 1024)
 
 Describe = Callable[[], Awaitable[PartitionProperties]]
 
@@ -122,6 +137,7 @@ class EventHubsReceiver:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._end_sequence: int | None = None
+        self._window = WINDOW
 
     async def open(self) -> None:
         """Attaches, and waits for the first event where only that tells whether the position is good."""
@@ -142,6 +158,7 @@ class EventHubsReceiver:
         Who reads a range would otherwise pay for what comes after it: thousands of events are on their way at any time.
         """
         self._end_sequence = end_sequence
+        self._window = RANGE_WINDOW
         self._supply()
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
@@ -428,19 +445,19 @@ class EventHubsReceiver:
     # Credit
 
     def _supply(self, link: Link | None = None, *, undecoded: int = 0) -> None:
-        """Lets as many events come as there is room for and are wanted, once half of what was allowed has come."""
+        """Lets as many events come as there is room for and are wanted, once that is half of what there could be."""
         link = link or self._link
         if link is None:
             return
-        credit = CREDIT_FIRST
+        credit = most = CREDIT_FIRST
         if self._event_bytes:
-            room = BUFFER_BYTES_MAX - self._arrived_bytes
-            # An event that is larger than all the room there is has to come, too, once nothing else is there.
-            credit = min(CREDIT_MAX, max(int(room / self._event_bytes), 0 if self._arrived_bytes else 1))
+            credit = self._window.count(self._arrived_bytes, self._event_bytes)
+            most = self._window.count(0, self._event_bytes)
         next_sequence = self._progress.start.next_sequence
         if self._end_sequence is not None and next_sequence is not None:
-            credit = min(credit, max(self._end_sequence - next_sequence - undecoded, 0))
-        if credit and link.credit <= credit // 2:
+            wanted = max(self._end_sequence - next_sequence - undecoded, 0)
+            credit, most = min(credit, wanted), min(most, wanted)
+        if credit and credit - link.credit >= most / 2:
             link.grant(credit)
 
     def _clear(self) -> None:
