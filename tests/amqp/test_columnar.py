@@ -119,6 +119,16 @@ def offsets(*values: int) -> pa.Buffer:
 
 
 NOT_UTF8 = pa.StringArray.from_buffers(3, offsets(0, 1, 2, 3), pa.py_buffer(b"a\xffc"))
+# Valid as a whole, and cut in the middle of a character.
+CUT_UTF8 = pa.StringArray.from_buffers(3, offsets(0, 1, 2, 3), pa.py_buffer("éc".encode()))
+NOT_RISING_TEXT = pa.StringArray.from_buffers(3, offsets(0, 3, 1, 3), pa.py_buffer(b"abc"))
+
+
+def properties_of(keys: pa.StringArray, items: pa.StringArray) -> pa.MapArray:
+    return pa.MapArray.from_arrays(pa.array([0, 1, 2, 3], pa.int32()), keys, items)
+
+
+TEXT = pa.array(["a", "b", "c"])
 NOT_RISING = pa.BinaryArray.from_buffers(pa.binary(), 3, [None, offsets(0, 3, 1, 3), pa.py_buffer(b"abc")])
 
 
@@ -128,6 +138,11 @@ NOT_RISING = pa.BinaryArray.from_buffers(pa.binary(), 3, [None, offsets(0, 3, 1,
         ("body", pa.array([b"a", None, b"c"]), "no body"),
         ("body", NOT_RISING, "Offset"),
         ("partitionKey", NOT_UTF8, "UTF8"),
+        ("partitionKey", CUT_UTF8, "UTF8"),
+        ("partitionKey", NOT_RISING_TEXT, "Offset"),
+        ("properties", properties_of(CUT_UTF8, TEXT), "UTF8"),
+        ("properties", properties_of(TEXT, NOT_UTF8), "UTF8"),
+        ("properties", properties_of(TEXT, NOT_RISING_TEXT), "Offset"),
     ],
 )
 def test_columns_that_no_hub_sends_are_refused(column: str, values: pa.Array, reason: str) -> None:
