@@ -37,7 +37,7 @@ BATCHES: Final = 4
 COUNT: Final = BATCH_EVENTS * BATCHES
 # In the first rounds Java compiles: rates go on rising for some seconds.
 WARM_ROUNDS: Final = 2
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 SDK_COUNT: Final = 20_000
 TINY_BATCHES: Final = 40
 TINY_ROUNDS: Final = 3

@@ -173,6 +173,21 @@ def test_large_messages_among_many_small_ones_come_whole_and_in_order(large_byte
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("parts", [(b"abc", b""), (b"", b"abc"), (b"a", b"", b"bc"), (b"", b"")])
+def test_a_part_of_a_message_may_be_empty(parts: tuple[bytes, ...]) -> None:
+    async def run() -> None:
+        client, server = Recorder(), Recorder()
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            await link.sendable()
+            for number, part in enumerate(parts, start=1):
+                ours.write(transfer(link.handle, 0, part, more=number < len(parts)))
+            await server.until_received(1)
+        assert server.received == [b"".join(parts)]
+
+    asyncio.run(run())
+
+
 def test_nothing_is_sent_without_credit() -> None:
     async def run() -> None:
         client, server = Recorder(), Recorder(credit=2)

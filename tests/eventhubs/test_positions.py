@@ -110,6 +110,11 @@ class TestProgress:
         assert sequences(progress.take(batch(6, 7, 8))) == [8]
         assert sequences(progress.take(batch(8))) == []
 
+    def test_events_that_all_came_before_leave_it_where_it_was(self) -> None:
+        progress = Progress(HUB, Position.sequence(5, inclusive=True), partition(0, 9))
+        assert sequences(progress.take(batch(1, 2))) == []
+        assert sequences(progress.take(batch(3, 4, 5, 6))) == [5, 6]
+
     def test_the_event_of_an_offset_proves_it_and_is_not_given_out(self) -> None:
         progress = Progress(HUB, Position.offset("40"), partition(2, 9))
         was_proven = progress.is_proven

@@ -81,6 +81,8 @@ class _Parts:
         return self._bytes
 
     def add(self, part: Bytes) -> None:
+        if not part:
+            return
         end = self._bytes + len(part)
         if not self._bytes:  # mostly all there is
             self._view = part if isinstance(part, memoryview) and part.readonly else memoryview(bytes(part))

@@ -38,7 +38,7 @@ from hubline.spark.positions import Places
 
 log = logging.getLogger("hubline.spark.worker")
 
-# Events asked of a receiver at once, as many as one has on the way.
+# Events asked of a receiver at once, half of what one has on the way.
 COUNT_MAX: Final = 20_000
 # Received and arranged, and not yet taken by Spark. Enough that neither waits for the other; a task holds no more.
 AHEAD_BYTES_MAX: Final = 16 * 1024 * 1024

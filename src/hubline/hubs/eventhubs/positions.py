@@ -79,7 +79,7 @@ class Progress:
         """The events of the batch that are new."""
         first, last = batch.first_sequence, batch.last_sequence
         start = self.start
-        self.start = Start.at_sequence(last + 1)
+        self.start = Start.at_sequence(max(last + 1, start.next_sequence or 0))
         self.last_sequence = max(self.last_sequence, last)
         if start.offset is not None:
             if batch[0].offset != start.offset:

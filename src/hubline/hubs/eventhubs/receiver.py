@@ -409,6 +409,7 @@ class EventHubsReceiver:
             self._failed = self._failed or self._damaged(error)
             return
         self._keep(events, metrics, bytes_count)
+        self._supply()  # for events that are not new, which nobody takes
 
     def _take_columns(self, link: Link, payload: Bytes) -> None:
         """Events that came as columns: one delivery that counts as many."""

@@ -33,9 +33,10 @@ log = logging.getLogger("hubline.eventhubs")
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 
-# A redirect leads to where the hub is; one that leads on and on leads nowhere.
 # The service sends frames of 64 KiB, whatever it may. Our own endpoint sends its columns in one, and stays below this.
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+
+# A redirect leads to where the hub is; one that leads on and on leads nowhere.
 REDIRECTS_MAX: Final = 3
 
 # A peer that says nothing for so long is gone; it is asked to say something at least twice as often.

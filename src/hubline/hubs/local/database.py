@@ -182,7 +182,10 @@ def _translated(error: sqlite3.Error | OSError, *, is_full: bool, where: Where) 
 
 
 def damaged(where: Where, how: str) -> HubDamaged:
-    message = f"{where} does not read back: {how}. Restore the file from a backup, or delete the hub and create it anew"
+    message = (
+        f"{where} does not read back: {how}. Stop what uses it, then restore the file from a backup, or delete the hub "
+        "and create it anew"
+    )
     return HubDamaged(message, hub=where.hub, partition=where.partition)
 
 
