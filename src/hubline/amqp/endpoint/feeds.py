@@ -33,6 +33,8 @@ READERS_WITHOUT_EPOCH_MAX: Final = 5
 
 # Read and encoded at once: enough to make the work for each batch small beside that for its events.
 BATCH_COUNT_MAX: Final = 5000
+# The same for columns, of which a delivery may hold more: half of what hubline's own client has on the way.
+COLUMNS_COUNT_MAX: Final = 20_000
 
 # Encoded at once, so that a reader of large events holds little more than what its connection may buffer. What the
 # embedded hub stores as one fits, which is 4 MiB and a little, and it is less than a frame of hubline's own client.
@@ -240,7 +242,9 @@ class ColumnFeed(Feed[StretchReceiver, Stretch]):
     """Columns, for a peer that takes them (:mod:`hubline.amqp.columnar`): what is stored is sent as it is."""
 
     async def _receive(self, count_max: int, wait_seconds: float) -> Stretch | None:
-        return await self._receiver.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
+        return await self._receiver.receive_stretch(
+            count_max=min(count_max, COLUMNS_COUNT_MAX), wait_seconds=wait_seconds
+        )
 
     def _send_part(self, link: Link, part: Stretch, annotations: bytes) -> None:
         delivery = encode_columns(part, delivery_annotations=annotations)
