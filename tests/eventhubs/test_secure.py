@@ -21,8 +21,8 @@ from tests.eventhubs.test_network import serving as serving_streams
 
 
 async def round_trip(hub: EventHubsHub) -> None:
-    """Sends events, some larger than a frame, and reads them back."""
-    bodies = [b"small", bytes(200_000), b"last"]
+    """Sends events, some larger than a frame, and reads them back, which our own endpoint sends in one large frame."""
+    bodies = [b"small", bytes(200_000), *(bytes([number]) * 900_000 for number in range(5)), b"last"]
     sender = await hub.open_sender()
     await sender.send(outgoing(bodies), partition="0")
     receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=0)
