@@ -299,17 +299,10 @@ def test_large_frames_among_others_stay_where_they_were_received(piece_bytes: in
     reader = FrameReader(frame_bytes_max=frame_bytes_max, buffer_bytes_max=1)
     stayed: list[memoryview] = []
     said: list[Said] = []
-    position = 0
-    while position < len(stream):
-        free = reader.writable()
-        part = stream[position : position + min(piece_bytes, len(free))]
-        free[: len(part)] = part
-        reader.filled(len(part))
-        position += len(part)
-        for item in reader.take_frames():
-            said += _said([item])
-            if isinstance(item, Frame) and isinstance(item.payload, memoryview) and item.payload.readonly:
-                stayed.append(item.payload)
+    for item in _arriving(reader, stream, piece_bytes):
+        said += _said([item])
+        if isinstance(item, Frame) and isinstance(item.payload, memoryview) and item.payload.readonly:
+            stayed.append(item.payload)
     assert reader.is_empty
     assert [payload for *_, payload in said] == payloads
     assert [bytes(payload) for payload in stayed] == [payload for payload in payloads if len(payload) >= OWN_BYTES_MIN]
@@ -320,14 +313,8 @@ def test_the_rest_of_a_delivery_after_a_large_part_is_never_taken_for_a_whole_on
         encode_transfer(0, Transfer(0, 0, b"t", 0, settled=True), bytes(3 * OWN_BYTES_MIN), frame_bytes_max=2**19)
     )
     reader = FrameReader(frame_bytes_max=2**19)
-    said: list[Said] = []
-    for data in (*parts, *(_transfer(number, b"small") for number in range(1, 20))):
-        while data:
-            free = reader.writable()
-            free[: len(data)] = data[: len(free)]
-            reader.filled(min(len(data), len(free)))
-            data = data[len(free) :]  # noqa: PLW2901
-            said += _said(reader.take_frames())
+    stream = b"".join([*parts, *(_transfer(number, b"small") for number in range(1, 20))])
+    said = [each for item in _arriving(reader, stream, 100_000) for each in _said([item])]
     assert len(parts) == 2
     assert len(said) == 2 + 19
 
@@ -379,6 +366,17 @@ def _receive(reader: FrameReader, data: bytes | bytearray) -> None:
         free[:count] = data[:count]
         reader.filled(count)
         data = data[count:]
+
+
+def _arriving(reader: FrameReader, stream: bytes, piece_bytes: int) -> Iterator[Frame | Deliveries]:
+    """What is taken while the bytes arrive, as many at a time or as there is room for."""
+    while stream:
+        free = reader.writable()
+        count = min(piece_bytes, len(free), len(stream))
+        free[:count] = stream[:count]
+        reader.filled(count)
+        stream = stream[count:]
+        yield from reader.take_frames()
 
 
 def _filled(data: bytes | bytearray, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> FrameReader:

@@ -28,6 +28,7 @@ from hubline.amqp.composites import BINARY, STRING, ULONG, Composite, Registry
 from hubline.amqp.decoding import Bytes, Reader
 from hubline.amqp.errors import AmqpDecodeError
 from hubline.amqp.events import RuntimeMetrics, read_runtime_metrics
+from hubline.amqp.frames import ALIGNMENT_BYTES
 from hubline.amqp.properties import TYPES
 from hubline.model import OUTGOING_SCHEMA
 from hubline.stretches import SEQUENCE_DIGITS, Stretch
@@ -40,9 +41,6 @@ COLUMNS_OFFER: Final = "hubline:columns-1-offered"
 
 # AMQP gives the upper three bytes to who makes a format, and the lowest to its version. Nobody else's begins so.
 COLUMNS_FORMAT: Final = 0x4855_4201
-
-# Arrow reads numbers where they are, and may not where they straddle words.
-ALIGNMENT_BYTES: Final = 8
 
 # What senders made, as if no text had to be valid.
 _AS_BYTES: Final = pa.schema(

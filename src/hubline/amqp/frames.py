@@ -60,6 +60,9 @@ _LARGE_BYTES_MIN: Final = 32 * 1024
 # Frames from this size on, which our own endpoint sends if it may, are received where they stay: nothing is copied.
 OWN_BYTES_MIN: Final = 256 * 1024
 
+# Who receives a frame where it stays reads numbers there, which may not straddle words.
+ALIGNMENT_BYTES: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -176,11 +179,11 @@ class FrameReader:
     def _own_next(self) -> None:
         """What has arrived of a large frame goes to memory of its own, where the rest is received.
 
-        It is memory of Arrow's, which keeps it for the next one. The buffer is small again: little is copied from it.
+        The buffer is small again: little is copied from it.
         """
         size, arrived = self._next_size or 0, memoryview(self._buffer)[self._start : self._end]
         if size >= OWN_BYTES_MIN:
-            self._own, self._own_end = memoryview(pa.allocate_buffer(size)).cast("B"), len(arrived)
+            self._own, self._own_end = kept_memory(size), len(arrived)
             self._own[: len(arrived)] = arrived
             self._buffer, self._start, self._end = bytearray(BUFFER_BYTES_FIRST), 0, 0
 
@@ -302,6 +305,15 @@ class FrameReader:
             self._buffer = grown
 
 
+def kept_memory(size: int) -> memoryview:
+    """Memory of Arrow's, which keeps it for others once nobody has it.
+
+    Python would take as much from the system each time, and give it back: to fetch its pages takes longer than to fill
+    them.
+    """
+    return memoryview(pa.allocate_buffer(size)).cast("B")
+
+
 def _alike_count(buffer: bytearray, position: int, size: int, end: int) -> int:
     """How many frames of one size seem to follow each other: at least one. Looks at few of them."""
     unpack = _HEAD.unpack_from
@@ -357,12 +369,9 @@ def frame_header(channel: int) -> bytes:
 
 
 def aligned(transfer: Transfer) -> Transfer:
-    """The same, with zeros after its tag: a message that takes one frame begins at a multiple of eight bytes in it.
-
-    Who receives the frame where it stays can read the numbers of the message there.
-    """
+    """The same, with zeros after its tag: in one frame, its message begins at a multiple of ALIGNMENT_BYTES."""
     length = _FRAME_HEADER.size + len(transfer.encode())
-    return replace(transfer, delivery_tag=(transfer.delivery_tag or b"") + bytes(-length % 8))
+    return replace(transfer, delivery_tag=(transfer.delivery_tag or b"") + bytes(-length % ALIGNMENT_BYTES))
 
 
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:

@@ -11,11 +11,9 @@ import enum
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
-import pyarrow as pa
-
 from hubline.amqp.decoding import Bytes
 from hubline.amqp.errors import AmqpError
-from hubline.amqp.frames import aligned, split_transfer
+from hubline.amqp.frames import aligned, kept_memory, split_transfer
 from hubline.amqp.performatives import (
     RECEIVER,
     SENDER,
@@ -67,9 +65,7 @@ class Message:
 class _Parts:
     """A message that arrives in parts, each of which is put in its place at once.
 
-    One that is all there, and has memory of its own, stays there. Others are put together in memory of Arrow's, which
-    keeps it for the next one. Python would take as much from the system for each large message, and give it back: to
-    fetch its pages takes longer than to fill them.
+    One that is all there, and has memory of its own, stays there.
     """
 
     def __init__(self) -> None:
@@ -104,7 +100,7 @@ class _Parts:
         self._view, self._bytes = memoryview(b""), 0
 
     def _grow(self, size: int) -> None:
-        grown = memoryview(pa.allocate_buffer(size)).cast("B")
+        grown = kept_memory(size)
         grown[: self._bytes] = self._view[: self._bytes]
         self._view = grown
 

@@ -96,7 +96,6 @@ class _Loop:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        spare_modules()
         self.loop = asyncio.new_event_loop()
         self._hubs: dict[HubAddress, OpenHub] = {}
         self._thread = threading.Thread(target=self._run, name="hubline-spark", daemon=True)
@@ -105,6 +104,7 @@ class _Loop:
 
     @classmethod
     def of_this_process(cls) -> _Loop:
+        spare_modules()  # what earlier tasks loaded, such as Spark's own for rows that go on to another worker
         with cls._lock:
             if cls.current is None or cls.current.process_id != os.getpid():
                 cls.current = cls()

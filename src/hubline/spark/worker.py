@@ -31,7 +31,6 @@ from hubline.processor.control import asked
 from hubline.processor.prefetch import described
 from hubline.spark import process
 from hubline.spark.columns import Layout
-from hubline.spark.garbage import spare_modules
 from hubline.spark.offsets import Range
 from hubline.spark.options import Options
 from hubline.spark.positions import Places
@@ -57,7 +56,6 @@ LinkKey = tuple[HubAddress, str, str]
 
 def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> Iterator[pa.RecordBatch]:
     """The events of the ranges, one range after the other, as Spark was promised them."""
-    spare_modules()  # the first task may have loaded more, such as Spark's own for rows that go on to another worker
     loop = process.loop()
     feed = Feed(loop)
     reading = asyncio.run_coroutine_threadsafe(_read(options, ranges, layout, feed), loop)

@@ -137,7 +137,6 @@ class EventHubsReceiver:
         self._changed = asyncio.Event()
         self._is_closed = False
         self._end_sequence: int | None = None
-        self._window = WINDOW
 
     async def open(self) -> None:
         """Attaches, and waits for the first event where only that tells whether the position is good."""
@@ -158,7 +157,6 @@ class EventHubsReceiver:
         Who reads a range would otherwise pay for what comes after it: thousands of events are on their way at any time.
         """
         self._end_sequence = end_sequence
-        self._window = RANGE_WINDOW
         self._supply()
 
     async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
@@ -452,8 +450,9 @@ class EventHubsReceiver:
             return
         credit = most = CREDIT_FIRST
         if self._event_bytes:
-            credit = self._window.count(self._arrived_bytes, self._event_bytes)
-            most = self._window.count(0, self._event_bytes)
+            window = WINDOW if self._end_sequence is None else RANGE_WINDOW
+            credit = window.count(self._arrived_bytes, self._event_bytes)
+            most = window.count(0, self._event_bytes)
         next_sequence = self._progress.start.next_sequence
         if self._end_sequence is not None and next_sequence is not None:
             wanted = max(self._end_sequence - next_sequence - undecoded, 0)
