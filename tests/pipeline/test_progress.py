@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from hubline.pipeline.progress import Tally
@@ -11,7 +12,8 @@ from hubline.spark.offsets import HUB_KEY
 def batch(number: int, start: dict[str, Any] | None, end: dict[str, Any]) -> dict[str, Any]:
     """As Spark tells it, shortened."""
     source = {"startOffset": start, "endOffset": end, "latestOffset": end}
-    return {"runId": "r", "batchId": number, "durationMs": {"addBatch": 1, "triggerExecution": 5}, "sources": [source]}
+    spent = {"addBatch": 1, "triggerExecution": 5}
+    return {"runId": "r", "batchId": number, "timestamp": f"{number}", "durationMs": spent, "sources": [source]}
 
 
 def offset(start: int, end: int) -> dict[str, Any]:
@@ -21,10 +23,26 @@ def offset(start: int, end: int) -> dict[str, Any]:
 def test_batch_that_only_moves_a_watermark_counts_no_event_again() -> None:
     tally = Tally()
     first, second = offset(0, 10), offset(10, 13)
-    assert tally.add([batch(0, None, first), batch(1, first, first), batch(2, first, second)], now=1.0)
+    assert tally.add([batch(2, first, second), batch(1, first, first), batch(0, None, first)], now=1.0)
     assert (tally.events, tally.batches, tally.lag_events) == (13, 3, 0)
-    assert not tally.add([batch(2, first, second)], now=2.0)
-    assert tally.events == 13
+
+
+def test_progress_is_read_up_to_what_was_read_before() -> None:
+    tally = Tally()
+    known = batch(0, None, offset(0, 10))
+    idle = known | {"timestamp": "later", "durationMs": {"triggerExecution": 1}}
+    assert tally.add([known], now=1.0)
+
+    def newest_first(*new: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from (*new, known)
+        raise AssertionError("read on, past what was known")
+
+    assert not tally.add(newest_first(), now=2.0)
+    assert tally.add(newest_first(batch(1, offset(0, 10), offset(10, 13))), now=3.0)
+    assert (tally.events, tally.batches) == (13, 2)
+    known = batch(1, offset(0, 10), offset(10, 13))
+    assert not tally.add(newest_first(idle), now=4.0)
+    assert (tally.events, tally.batches) == (13, 2)
 
 
 def test_lag_is_that_of_the_partitions_that_are_held() -> None:

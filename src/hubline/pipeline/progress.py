@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from hubline.spark.offsets import HUB_KEY, gaps_in
@@ -85,20 +86,19 @@ class Tally:
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
-    _last: tuple[str, int] = ("", -1)
+    _last: tuple[str, ...] = ()
     _history: deque[tuple[float, int]] = field(default_factory=deque)
 
-    def add(self, progress: Iterable[Mapping[str, Any]], now: float) -> bool:
-        """Takes the latest progress of a query; whether there was a batch among it that is new."""
+    def add(self, newest_first: Iterable[Mapping[str, Any]], now: float) -> bool:
+        """Takes the progress of a query up to what it knows; whether there was a batch among it."""
+        new = list(takewhile(lambda each: _identity(each) != self._last, newest_first))
         before = self.batches
-        for each in progress:
-            run_id, batch_id = str(each["runId"]), int(each["batchId"])
-            is_new = run_id != self._last[0] or batch_id > self._last[1]
+        for each in reversed(new):
             # Without this entry nothing was run: Spark tells from time to time that it is idle.
-            if is_new and "addBatch" in each["durationMs"]:
-                self._last = (run_id, batch_id)
+            if "addBatch" in each["durationMs"]:
                 self._add(each)
             self.lag_events = _lag(each["sources"])
+        self._last = _identity(new[0]) if new else self._last
         self._remember(now)
         return self.batches > before
 
@@ -132,6 +132,10 @@ class Tally:
         self._history.append((now, self.events))
         while len(self._history) > 1 and self._history[1][0] <= now - RATE_SECONDS:
             self._history.popleft()
+
+
+def _identity(progress: Mapping[str, Any]) -> tuple[str, ...]:
+    return progress["runId"], str(progress["batchId"]), progress["timestamp"]
 
 
 def _hubs(sources: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
