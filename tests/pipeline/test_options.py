@@ -371,6 +371,32 @@ def test_files_are_one_stages_with_one_state_folder_and_rows_of_others_are_not_l
     assert spark.read.parquet(str(hubs.parent / "kept")).count() == 5
 
 
+def test_table_keeps_events_as_they_are_in_columns_of_their_names_and_is_not_made_of_these_alone(
+    once: Once, hubs: Path
+) -> None:
+    code = """
+        import hubline
+        pipeline = hubline.Pipeline("archive")
+        @pipeline.stage(source="raw", to="archive", group="archive")
+        def archive(events):
+            return events
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        archive = { url = "sqlite:///archive.db", table = "archive", create = true }
+    """
+    file = write(hubs.parent, "archive", code, places)
+    send(new_hub(hubs, "raw"), [b"1", b"\xff"], partition="0")
+    with pytest.raises(PipelineInvalid, match=r"gives no column.*where the table has columns of the same"):
+        once(file)
+
+    rows(Path("archive.db"), 'CREATE TABLE archive ("sequenceNumber" integer, body blob)')
+    once(file)
+
+    assert rows(Path("archive.db"), "SELECT * FROM archive ORDER BY 1") == [(0, b"1"), (1, b"\xff")]
+
+
 GAPS = """
     import hubline
     from hubline.spark import parse_json

@@ -366,9 +366,11 @@ def _moving(frame: DataFrame) -> str | None:
 
 
 def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
-    rows = stored(frame, table_columns(place) or [])
-    if not set(rows.columns) - set(SOURCE_SCHEMA.names) - {ERROR_COLUMN}:
-        return [("it gives no column for the table", "the columns of events themselves are not written")]
+    of_table = table_columns(place) or []
+    rows = stored(frame, of_table)
+    if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
+        mend = "add columns of its own; those of events are written where the table has columns of the same names"
+        return [("it gives no column for the table", mend)]
     try:
         table_sink(stage, place, rows.columns, By.BATCH).check(rows.schema)
     except (ConfigError, SinkError) as error:
