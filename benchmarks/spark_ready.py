@@ -11,14 +11,19 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from hubline.model import GroupKey
 from hubline.spark.columns import SOURCE_SCHEMA, Layout
+from hubline.spark.offsets import Entry, StreamOffset
 
 BATCH_COUNT: Final = 20_000
+PARTITIONS: Final = 4
 TASKS: Final = 2
+GROUP: Final = GroupKey("namespace.example", "ready", "alone")
 
 
 class Ready(DataSource):
-    """``count`` rows in batches of ``max_events``, over two tasks, all made beforehand; ``body`` may be given."""
+    """``count`` rows of four partitions in batches of ``max_events``, over two tasks, all made beforehand; ``body`` may
+    be given."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,10 +46,11 @@ class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._body = body
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        return {"to": 0}
+        return _offset(0, 0)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        return {"to": min(start["to"] + self._events_max, self._count)}
+        done = start["0"]["to"]
+        return _offset(done, min(done + self._events_max // PARTITIONS, self._count // PARTITIONS))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._events_max)
@@ -53,14 +59,29 @@ class ReadyReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pass
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [InputPartition((end["to"] - start["to"]) // TASKS)] * TASKS if start != end else []
+        reads = start["0"]["to"], end["0"]["to"]
+        return [InputPartition((task, *reads)) for task in range(TASKS)] if start != end else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        batch = _ready(self._schema, self._body)
-        left_count = partition.value
-        while left_count > 0:
-            yield batch.slice(0, min(left_count, BATCH_COUNT))
-            left_count -= BATCH_COUNT
+        task, start, end = partition.value
+        ready = _ready(self._schema, self._body)
+        for name in range(task, PARTITIONS, TASKS):
+            for first in range(start, end, BATCH_COUNT):
+                numbers = np.arange(first, min(first + BATCH_COUNT, end))
+                batch = ready.slice(0, len(numbers))
+                batch = _with(batch, "partition", pa.repeat(str(name), len(numbers)))
+                yield _with(batch, "sequenceNumber", pa.array(numbers))
+
+
+def _with(batch: pa.RecordBatch, name: str, values: pa.Array) -> pa.RecordBatch:
+    place = batch.schema.get_field_index(name)
+    return batch.set_column(place, batch.schema.field(place), values)
+
+
+def _offset(start: int, end: int) -> dict[str, Any]:
+    """As hubline's own source writes it: its sinks take these rows for those of a hub."""
+    entries = {str(partition): Entry(start, end) for partition in range(PARTITIONS)}
+    return StreamOffset(entries=entries, group=GROUP).to_json()
 
 
 _made: dict[str | None, pa.RecordBatch] = {}
