@@ -233,6 +233,34 @@ def test_a_message_that_counts_as_many_uses_as_much_credit_on_both_sides() -> No
     asyncio.run(run())
 
 
+def test_credit_that_was_taken_back_too_late_may_have_been_used_and_no_more_than_that() -> None:
+    async def run() -> None:
+        client, server = Recorder(), Recorder(credit=5, tops_up=False)
+        async with connected(client, server) as (ours, _):
+            link = sender_of(ours, client)
+            await link.sendable()
+            far_end = await _server_link(server)
+            for _ in range(4):
+                link.send(b"x", settled=True)
+            far_end.grant(0)
+            await server.until_received(4)
+            await until(lambda: link.credit == 0)
+            far_end.grant(2)
+            await until(lambda: link.credit == 2)
+            for _ in range(2):
+                link.send(b"x", settled=True)
+            await server.until_received(6)
+            assert far_end.credit == 0
+            link.credit = 1  # of its own making
+            link.send(b"x", settled=True)
+            error = await client.until_detached()
+            assert error is not None
+            assert error.condition == TRANSFER_LIMIT_EXCEEDED
+        assert len(server.received) == 6
+
+    asyncio.run(run())
+
+
 def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         monkeypatch.setattr(sessions, "INCOMING_WINDOW", 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pytest
 
 from hubline.amqp.columnar import COLUMNS_FORMAT, COLUMNS_OFFER, encode_columns
+from hubline.amqp.endpoint import peers
 from hubline.amqp.links import Link, Message
 from hubline.amqp.outgoing import encode_delivered
 from hubline.hubs.eventhubs.positions import Progress
 from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
-from hubline.model import OUTGOING_SCHEMA, PartitionProperties, Position
+from hubline.model import OUTGOING_SCHEMA, PartitionProperties, Position, outgoing
 from hubline.stretches import Stretch
+from tests.eventhubs.support import ARRIVAL_SECONDS, GROUP, connected, new_hub, proxied, serving
 
 LAST = 10_000_000
 
@@ -82,6 +85,22 @@ def test_credit_is_given_for_what_fits_once_that_is_half_of_the_most() -> None:
     assert scene.link.credit >= 0.4 * most
 
 
+def test_credit_is_taken_back_from_events_that_have_become_too_large_for_it() -> None:
+    scene = Scene()
+    scene.receiver._supply()
+    scene.arrive(0, CREDIT_FIRST, 100)
+    assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
+    assert scene.link.credit == WINDOW.count_max
+    came = 0
+    while scene.link.credit:
+        scene.arrive(CREDIT_FIRST + came, 1, 1_000_000, as_columns=False)
+        came += 1
+    assert came * 1_000_000 < 1.2 * WINDOW.bytes_max
+    scene.arrive(CREDIT_FIRST + came, 2, 1_000_000, as_columns=False)  # these were on their way
+    assert sum(scene.take(2) for _ in range(came)) == came + 2
+    assert 0 < scene.link.credit * 1_000_000 < 1.2 * WINDOW.bytes_max
+
+
 @pytest.mark.parametrize("as_columns", [True, False])
 def test_events_that_are_not_new_keep_nobody_waiting(as_columns: bool) -> None:
     scene = Scene(start=1000)
@@ -106,3 +125,38 @@ def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: in
     assert end > 2000 or scene.link.credit == 0
     scene.receiver.read_to(end + 100_000)  # the next range, on the same link
     assert scene.link.credit > 0
+
+
+@pytest.mark.parametrize("offers_columns", [True, False], ids=["columns", "messages"])
+def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offers_columns: bool
+) -> None:
+    monkeypatch.setattr(peers, "OFFERS_COLUMNS", offers_columns)
+    small_count, large_count, large_bytes = 10_000, 150, 1_000_000
+
+    async def check() -> None:
+        name = await new_hub(tmp_path)
+        async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
+            sender = await direct.open_sender()
+            await sender.send(outgoing([b"small"] * small_count), partition="0")
+            for _ in range(large_count):
+                await sender.send(outgoing([bytes(large_bytes)]), partition="0")
+            async with connected(proxy_port, name) as hub:
+                receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=None)
+                found = 0
+                while found < small_count:
+                    batch = await receiver.receive(count_max=small_count - found, wait_seconds=ARRIVAL_SECONDS)
+                    found += len(batch)
+                seen = -1
+                while proxy.bytes_count > seen:
+                    seen = proxy.bytes_count
+                    await asyncio.sleep(0.5)
+                assert seen < large_count * large_bytes / 2
+                while found < small_count + large_count:
+                    batch = await receiver.receive(count_max=100, wait_seconds=ARRIVAL_SECONDS)
+                    assert batch.arrow.column("sequenceNumber").to_pylist() == [*range(found, found + len(batch))]
+                    found += len(batch)
+                await receiver.close()
+            await sender.close()
+
+    asyncio.run(check())

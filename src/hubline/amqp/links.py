@@ -162,6 +162,7 @@ class Link:
         self._handler = handler
         self._state = _State.ATTACHING
         self._delivery_count = 0
+        self._taken_back = 0  # credit that the peer may have used before it heard that it is gone
         self._parts = _Parts()
         self._first_part: Transfer | None = None
         self._changed = asyncio.Event()
@@ -287,9 +288,11 @@ class Link:
     # Receiving.
 
     def grant(self, credit: int) -> None:
-        """Lets the peer send so many messages from now on, whatever was left."""
+        """Lets the peer send so many messages from now on, whatever was left. Where that was more, what is on its way
+        still comes."""
         if self.is_over:
             return
+        self._taken_back = max(self._taken_back + self.credit - credit, 0)
         self.credit = credit
         self._send_flow()
 
@@ -429,11 +432,12 @@ class Link:
 
     def _count_received(self, count: int) -> bool:
         """Whether the peer may send so many; it is told otherwise."""
-        self.credit -= count
+        self._taken_back -= max(count - self.credit, 0)
+        self.credit = max(self.credit - count, 0)
         self._delivery_count = (self._delivery_count + count) % SERIAL_MODULUS
-        if self.credit < 0:
+        if self._taken_back < 0:
             self._fail(TRANSFER_LIMIT_EXCEEDED, "more messages came than there was credit for")
-        return self.credit >= 0
+        return self._taken_back >= 0
 
     def _fail(self, condition: str, description: str) -> None:
         """Ends the link for what the peer did; the handler hears of it as if the peer had said so."""

@@ -444,13 +444,19 @@ class EventHubsReceiver:
     # Credit
 
     def _supply(self, link: Link | None = None, *, undecoded: int = 0) -> None:
-        """Lets as many events come as there is room for and are wanted, once that is half of what there could be."""
+        """Lets as many events come as there is room for and are wanted, once that is half of what there could be.
+
+        Where they turn out larger than those before, and are more than there is room for, no others are to come.
+        """
         link = link or self._link
         if link is None:
             return
         credit = most = CREDIT_FIRST
         if self._event_bytes:
             window = WINDOW if self._end_sequence is None else RANGE_WINDOW
+            if self._arrived_bytes > window.bytes_max and link.credit:
+                link.grant(0)
+                return
             credit = window.count(self._arrived_bytes, self._event_bytes)
             most = window.count(0, self._event_bytes)
         next_sequence = self._progress.start.next_sequence
