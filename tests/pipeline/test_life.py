@@ -137,7 +137,7 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
     database = sqlite3.connect(tmp_path / "rows.db")
-    database.execute("CREATE TABLE rows (other TEXT)")
+    database.execute("CREATE TABLE rows (other TEXT, partitionkey TEXT)")
     database.close()
     code = """
         import hubline
@@ -171,6 +171,12 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         @pipeline.stage(source="hub-h", to="rows", group="i", drop_repeats="ordered")
         def ordered(events):
             return events.selectExpr("partition", "sequenceNumber", "properties", "'x' as other")
+        @pipeline.stage(source="hub-h", to="rows", group="j")
+        def as_json(events):
+            return events.selectExpr("partition", "sequenceNumber", "to_json(properties) as properties", "'x' as other")
+        @pipeline.stage(source="raw", to="rows", group="k")
+        def spelt(events):
+            return events.selectExpr("*", "'x' as other")
     """
     hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefgh")
     checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
@@ -184,7 +190,9 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     assert "it drops the column replayed" in told[17]
     assert "it makes several rows of an event (explode), all with one eventId" in told[20]
     assert "it moves rows between tasks (Repartition)" in told[23]
-    assert len(told) == 7
+    assert "the query made string of the column 'properties', which is map<string,string>" in told[32]
+    assert "the table has a column partitionkey, and events have partitionKey" in told[35]
+    assert len(told) == 9
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
 from hubline.config import Secret
 from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.shelf import LetterShelf
+from hubline.errors import ConfigError
 from hubline.identity import ID_PROPERTY
 from hubline.model import DeadLetter
 from hubline.spark import SqlSink, parse_json
@@ -148,3 +150,33 @@ def test_a_query_that_kept_nothing_of_its_events_is_run_once(
     run_once(events, SqlSink(sqlite.url, table="readings"), tmp_path / "folder")
     assert handed_over == [True]
     assert [(letter.event.sequence_number, letter.is_body_kept) for letter in letters(sqlite)] == [(1, False)]
+
+
+@pytest.mark.parametrize("by", ["partition", "batch"])
+def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_stop_none(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str
+) -> None:
+    """Text that is no UTF-8 is refused by the database; and columns are JSON and text, under an event's names."""
+    sqlite.execute('CREATE TABLE texts (text TEXT, properties TEXT, "enqueuedTime" TEXT)')
+    send(hub, [whole(body, number) for number, body in enumerate([b"good", b"\xff\xfe", b"bad \xff"])])
+    events = read(spark, hub).selectExpr(
+        "* except (properties, enqueuedTime)",
+        "cast(body as string) as text",
+        "to_json(properties) as properties",
+        "cast(enqueuedTime as string) as enqueuedTime",
+        "if(body = X'62616420FF', concat('it is ', cast(body as string)), null) as _error",
+    )
+    run_once(events, SqlSink(sqlite.url, table="texts", by=by), tmp_path / "folder")
+
+    assert [text for (text,) in sqlite.execute("SELECT text FROM texts")] == ["good"]
+    found = {letter.event.body: letter for letter in letters(sqlite)}
+    assert found.keys() == {b"\xff\xfe", b"bad \xff"}
+    assert found[b"bad \xff"].error_text == "it is bad \N{REPLACEMENT CHARACTER}"
+    assert {letter.event.partition_key for letter in found.values()} == {"ann"}
+    assert {len(letter.event.properties) for letter in found.values()} == {0}
+
+
+def test_columns_that_tell_of_an_event_are_of_its_types(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
+    events = read(spark, hub).withColumn("partition", F.col("partition").cast("int"))
+    with pytest.raises(ConfigError, match="made int of the column 'partition', which is string"):
+        SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings").check(events.schema)

@@ -371,11 +371,20 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
     if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
         mend = "add columns of its own; those of events are written where the table has columns of the same names"
         return [("it gives no column for the table", mend)]
+    spelt = {name.lower(): name for name in frame.columns if name in (EVENT_ID, *SOURCE_SCHEMA.names)}
+    empty = [(name, spelt[name.lower()]) for name in of_table if name not in frame.columns and name.lower() in spelt]
+    wrong = [
+        (
+            f"the table has a column {name}, and events have {own}: it would stay empty",
+            f'quote its name when you make the table, "{own}", or rename the column of the events',
+        )
+        for name, own in empty
+    ]
     try:
         table_sink(stage, place, rows.columns, By.BATCH).check(rows.schema)
     except (ConfigError, SinkError) as error:
-        return [(" ".join(str(error).split()), "")]
-    return []
+        wrong.append((" ".join(str(error).split()), ""))
+    return wrong
 
 
 def _as_taken(stage: PlannedStage, frame: DataFrame) -> DataFrame:

@@ -430,6 +430,7 @@ class _Run:
     def _failed(self, each: _StageRun, error: Exception) -> None:
         each.failures += 1
         each.error = explained(error)
+        each.tally.lag_events = None  # it grows from now on, and nobody looks
         # Of the source's error, Spark leaves the text alone.
         is_of_another = OF_ANOTHER_HUB in each.error
         if is_of_another:  # it stays so, however often the stage is started

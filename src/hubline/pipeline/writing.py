@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -14,12 +13,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from hubline.config import HubAddress
 from hubline.connect import open_hub
-from hubline.model import DeadLetter, Event, GroupKey, Stage
+from hubline.model import DeadLetter, GroupKey, Stage
 from hubline.pipeline.columns import published
 from hubline.pipeline.definition import DropRepeats
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.sinks.hub import HubLetters
+from hubline.spark.letters import letter_of, letter_rows
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.process import lent, run
@@ -32,7 +32,6 @@ Told = Callable[[Written], None]
 
 _COUNT_DDL: Final = "letters long"
 _COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
-_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWriter:
@@ -151,7 +150,10 @@ class _Letters:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            letters = [_letter(self.group, row) for row in batch.to_pylist()]
+            letters = [
+                letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+                for row in letter_rows(batch)
+            ]
             if letters:
                 run(self._add(letters))
             yield pa.RecordBatch.from_arrays([pa.array([len(letters)], pa.int64())], schema=_COUNT)
@@ -163,27 +165,3 @@ class _Letters:
                 await kept.add(letters)
             finally:
                 await kept.close()
-
-
-def _letter(group: GroupKey, row: dict[str, Any]) -> DeadLetter:
-    """Of what the query kept of the event."""
-    body = row.get("body")
-    event = Event(
-        body if isinstance(body, bytes) else b"",
-        row["partition"],
-        row.get("offset") or "",
-        row["sequenceNumber"],
-        row.get("enqueuedTime") or _NO_TIME,
-        row.get("partitionKey"),
-        dict(row.get("properties") or ()),
-    )
-    return DeadLetter(
-        group.partition(event.partition),
-        event,
-        error_type="rejected",
-        error_text=str(row[ERROR_COLUMN]),
-        traceback="",
-        attempts=1,
-        stage=Stage.QUERY,
-        is_body_kept=isinstance(body, bytes),
-    )

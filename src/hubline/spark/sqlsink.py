@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Final, TypeVar
 
@@ -48,7 +47,7 @@ from pyspark.sql.types import StructType
 
 from hubline.config import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError, Fenced, SinkError
-from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, PartitionKey, Stage
+from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey, Stage
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
 from hubline.sinks import SqlSink as Database
 from hubline.sinks.repeats import Flags, Sifting
@@ -57,6 +56,7 @@ from hubline.sinks.tracing import Units
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.databases import lent
 from hubline.spark.garbage import spare_modules
+from hubline.spark.letters import letter_of, letter_rows
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry, Gap
 from hubline.spark.parsing import ERROR_COLUMN
@@ -79,7 +79,6 @@ _PROPERTIES: Final = "properties"
 # Where the number of the last batch of a query with state is kept. Nobody takes it from its query.
 _STATE: Final = "state"
 _STATE_EPOCH: Final = 1
-_NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _NONE: Final[Units] = np.empty(0, np.int64)
 
@@ -172,7 +171,7 @@ class SqlSink:
         Where the table is missing and to be created, returns the statement that will do so. Raises ConfigError or
         SinkError where the query could not be written. Nothing is changed.
         """
-        self._require_columns(schema.names)
+        self._require_columns(schema)
         with lent(self._database) as database:
             names = _columns(database, schema.names)
             return database.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
@@ -183,7 +182,7 @@ class SqlSink:
 
     def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch) -> None:
         """The same for who has looked at the batch already."""
-        self._require_columns(frame.columns)
+        self._require_columns(frame.schema)
         writing = batch.run_id, self._database.address
         if _last_written.get(writing) == batch_id:
             raise ConfigError(
@@ -240,16 +239,23 @@ class SqlSink:
             needed.add(_PROPERTIES)
         return [name for name in names if name in SOURCE_SCHEMA.names and name not in needed]
 
-    def _require_columns(self, names: Sequence[str]) -> None:
+    def _require_columns(self, schema: StructType) -> None:
         required = [_PARTITION, _SEQUENCE] if self._by is By.PARTITION else []
         if self._database.drop_repeats is not None:
             required = [_PARTITION, _SEQUENCE, _PROPERTIES]
-        if missing := [name for name in required if name not in names]:
+        if missing := [name for name in required if name not in schema.names]:
             of_many = "; of rows that are made of many events, let the driver commit: SqlSink(..., by='batch')"
             raise ConfigError(
                 f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it"
-                f"{of_many if self._by is By.PARTITION else ''}. It has {', '.join(names)}"
+                f"{of_many if self._by is By.PARTITION else ''}. It has {', '.join(schema.names)}"
             )
+        for name in required:
+            kind, own = schema[name].dataType.simpleString(), SOURCE_SCHEMA[name].dataType.simpleString()
+            if kind != own:
+                raise ConfigError(
+                    f"the query made {kind} of the column {name!r}, which is {own} and tells what its rows were made "
+                    "of: keep it as it is, and give what you make of it another name"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +412,7 @@ class _Commits:
         transaction.insert(good.select(self.columns), units=units)
         self._require_events(needed=bool(transaction.refused))
         letters = [
-            _letter(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+            letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
             for row in _events(_kept(fresh.rows, failed))
         ]
         rows_count = len(good)
@@ -596,38 +602,16 @@ def _refused_letters(group: GroupKey, rows: pa.Table, units: Units, refused: Seq
     """Of the events whose rows the database does not take."""
     letters = []
     for each in refused:
-        (row,) = rows.slice(int(np.argmax(units == each.unit)), 1).to_pylist()
-        letters.append(_letter(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
+        (row,) = letter_rows(rows.slice(int(np.argmax(units == each.unit)), 1))
+        letters.append(letter_of(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
     return letters
 
 
 def _events(rows: pa.Table) -> Iterator[dict[str, Any]]:
     """The first row of each event: it gets one letter, however many rows the query made of it."""
-    if len(rows) and not {_PARTITION, _SEQUENCE} <= set(rows.column_names):
-        raise ConfigError(
-            f"rows with an {ERROR_COLUMN} need the columns {_PARTITION} and {_SEQUENCE} of their events: keep them"
-        )
     known: set[tuple[str, int]] = set()
-    for row in rows.to_pylist():
+    for row in letter_rows(rows):
         place = row[_PARTITION], row[_SEQUENCE]
         if place not in known:
             known.add(place)
             yield row
-
-
-def _letter(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
-    """Of what the query kept of the event."""
-    key = group.partition(row[_PARTITION])
-    body = row.get("body")
-    event = Event(
-        body if isinstance(body, bytes) else b"",
-        key.partition,
-        row.get(_OFFSET) or "",
-        row[_SEQUENCE],
-        row.get("enqueuedTime") or _NO_TIME,
-        row.get("partitionKey"),
-        dict(row.get("properties") or ()),
-    )
-    return DeadLetter(
-        key, event, kind, why, traceback="", attempts=1, stage=stage, is_body_kept=isinstance(body, bytes)
-    )
