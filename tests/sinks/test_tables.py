@@ -407,6 +407,21 @@ class TestTrouble:
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
         assert postgres.checkpoint() == 0
 
+    def test_a_column_that_has_to_be_given_all_of_a_sudden_makes_no_dead_letters(
+        self, postgres: PostgresSinkDatabase
+    ) -> None:
+        postgres.execute("CREATE TABLE t (v bigint, w bigint)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute("UPDATE t SET w = 0")
+        postgres.execute("ALTER TABLE t ALTER COLUMN w SET NOT NULL")
+
+        for told in ("altered", "'w' of the table must be given"):
+            with pytest.raises(SinkError, match=told):
+                partition.commit(at(1), sequenced(v=[1]))
+
+        assert postgres.checkpoint() == 0
+
     def test_after_an_alteration_the_new_type_is_learned(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint)")
         partition = postgres.sink(table="t").open(KEY, 1)

@@ -110,8 +110,8 @@ _ROLLBACK = Statement("ROLLBACK", {})
 _COMMIT = Statement("COMMIT", {})
 
 _SHAPE = """
-    SELECT string_agg(concat_ws(' ', attname, atttypid, atttypmod), ',' ORDER BY attname) FROM pg_catalog.pg_attribute
-    WHERE attrelid = to_regclass(%(name)s) AND attnum > 0 AND NOT attisdropped
+    SELECT string_agg(concat_ws(' ', attname, atttypid, atttypmod, attnotnull), ',' ORDER BY attname)
+    FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%(name)s) AND attnum > 0 AND NOT attisdropped
 """
 
 # Claims that a COMMIT in the same message depends on: what is no number ends the message there, with these words.
