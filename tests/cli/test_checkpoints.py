@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from hubline.cli.exits import ExitCode
 from hubline.errors import Fenced
-from hubline.model import Checkpoint
+from hubline.hubs.local import LocalHub, Retention, create_hub
+from hubline.model import Checkpoint, EventBatch, Position
+from hubline.processor import LeaseOptions, Processor, ProcessorOptions
 from tests.cli.conftest import Cli, Group, append
+from tests.support.scene import until
 
 
 def sequences(cli: Cli, hub: str, group: Group) -> dict[str, int]:
@@ -42,6 +46,62 @@ def test_processing_goes_on_at_the_position(cli: Cli, hub: str, group: Group, po
     assert sequences(cli, hub, group) == {"1": sequence}
 
 
+@pytest.mark.parametrize(
+    "position",
+    ["latest", "latest:inclusive", "earliest", "time:-1h", "time:2100-01-01T00:00:00Z", "sequence:0:inclusive"],
+)
+def test_before_all_that_comes_into_an_empty_partition(cli: Cli, hub: str, group: Group, position: str) -> None:
+    assert cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes").code == 0
+    assert sequences(cli, hub, group) == {"1": -1}
+
+
+def test_what_comes_into_an_empty_partition_is_not_skipped(cli: Cli, hub: str, group: Group) -> None:
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    append(hub, "1", "a", "b")
+    assert handled_from_the_end(hub, group) == [0, 1]
+
+
+def test_what_comes_after_retention_took_all_is_not_skipped(cli: Cli, hub: str, group: Group, tmp_path: Path) -> None:
+    cli("hub", "delete", hub, "--yes")
+    asyncio.run(create_hub(tmp_path / "data", "orders", partitions=1, retention=Retention(seconds=60)))
+    append(hub, "0", "a", "b")
+
+    async def an_hour_later() -> None:
+        later = LocalHub(tmp_path / "data", "orders", clock=lambda: time.time() + 3600)
+        assert await later.apply_retention() == 2
+        await later.close()
+
+    asyncio.run(an_hour_later())
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    assert sequences(cli, hub, group) == {"0": 1}
+    append(hub, "0", "c")
+    assert handled_from_the_end(hub, group) == [2]
+
+
+def handled_from_the_end(hub: str, group: Group) -> list[int]:
+    """What a processor handles whose start is the end."""
+    found: list[int] = []
+
+    async def handling() -> None:
+        processor = Processor(
+            hub,
+            group.store,
+            group=group.key.group,
+            start=Position.latest(),
+            options=ProcessorOptions(lease=LeaseOptions(settle_seconds=0.1)),
+        )
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            found.extend(event.sequence_number for event in batch)
+
+        async with processor:
+            await until(lambda: bool(found))
+
+    asyncio.run(handling())
+    return found
+
+
 def test_time_and_offset_lead_to_the_event_before(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "0", "a", "b")
     append(hub, "0", "c")
@@ -61,7 +121,7 @@ def test_change_is_shown_and_printed_as_json(cli: Cli, hub: str, group: Group) -
     first = cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes", "--json")
     assert first.json["before"] is None
     assert first.json["checkpoint"]["sequenceNumber"] == 0
-    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes", "--json")
+    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--partition", "1", "--yes", "--json")
     assert second.json["before"]["sequenceNumber"] == 0
     assert second.json["checkpoint"]["sequenceNumber"] == 1
     assert "becomes" in second.err
@@ -91,7 +151,7 @@ def test_reset_removes_the_chosen_ones(cli: Cli, hub: str, group: Group) -> None
         append(hub, partition, "a")
     cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
     assert cli("checkpoints", "reset", hub, *group.args, "--partition", "1", "--yes").code == 0
-    assert sequences(cli, hub, group) == {"0": 0, "2": 0}
+    assert sequences(cli, hub, group) == {"0": 0, "2": 0, "3": -1}
     assert cli("checkpoints", "reset", hub, *group.args, "--yes").code == 0
     assert sequences(cli, hub, group) == {}
 
@@ -144,4 +204,4 @@ def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> No
     for partition in ("10", "9", "2"):
         append(hub, partition, "a")
     cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
-    assert list(sequences(cli, hub, group)) == ["2", "9", "10"]
+    assert list(sequences(cli, hub, group)) == [str(number) for number in range(12)]

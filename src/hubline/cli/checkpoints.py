@@ -80,7 +80,7 @@ def set_(
     """
     position = parse_position(to)
 
-    async def moved(opened: Hub, key: PartitionKey) -> Checkpoint | None:
+    async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
         return await checkpoint_before(opened, key, position)
 
     _change(_Choice(hub, store, group, partition or ()), "Set", moved, yes=yes, json=json)
@@ -174,13 +174,15 @@ async def _apply(store: str, changes: Sequence[_Change]) -> None:
             await opened.reset_checkpoint(each.key, each.after)
 
 
-async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint | None:
+async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint:
     """The checkpoint after which reading goes on at the position: the event that stands before it."""
     from hubline.model import Checkpoint, Position
 
     held = await hub.describe_partition(key.partition)
+    if held.last_offset is None:
+        return Checkpoint.before_first(key)
     if held.is_empty:
-        return None  # nothing was skipped and nothing is done: any start finds the same events
+        return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
     next_sequence = await _next_sequence(hub, held, position)
     previous = None
     if held.begin_sequence < next_sequence <= held.last_sequence + 1:
