@@ -303,7 +303,7 @@ def test_target_that_ends_with_the_command_is_refused(cli: Cli, hub: str, source
 
 def test_a_source_without_checkpoints_is_told(cli: Cli, hub: str, source: Group, target: Group) -> None:
     missing = cli("checkpoints", "copy", hub, *between(source, target), "--yes")
-    assert missing.code == ExitCode.USAGE
+    assert missing.code == ExitCode.NOT_FOUND
     assert "no such file" in missing.err
     run(source, source.store.renew_ownership(source.key, Member("a"), []))
     empty = cli("checkpoints", "copy", hub, *between(source, target), "--yes")

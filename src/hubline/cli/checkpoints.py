@@ -18,6 +18,7 @@ from hubline.cli.session import (
     chosen_partitions,
     existing_store,
     group_key,
+    lasting_store,
     listed_checkpoints,
     together,
     using_hub,
@@ -83,7 +84,8 @@ def set_(
     async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
         return await checkpoint_before(opened, key, position)
 
-    _change(_Choice(hub, store, group, partition or ()), "Set", moved, yes=yes, json=json)
+    choice = _Choice(hub, lasting_store(store, option="--store"), group, partition or ())
+    _change(choice, "Set", moved, yes=yes, json=json)
 
 
 @app.command()
@@ -184,8 +186,13 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
     if held.is_empty:
         return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
     next_sequence = await _next_sequence(hub, held, position)
+    if next_sequence > held.last_sequence + 1:
+        raise ConfigError(
+            f"partition {key.partition} holds the events {held.begin_sequence} to {held.last_sequence}, and {position} "
+            "is beyond them: to go on with the next one to come, use --to latest"
+        )
     previous = None
-    if held.begin_sequence < next_sequence <= held.last_sequence + 1:
+    if held.begin_sequence < next_sequence:
         previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
     if previous is None:
         raise ConfigError(

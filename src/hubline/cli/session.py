@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hubline.config import parse_store, validate_group_name
+from hubline.config import MemoryAddress, parse_store, validate_group_name
 from hubline.connect import open_hub, open_store, require_there
-from hubline.errors import PartitionNotFound
+from hubline.errors import ConfigError, PartitionNotFound
 
 if TYPE_CHECKING:
     from hubline.model import Checkpoint, GroupKey
@@ -52,6 +52,15 @@ def existing_store(address: str) -> str:
     return address
 
 
+def lasting_store(address: str, *, option: str) -> str:
+    """The address of a store to change."""
+    if isinstance(parse_store(address), MemoryAddress):
+        raise ConfigError(
+            f"{option} memory: would end with this command: give a store that lasts, such as sqlite:///PATH"
+        )
+    return address
+
+
 def group_key(hub: Hub, group: str) -> GroupKey:
     """The key of a hub's consumer group, by the name that was typed."""
     from hubline.model import GroupKey
@@ -79,7 +88,7 @@ async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
                 hub=hub.name,
                 partition=partition,
             )
-    return wanted or there
+    return list(dict.fromkeys(wanted)) or there
 
 
 def _listed(partitions: Sequence[str]) -> str:
