@@ -83,9 +83,14 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
             return opened
 
 
+def is_there(address: StoreAddress) -> bool:
+    """Whether there is anything to open. Only a file can be told to be missing without asking for it."""
+    return not isinstance(address, SqliteAddress) or address.path.exists()
+
+
 def require_there(address: StoreAddress) -> None:
     """Refuses a file that is not there, for who only looks: opening it would make an empty one, and find nothing."""
-    if isinstance(address, SqliteAddress) and not address.path.exists():
+    if not is_there(address):
         raise StoreNotFound(f"{address}: there is no such file")
 
 

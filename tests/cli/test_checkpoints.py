@@ -252,6 +252,14 @@ def test_store_that_is_not_there_is_told_and_not_made(
     assert not (tmp_path / "none.db").exists()
 
 
+def test_without_an_answer_no_store_is_made(cli: Cli, hub: str, tmp_path: Path) -> None:
+    args = ("checkpoints", "set", hub, "--store", f"sqlite:///{tmp_path}/new.db", "--to", "latest")
+    assert cli(*args).code == ExitCode.NOT_CONFIRMED
+    assert not (tmp_path / "new.db").exists()
+    assert cli(*args, "--yes").code == 0
+    assert (tmp_path / "new.db").exists()
+
+
 def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> None:
     cli("hub", "grow", hub, "--partitions", "12")
     for partition in ("10", "9", "2"):

@@ -20,6 +20,7 @@ from hubline.cli.session import (
     group_key,
     lasting_store,
     listed_checkpoints,
+    looking_into,
     together,
     using_hub,
     using_store,
@@ -160,7 +161,7 @@ async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:
 
 async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
     wanted = [validate_partition_id(each) for each in choice.partitions]
-    async with using_hub(choice.hub) as hub, using_store(choice.store) as store:
+    async with using_hub(choice.hub) as hub, looking_into(choice.store) as store:
         group = group_key(hub, choice.group)
         before = {each.key.partition: each for each in await listed_checkpoints(store, group)}
         keys = [group.partition(each) for each in await chosen_partitions(hub, wanted)]

@@ -19,6 +19,7 @@ from hubline.cli.session import (
     in_order,
     lasting_store,
     listed_checkpoints,
+    looking_into,
     together,
     using_hub,
     using_store,
@@ -192,7 +193,7 @@ def _for_group(checkpoint: Checkpoint, group: GroupKey) -> Checkpoint:
 
 
 async def _plan(job: _Job) -> list[Step]:
-    async with using_hub(job.hub) as hub, using_store(job.source) as source, using_store(job.target) as target:
+    async with using_hub(job.hub) as hub, using_store(job.source) as source, looking_into(job.target) as target:
         source_group, target_group = group_key(hub, job.source_group), group_key(hub, job.target_group)
         there = await look_at(source, source_group, hub)
         wanted = job.partitions or tuple({*there.checkpoints, *there.damaged})

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hubline.config import MemoryAddress, parse_store, validate_group_name
-from hubline.connect import open_hub, open_store, require_there
+from hubline.connect import is_there, open_hub, open_store, require_there
 from hubline.errors import ConfigError, PartitionNotFound
 
 if TYPE_CHECKING:
@@ -44,6 +44,18 @@ async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
         yield store
     finally:
         await store.close()
+
+
+@asynccontextmanager
+async def looking_into(address: str) -> AsyncIterator[CheckpointStore]:
+    """The store as it is before a change. A file that is not there is not made yet: an empty store stands for it."""
+    if is_there(parse_store(address)):
+        async with using_store(address) as store:
+            yield store
+        return
+    from hubline.stores.memory import MemoryStore
+
+    yield MemoryStore()
 
 
 def existing_store(address: str) -> str:
