@@ -23,7 +23,7 @@ from hubline.config import (
     parse_store,
     parse_transport,
 )
-from hubline.errors import ConfigError
+from hubline.errors import StoreNotFound
 
 if TYPE_CHECKING:
     from hubline.ports import CheckpointStore, Hub
@@ -83,10 +83,15 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
             return opened
 
 
+def is_there(address: StoreAddress) -> bool:
+    """Whether there is anything to open. Only a file can be told to be missing without asking for it."""
+    return not isinstance(address, SqliteAddress) or address.path.exists()
+
+
 def require_there(address: StoreAddress) -> None:
     """Refuses a file that is not there, for who only looks: opening it would make an empty one, and find nothing."""
-    if isinstance(address, SqliteAddress) and not address.path.exists():
-        raise ConfigError(f"{address}: there is no such file")
+    if not is_there(address):
+        raise StoreNotFound(f"{address}: there is no such file")
 
 
 _memory_stores: dict[str, MemoryStore] = {}

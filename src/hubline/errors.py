@@ -16,7 +16,7 @@
     │   └── ReaderStolen       a reader with an equal or higher epoch took the partition
     ├── StoreError             the checkpoint store cannot do what was asked
     │   ├── StoreUnavailable   try again later
-    │   ├── StoreNotFound      there is no such container
+    │   ├── StoreNotFound      there is no such container, or no such file
     │   ├── StoreIncompatible  the schema is newer than this hubline
     │   ├── RecordDamaged      one record does not read back; the others are fine
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count

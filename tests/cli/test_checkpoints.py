@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
 
 from hubline.cli.exits import ExitCode
+from hubline.cli.session import using_store
+from hubline.connect import open_hub, open_store
 from hubline.errors import Fenced
-from hubline.model import Checkpoint
+from hubline.hubs.local import LocalHub, Retention, create_hub
+from hubline.model import Checkpoint, EventBatch, GroupKey, Position
+from hubline.processor import LeaseOptions, Processor, ProcessorOptions
 from tests.cli.conftest import Cli, Group, append
+from tests.support.scene import until
+
+
+@pytest.fixture
+def group(hub: str, tmp_path: Path) -> Group:
+    """A group whose store is a file: one in memory ends with a command."""
+    address = f"sqlite:///{tmp_path}/state.db"
+    opened, store = open_hub(hub), open_store(address)
+    key = GroupKey(opened.namespace, opened.name, "billing")
+
+    async def made() -> None:
+        await store.list_checkpoints(key)
+        await store.close()
+
+    asyncio.run(made())
+    return Group(address, store, key)
 
 
 def sequences(cli: Cli, hub: str, group: Group) -> dict[str, int]:
@@ -42,6 +63,62 @@ def test_processing_goes_on_at_the_position(cli: Cli, hub: str, group: Group, po
     assert sequences(cli, hub, group) == {"1": sequence}
 
 
+@pytest.mark.parametrize(
+    "position",
+    ["latest", "latest:inclusive", "earliest", "time:-1h", "time:2100-01-01T00:00:00Z", "sequence:0:inclusive"],
+)
+def test_before_all_that_comes_into_an_empty_partition(cli: Cli, hub: str, group: Group, position: str) -> None:
+    assert cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes").code == 0
+    assert sequences(cli, hub, group) == {"1": -1}
+
+
+def test_what_comes_into_an_empty_partition_is_not_skipped(cli: Cli, hub: str, group: Group) -> None:
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    append(hub, "1", "a", "b")
+    assert handled_from_the_end(hub, group) == [0, 1]
+
+
+def test_what_comes_after_retention_took_all_is_not_skipped(cli: Cli, hub: str, group: Group, tmp_path: Path) -> None:
+    cli("hub", "delete", hub, "--yes")
+    asyncio.run(create_hub(tmp_path / "data", "orders", partitions=1, retention=Retention(seconds=60)))
+    append(hub, "0", "a", "b")
+
+    async def an_hour_later() -> None:
+        later = LocalHub(tmp_path / "data", "orders", clock=lambda: time.time() + 3600)
+        assert await later.apply_retention() == 2
+        await later.close()
+
+    asyncio.run(an_hour_later())
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    assert sequences(cli, hub, group) == {"0": 1}
+    append(hub, "0", "c")
+    assert handled_from_the_end(hub, group) == [2]
+
+
+def handled_from_the_end(hub: str, group: Group) -> list[int]:
+    """What a processor handles whose start is the end."""
+    found: list[int] = []
+
+    async def handling() -> None:
+        processor = Processor(
+            hub,
+            group.store_address,
+            group=group.key.group,
+            start=Position.latest(),
+            options=ProcessorOptions(lease=LeaseOptions(settle_seconds=0.1)),
+        )
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            found.extend(event.sequence_number for event in batch)
+
+        async with processor:
+            await until(lambda: bool(found))
+
+    asyncio.run(handling())
+    return found
+
+
 def test_time_and_offset_lead_to_the_event_before(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "0", "a", "b")
     append(hub, "0", "c")
@@ -61,7 +138,7 @@ def test_change_is_shown_and_printed_as_json(cli: Cli, hub: str, group: Group) -
     first = cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes", "--json")
     assert first.json["before"] is None
     assert first.json["checkpoint"]["sequenceNumber"] == 0
-    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes", "--json")
+    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--partition", "1", "--yes", "--json")
     assert second.json["before"]["sequenceNumber"] == 0
     assert second.json["checkpoint"]["sequenceNumber"] == 1
     assert "becomes" in second.err
@@ -91,7 +168,7 @@ def test_reset_removes_the_chosen_ones(cli: Cli, hub: str, group: Group) -> None
         append(hub, partition, "a")
     cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
     assert cli("checkpoints", "reset", hub, *group.args, "--partition", "1", "--yes").code == 0
-    assert sequences(cli, hub, group) == {"0": 0, "2": 0}
+    assert sequences(cli, hub, group) == {"0": 0, "2": 0, "3": -1}
     assert cli("checkpoints", "reset", hub, *group.args, "--yes").code == 0
     assert sequences(cli, hub, group) == {}
 
@@ -101,7 +178,8 @@ def test_running_owner_cannot_overwrite_what_was_set(cli: Cli, hub: str, group: 
     key = group.key.partition("0")
 
     async def owner_writes(sequence: int) -> None:
-        await group.store.update_checkpoint(Checkpoint(key, "x", sequence), epoch=1)
+        async with using_store(group.store_address) as store:
+            await store.update_checkpoint(Checkpoint(key, "x", sequence), epoch=1)
 
     asyncio.run(take_fence(group, epoch=1))
     asyncio.run(owner_writes(1))
@@ -112,16 +190,51 @@ def test_running_owner_cannot_overwrite_what_was_set(cli: Cli, hub: str, group: 
 
 
 async def take_fence(group: Group, *, epoch: int) -> None:
-    await group.store.fence(group.key.partition("0"), epoch)
+    async with using_store(group.store_address) as store:
+        await store.fence(group.key.partition("0"), epoch)
 
 
-@pytest.mark.parametrize("position", ["earliest", "sequence:0:inclusive", "time:2000-01-01T00:00:00Z", "sequence:9"])
+@pytest.mark.parametrize("position", ["earliest", "sequence:0:inclusive", "time:2000-01-01T00:00:00Z"])
 def test_position_with_no_event_before_it_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
     append(hub, "0", "a", "b")
     result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", position, "--yes")
     assert result.code == ExitCode.USAGE
     assert "holds the events 0 to 1: none stands before" in result.err
     assert sequences(cli, hub, group) == {}
+
+
+def test_position_beyond_the_last_event_is_refused(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "0", "a", "b")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", "sequence:9", "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "holds the events 0 to 1, and sequence:9 is beyond them" in result.err
+    assert "--to latest" in result.err
+
+
+def test_offset_that_the_hub_does_not_know_is_refused(cli: Cli, hub: str, group: Group) -> None:
+    append(hub, "0", "a", "b")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", "offset:abc", "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "is not an offset of this hub" in result.err
+
+
+def test_partition_that_is_named_twice_counts_once(cli: Cli, hub: str, group: Group) -> None:
+    twice = ("--partition", "1", "--partition", "1")
+    result = cli("checkpoints", "set", hub, *group.args, *twice, "--to", "latest", "--yes", "--json")
+    assert result.json["partition"] == "1"
+    assert "changed 1 checkpoint\n" in result.err
+
+
+def test_store_that_ends_with_the_command_is_refused(cli: Cli, hub: str) -> None:
+    result = cli("checkpoints", "set", hub, "--store", "memory:", "--to", "latest", "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "give a store that lasts" in result.err
+
+
+def test_checkpoints_are_shown_when_the_hub_is_gone(cli: Cli, hub: str, group: Group) -> None:
+    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--partition", "1", "--yes")
+    cli("hub", "delete", hub, "--yes")
+    assert sequences(cli, hub, group) == {"1": -1}
 
 
 def test_unknown_partition_is_told(cli: Cli, hub: str, group: Group) -> None:
@@ -134,9 +247,17 @@ def test_store_that_is_not_there_is_told_and_not_made(
     cli: Cli, hub: str, verb: tuple[str, ...], tmp_path: Path
 ) -> None:
     result = cli(*verb, hub, "--store", f"sqlite:///{tmp_path}/none.db")
-    assert (result.code, result.out) == (ExitCode.USAGE, "")
+    assert (result.code, result.out) == (ExitCode.NOT_FOUND, "")
     assert "none.db: there is no such file" in result.err
     assert not (tmp_path / "none.db").exists()
+
+
+def test_without_an_answer_no_store_is_made(cli: Cli, hub: str, tmp_path: Path) -> None:
+    args = ("checkpoints", "set", hub, "--store", f"sqlite:///{tmp_path}/new.db", "--to", "latest")
+    assert cli(*args).code == ExitCode.NOT_CONFIRMED
+    assert not (tmp_path / "new.db").exists()
+    assert cli(*args, "--yes").code == 0
+    assert (tmp_path / "new.db").exists()
 
 
 def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> None:
@@ -144,4 +265,4 @@ def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> No
     for partition in ("10", "9", "2"):
         append(hub, partition, "a")
     cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
-    assert list(sequences(cli, hub, group)) == ["2", "9", "10"]
+    assert list(sequences(cli, hub, group)) == [str(number) for number in range(12)]

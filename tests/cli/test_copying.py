@@ -301,9 +301,16 @@ def test_target_that_ends_with_the_command_is_refused(cli: Cli, hub: str, source
     assert "give a store that lasts" in result.err
 
 
+def test_a_dry_run_makes_no_store(cli: Cli, hub: str, source: Group, target: Group, tmp_path: Path) -> None:
+    put(source, p0=7)
+    result = cli("checkpoints", "copy", hub, *between(source, target), "--dry-run", "--json")
+    assert (result.code, result.json["step"]) == (0, "set")
+    assert not (tmp_path / "target.db").exists()
+
+
 def test_a_source_without_checkpoints_is_told(cli: Cli, hub: str, source: Group, target: Group) -> None:
     missing = cli("checkpoints", "copy", hub, *between(source, target), "--yes")
-    assert missing.code == ExitCode.USAGE
+    assert missing.code == ExitCode.NOT_FOUND
     assert "no such file" in missing.err
     run(source, source.store.renew_ownership(source.key, Member("a"), []))
     empty = cli("checkpoints", "copy", hub, *between(source, target), "--yes")

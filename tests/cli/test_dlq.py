@@ -106,7 +106,7 @@ class TestListing:
 
     def test_missing_file_is_not_made(self, cli: Cli, tmp_path: Path) -> None:
         result = cli("dlq", "list", "--sink", f"sqlite:///{tmp_path}/none.db")
-        assert result.code == ExitCode.USAGE
+        assert result.code == ExitCode.NOT_FOUND
         assert "no such file" in result.err
         assert not (tmp_path / "none.db").exists()
 

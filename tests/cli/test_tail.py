@@ -142,7 +142,7 @@ def test_events_that_are_there_and_do_not_come_are_an_error(
 def test_position_that_is_not_there_is_an_error(cli: Cli, hub: str) -> None:
     append(hub, "0", "a")
     result = cli("tail", hub, "--partition", "0", "--from", "sequence:7")
-    assert result.code == ExitCode.FAILED
+    assert result.code == ExitCode.USAGE
     assert "after its last event" in result.err
 
 

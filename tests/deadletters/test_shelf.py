@@ -12,7 +12,7 @@ import pytest
 
 from hubline.deadletters.choice import LetterChoice, LetterId
 from hubline.deadletters.shelf import LetterShelf
-from hubline.errors import ConfigError, RecordDamaged, StoreError
+from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreNotFound
 from hubline.model import DeadLetter, GroupKey, LetterState
 from tests.deadletters.conftest import GROUP, keep, letter
 
@@ -184,7 +184,7 @@ def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
 
 
 def test_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(StoreNotFound, match="no such file"):
         LetterShelf(f"sqlite:///{tmp_path}/nothing.db")
     assert list(tmp_path.iterdir()) == []
 

@@ -225,6 +225,21 @@ class TestOwnStatements:
 
         assert ids(database) == [0, 2]
 
+    @pytest.mark.parametrize("fails", [False, True], ids=["committed", "undone"])
+    def test_none_begins_it_again_after_its_end(self, database: SinkDatabase, table: str, *, fails: bool) -> None:
+        partition = database.sink(table=table, connections_max=1, transaction_seconds_max=1).open(KEY, 1)
+        with suppress(RuntimeError), partition.transaction(at(0)) as transaction:
+            if fails:
+                raise RuntimeError
+
+        with pytest.raises(SinkError, match="the transaction has ended"):
+            transaction.execute("INSERT INTO readings VALUES (1, 'late')")
+        with pytest.raises(SinkError, match="the transaction has ended"):
+            transaction.insert(rows(1))
+
+        partition.commit(at(2), rows(2))  # nothing is in its way
+        assert ids(database) == [2]
+
 
 class TestRefusedRows:
     def test_the_offending_events_are_found_and_the_rest_is_written(self, database: SinkDatabase, table: str) -> None:

@@ -18,7 +18,9 @@ from hubline.cli.session import (
     chosen_partitions,
     existing_store,
     group_key,
+    lasting_store,
     listed_checkpoints,
+    looking_into,
     together,
     using_hub,
     using_store,
@@ -80,10 +82,11 @@ def set_(
     """
     position = parse_position(to)
 
-    async def moved(opened: Hub, key: PartitionKey) -> Checkpoint | None:
+    async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
         return await checkpoint_before(opened, key, position)
 
-    _change(_Choice(hub, store, group, partition or ()), "Set", moved, yes=yes, json=json)
+    choice = _Choice(hub, lasting_store(store, option="--store"), group, partition or ())
+    _change(choice, "Set", moved, yes=yes, json=json)
 
 
 @app.command()
@@ -158,7 +161,7 @@ async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:
 
 async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
     wanted = [validate_partition_id(each) for each in choice.partitions]
-    async with using_hub(choice.hub) as hub, using_store(choice.store) as store:
+    async with using_hub(choice.hub) as hub, looking_into(choice.store) as store:
         group = group_key(hub, choice.group)
         before = {each.key.partition: each for each in await listed_checkpoints(store, group)}
         keys = [group.partition(each) for each in await chosen_partitions(hub, wanted)]
@@ -174,16 +177,23 @@ async def _apply(store: str, changes: Sequence[_Change]) -> None:
             await opened.reset_checkpoint(each.key, each.after)
 
 
-async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint | None:
+async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint:
     """The checkpoint after which reading goes on at the position: the event that stands before it."""
     from hubline.model import Checkpoint, Position
 
     held = await hub.describe_partition(key.partition)
+    if held.last_offset is None:
+        return Checkpoint.before_first(key)
     if held.is_empty:
-        return None  # nothing was skipped and nothing is done: any start finds the same events
+        return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
     next_sequence = await _next_sequence(hub, held, position)
+    if next_sequence > held.last_sequence + 1:
+        raise ConfigError(
+            f"partition {key.partition} holds the events {held.begin_sequence} to {held.last_sequence}, and {position} "
+            "is beyond them: to go on with the next one to come, use --to latest"
+        )
     previous = None
-    if held.begin_sequence < next_sequence <= held.last_sequence + 1:
+    if held.begin_sequence < next_sequence:
         previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
     if previous is None:
         raise ConfigError(

@@ -17,14 +17,16 @@ from hubline.cli.session import (
     existing_store,
     group_key,
     in_order,
+    lasting_store,
     listed_checkpoints,
+    looking_into,
     together,
     using_hub,
     using_store,
 )
 from hubline.cli.show import confirm, counted, print_json, stderr_console, table
 from hubline.cli.status import checkpoint_data
-from hubline.config import DEFAULT_GROUP, MemoryAddress, parse_store, validate_group_name, validate_partition_id
+from hubline.config import DEFAULT_GROUP, parse_store, validate_group_name, validate_partition_id
 from hubline.errors import ConfigError, Fenced, HubError, RecordDamaged, StoreError
 
 if TYPE_CHECKING:
@@ -65,12 +67,10 @@ def copy(
       hubline checkpoints copy env:HUB --from sqlite:///state.db --to env:DATABASE --group billing
       hubline checkpoints copy env:HUB --from env:STORE --to env:STORE --group billing --to-group audit --dry-run
     """
-    if isinstance(parse_store(to), MemoryAddress):
-        raise ConfigError("--to memory: would end with this command: give a store that lasts, such as sqlite:///PATH")
     job = _Job(
         hub=hub,
         source=existing_store(from_),
-        target=to,
+        target=lasting_store(to, option="--to"),
         source_group=validate_group_name(group),
         target_group=validate_group_name(to_group or group),
         partitions=tuple(validate_partition_id(each) for each in partition or ()),
@@ -193,7 +193,7 @@ def _for_group(checkpoint: Checkpoint, group: GroupKey) -> Checkpoint:
 
 
 async def _plan(job: _Job) -> list[Step]:
-    async with using_hub(job.hub) as hub, using_store(job.source) as source, using_store(job.target) as target:
+    async with using_hub(job.hub) as hub, using_store(job.source) as source, looking_into(job.target) as target:
         source_group, target_group = group_key(hub, job.source_group), group_key(hub, job.target_group)
         there = await look_at(source, source_group, hub)
         wanted = job.partitions or tuple({*there.checkpoints, *there.damaged})

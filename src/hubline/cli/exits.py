@@ -27,8 +27,8 @@ class ExitCode(enum.IntEnum):
 
 
 EXIT_CODES_HELP = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage or address, 3 hub, partition or store not found, 4 hub or store "
-    "unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 7 the checks of a "
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, address or position, 3 hub, partition or store not found, 4 hub or "
+    "store unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 7 the checks of a "
     "pipeline found problems, 8 a stage of a pipeline failed too often, 130 interrupted, 141 the reader of the "
     "output went away."
 )
@@ -37,7 +37,7 @@ EXIT_CODES_HELP = (
 def exit_code_of(error: Exception) -> ExitCode:
     """What kind of failure it is, for scripts."""
     match error:
-        case errors.ConfigError():
+        case errors.ConfigError() | errors.PositionInvalid():
             return ExitCode.USAGE
         case errors.HubNotFound() | errors.PartitionNotFound() | errors.StoreNotFound():
             return ExitCode.NOT_FOUND

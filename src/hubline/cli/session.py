@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from hubline.config import parse_store, validate_group_name
-from hubline.connect import open_hub, open_store, require_there
-from hubline.errors import PartitionNotFound
+from hubline.config import MemoryAddress, parse_store, validate_group_name
+from hubline.connect import is_there, open_hub, open_store, require_there
+from hubline.errors import ConfigError, PartitionNotFound
 
 if TYPE_CHECKING:
     from hubline.model import Checkpoint, GroupKey
@@ -46,9 +46,30 @@ async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
         await store.close()
 
 
+@asynccontextmanager
+async def looking_into(address: str) -> AsyncIterator[CheckpointStore]:
+    """The store as it is before a change. A file that is not there is not made yet: an empty store stands for it."""
+    if is_there(parse_store(address)):
+        async with using_store(address) as store:
+            yield store
+        return
+    from hubline.stores.memory import MemoryStore
+
+    yield MemoryStore()
+
+
 def existing_store(address: str) -> str:
     """The address of a store to look into."""
     require_there(parse_store(address))
+    return address
+
+
+def lasting_store(address: str, *, option: str) -> str:
+    """The address of a store to change."""
+    if isinstance(parse_store(address), MemoryAddress):
+        raise ConfigError(
+            f"{option} memory: would end with this command: give a store that lasts, such as sqlite:///PATH"
+        )
     return address
 
 
@@ -79,7 +100,7 @@ async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
                 hub=hub.name,
                 partition=partition,
             )
-    return wanted or there
+    return list(dict.fromkeys(wanted)) or there
 
 
 def _listed(partitions: Sequence[str]) -> str:

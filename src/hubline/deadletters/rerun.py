@@ -102,7 +102,7 @@ class _LetterPartition(SinkPartition):
         self._transaction = transaction
 
     def transaction(self, checkpoint: Checkpoint) -> LetterTransaction:  # noqa: ARG002 - it does not move
-        return self._transaction
+        return self._transaction.again()
 
 
 class _LetterDelivery(Delivery):

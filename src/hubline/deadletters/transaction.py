@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from hubline.deadletters.choice import LetterChoice
 from hubline.deadletters.queries import POSTGRES, SQLITE, LetterQueries
@@ -128,8 +129,13 @@ class LetterTransaction(Transaction):
                 f"is not repeated ({failure})"
             )
 
-    def rollback(self) -> None:
-        super().rollback()
+    def again(self) -> Self:
+        """This one, to be used once more after it was rolled back: from its beginning, for the same letters."""
+        self._is_over = False
+        return self
+
+    def _undo(self) -> None:
+        super()._undo()
         self._failed.clear()
         self._followers.clear()
 

@@ -471,7 +471,7 @@ class Transaction:
 
     It begins when it is first used, by locking the partition's checkpoint: from then on it is in the way of a new
     owner, and on SQLite of every writer, so be short. Whoever made it commits it or rolls it back; as a context
-    manager it does so by itself.
+    manager it does so by itself. After that it takes nothing more: a SinkError is raised.
     """
 
     def __init__(self, sink: SqlSink, moves: Iterable[Move]) -> None:
@@ -479,6 +479,7 @@ class Transaction:
         self._moves = sorted(moves, key=lambda move: move.partition.key)
         self._sink = sink
         self._connection: SinkConnection | None = None
+        self._is_over = False
         self._written: list[Plan] = []
         self._sifted: list[tuple[SinkPartition, Sifted | Sifting]] = []
         self.refused: list[Refused] = []
@@ -594,7 +595,7 @@ class Transaction:
             try:
                 yield
             except BaseException:
-                self.rollback()  # it may have begun within
+                self._undo()  # it may have begun within
                 raise
             return
         try:
@@ -623,7 +624,12 @@ class Transaction:
             partition.marks = {**partition.marks, **sifted.marks}
 
     def rollback(self) -> None:
-        """Undoes everything; never raises. The transaction may be used again, from its beginning."""
+        """Undoes everything; never raises."""
+        self._is_over = True
+        self._undo()
+
+    def _undo(self) -> None:
+        """As a rollback, and the transaction may be used again, from its beginning."""
         self.refused.clear()
         self._written.clear()
         self._sifted.clear()
@@ -641,13 +647,19 @@ class Transaction:
         """Steps 1 and 2, unless they are done."""
         if self._connection is not None:
             return self._connection
+        if self._is_over:
+            # Begun anew it would be nobody's to commit, and would hold the checkpoint row.
+            raise SinkError(
+                "the transaction has ended: it is committed when the handler returns, and undone when it fails. Use tx "
+                "before that; an async handler awaits it"
+            )
         connection = self._sink.borrow()
         self._connection = connection
         try:
             with explained(connection, None):
                 self._lock(connection)
         except BaseException:
-            self.rollback()
+            self._undo()
             raise
         return connection
 
@@ -656,7 +668,7 @@ class Transaction:
         try:
             self._lock(connection, is_anew=True)
         except BaseException:
-            self.rollback()
+            self._undo()
             raise
 
     def _lock(self, connection: SinkConnection, *, is_anew: bool = False) -> None:
@@ -734,8 +746,10 @@ class Transaction:
                         f"{self._sink!r} refuses the commit: {error}", table=str(self._sink.table)
                     ) from None
                 raise (failure or error) from None
+            self._is_over = True
             self._end(connection, is_usable=False)
             return failure or StoreUnavailable(str(error))
+        self._is_over = True
         self._end(connection, is_usable=True)
         return None
 

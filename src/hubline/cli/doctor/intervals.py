@@ -116,4 +116,5 @@ def check_hub_clock(newest_ahead_seconds: float) -> list[Finding]:
     if newest_ahead_seconds < SKEW_NOTE_SECONDS:
         return []
     what = f"the newest event was enqueued {newest_ahead_seconds:.0f} s from now: the hub's clock is ahead of this one"
-    return [note("hub.clock", what, mend="set the clocks by a time service (NTP): lags in seconds are off")]
+    harm = "lags in seconds are off, and a local hub's retention removes events too early"
+    return [note("hub.clock", what, mend=f"set the clocks by a time service (NTP): {harm}")]

@@ -521,6 +521,16 @@ class CheckpointContract(StoreFactory):
         assert await store.fence(KEY, 2) == Checkpoint(KEY, "5", 5)
 
     @scenario
+    async def test_an_operator_sets_a_checkpoint_before_the_first_event(self, store: CheckpointStore) -> None:
+        await store.fence(KEY, 1)
+        await store.update_checkpoint(Checkpoint(KEY, "20", 20), epoch=1)
+
+        await store.reset_checkpoint(KEY, Checkpoint.before_first(KEY))
+
+        assert await store.list_checkpoints(GROUP) == [Checkpoint.before_first(KEY)]
+        assert await store.fence(KEY, 2) == Checkpoint.before_first(KEY)
+
+    @scenario
     async def test_a_reset_fences_the_running_owner(self, store: CheckpointStore) -> None:
         await store.fence(KEY, 1)
         await store.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
