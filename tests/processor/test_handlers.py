@@ -366,6 +366,49 @@ class TestPlainHandlers:
             next(iter(left)).join(1)
 
 
+class Hanging:
+    """A plain handler that hangs until it is let go, well after a stop has given up on it."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave, self.left = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(self) -> None:
+        self.entered.set()
+        self.leave.wait(30)
+        self.left.set()
+
+    def let_go(self, thread_name: str) -> None:
+        """Returns once the thread is at its end."""
+        self.leave.set()
+        for thread in threading.enumerate():
+            if thread.name == thread_name:
+                thread.join(20)
+                assert not thread.is_alive()
+
+
+class TestHungHandler:
+    """In real time, and to the end of the program: what is left behind must not keep it."""
+
+    def test_nothing_is_called_behind_it_once_the_stop_gave_up(self) -> None:
+        hanging = Hanging()
+        released: list[str] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub, stop_seconds_max=0.2)
+            processor.on_batch(lambda batch: hanging.hang())
+            processor.on_released(lambda partition: released.append(partition.partition))
+            await run_until(processor, hanging.entered.is_set)
+            assert [task.get_name() for task in asyncio.all_tasks() if "pump" in task.get_name()] == []
+
+        asyncio.run(main())
+
+        assert not hanging.left.is_set()
+        hanging.let_go("hubline-0")
+        assert released == []
+
+
 class Panic(BaseException):
     """As a library that is not written in Python raises it."""
 

@@ -239,7 +239,7 @@ class PartitionPump:
         self._tally = LetterTally(limits, self.key.partition)
         self._context = PartitionContext(self, None)
         # One thread, so that a plain handler sees its partition's batches one at a time.
-        self._executor = HandlerThread(f"hubline-{self.key.partition}")
+        self._thread = HandlerThread(f"hubline-{self.key.partition}")
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -288,10 +288,15 @@ class PartitionPump:
             await asyncio.wait([self._task])
 
     async def abandon(self) -> None:
-        """Leaves the pump to itself: it is cancelled, and waited for a moment only."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=ABANDON_SECONDS_MAX)
+        """Leaves the pump to itself: it is cancelled, and waited for a moment only. So is what hangs in its thread."""
+        tasks = [task for task in (self._task, *self._background) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, tasks_left = await asyncio.wait(tasks, timeout=ABANDON_SECONDS_MAX)
+            self._thread.abandon()
+            if tasks_left:
+                await asyncio.wait(tasks_left, timeout=ABANDON_SECONDS_MAX)
 
     def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether the pump does not come to rest before the task ends."""
@@ -318,7 +323,7 @@ class PartitionPump:
         finally:
             for task in self._background:
                 task.cancel()
-            self._executor.shutdown(wait=False)
+            self._thread.shutdown()
 
     async def _run_sessions(self) -> None:
         failures = 0
@@ -552,7 +557,10 @@ class PartitionPump:
         stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
         try:
             with self._progress(batch) as context:
-                async with savepoint(tx, self.in_thread), asyncio.timeout(self._options.handler_seconds_max) as limit:
+                async with (
+                    savepoint(tx, self.in_thread, self.undo),
+                    asyncio.timeout(self._options.handler_seconds_max) as limit,
+                ):
                     return await self._call(name, given, context, tx=tx), None
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
@@ -721,21 +729,25 @@ class PartitionPump:
         if handler is None:
             return None
         given = AsyncTransaction(tx, self.in_thread) if tx is not None and handler.is_async else tx
-        return await handler.call(*arguments, tx=given, executor=self._executor)
+        return await handler.call(*arguments, tx=given, thread=self._thread)
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what blocks in the partition's thread. Cancelled, it is waited for: a thread cannot be stopped."""
-        call = functools.partial(function, *args, **kwargs)
-        running = self.loop.run_in_executor(self._executor, call)
+        with self._overdue():
+            return await self._thread.call(functools.partial(function, *args, **kwargs))
+
+    async def undo(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The same for what undoes: it is done even if nobody waits for it any more."""
+        with self._overdue():
+            await self._thread.call(functools.partial(function, *args, **kwargs), undoes=True)
+
+    @contextmanager
+    def _overdue(self) -> Iterator[None]:
+        """While the sink is used: cuts what takes too long there."""
         sink = self._wiring.sink
         overdue = self.loop.call_later(sink.call_seconds_max, sink.cut_overdue) if sink is not None else None
         try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # looked at: whoever ended this does not want to know any more
-            raise
+            yield
         finally:
             if overdue is not None:
                 overdue.cancel()
