@@ -13,9 +13,18 @@ from typing import Any
 
 import pytest
 
-from hubline.errors import ConfigError, HublineError
+from hubline.errors import ConfigError, HandlerStalled, HublineError
 from hubline.model import DeadLetter, EventBatch, Position
-from hubline.processor import FailureChoice, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
+from hubline.processor import (
+    FailureChoice,
+    LeaseOptions,
+    PartitionContext,
+    Processor,
+    ProcessorOptions,
+    ReleaseReason,
+    RetryPolicy,
+)
+from hubline.processor.handlers import Handler, HandlerThread, NotDue
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
@@ -407,6 +416,55 @@ class TestHungHandler:
         assert not hanging.left.is_set()
         hanging.let_go("hubline-0")
         assert released == []
+
+    def test_a_batch_that_waits_for_another_handler_is_not_handled_after_the_stop_gave_up(self) -> None:
+        hanging = Hanging()
+        handled: list[int] = []
+        errors: list[HublineError] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            lease = LeaseOptions(lease_seconds=10.0, interval_seconds=0.5, settle_seconds=0.1)
+            options = ProcessorOptions(lease=lease, stop_seconds_max=0.2, stall_seconds=0.5)
+            processor = Processor(hub, MemoryStore(), group=GROUP, start=Position.earliest(), options=options)
+            processor.on_batch(lambda batch: handled.append(len(batch)))
+            processor.on_renewed(lambda partition: hanging.hang())
+            processor.on_error(errors.append)
+            async with processor:
+                await until(hanging.entered.is_set, seconds_max=30)
+                hub.append("0", [b"x"])
+                await until(lambda: errors, seconds_max=30)
+
+        asyncio.run(main())
+
+        assert not hanging.left.is_set()
+        hanging.let_go("hubline-0")
+        assert handled == []
+        assert isinstance(errors[0], HandlerStalled)
+        assert "on_batch of partition 0 has been waiting" in str(errors[0])
+        assert "while on_renewed runs in the same thread" in str(errors[0])
+
+    def test_a_batch_that_waits_for_another_handler_is_not_handled_once_its_lease_is_over(self) -> None:
+        async def main() -> None:
+            thread = HandlerThread("hubline-0")
+            hanging = Hanging()
+            is_due = True
+            handled: list[int] = []
+            before = asyncio.create_task(thread.call(hanging.hang))
+            handler = Handler.of("on_batch", handled.append)
+            after = asyncio.create_task(handler.call(1, thread=thread, name="on_batch", is_due=lambda: is_due))
+            await until(hanging.entered.is_set, seconds_max=30)
+
+            is_due = False
+            hanging.leave.set()
+
+            with pytest.raises(NotDue):
+                await after
+            await before
+            thread.shutdown()
+            assert handled == []
+
+        asyncio.run(main())
 
 
 class Panic(BaseException):

@@ -32,6 +32,13 @@ TX = "tx"
 """The argument of on_batch and on_event, in any place, that is given the transaction of the sink."""
 
 
+Due = Callable[[], bool]
+
+
+class NotDue(Exception):
+    """The time to call it is over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """A handler, and how to call it."""
@@ -67,9 +74,12 @@ class Handler:
     def takes_tx(self) -> bool:
         return self.tx_place is not None
 
-    async def call(self, *arguments: object, tx: object = None, thread: HandlerThread) -> object:
+    async def call(
+        self, *arguments: object, tx: object = None, thread: HandlerThread, name: str, is_due: Due | None = None
+    ) -> object:
         """What the handler returns: an async one is called here, a plain one in the thread, which it may block.
 
+        A plain one that is not due any more when its turn comes is not called: NotDue is raised.
         Raises what the handler raised, as an Exception, unless it ends the program; CancelledError only if the caller
         was cancelled.
         """
@@ -78,7 +88,7 @@ class Handler:
         taken = arguments[: self.arguments_count]
         if self.is_async:
             return await _awaited(_called(self.function, taken))
-        result = await thread.call(functools.partial(_called, self.function, taken))
+        result = await thread.call(functools.partial(_called, self.function, taken), name=name, is_due=is_due)
         if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
             return await _awaited(result)
         return result
@@ -94,17 +104,36 @@ class HandlerThread(Executor):
         self._name = name
         self._thread: threading.Thread | None = None
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.running: str | None = None  # the handler that the thread is in
         self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def call(self, function: Callable[[], T], *, undoes: bool = False) -> T:
+    async def call(
+        self,
+        function: Callable[[], T],
+        *,
+        name: str | None = None,
+        is_due: Due | None = None,
+        undoes: bool = False,
+    ) -> T:
         """What the function returns, called in the thread.
 
         Cancelled, it is waited for if it has begun: a thread cannot be stopped. Else it is not called any more, unless
-        it undoes something. Once the thread is abandoned, nothing is waited for, and CancelledError is raised.
+        it undoes something. What is not due any more when its turn comes is not called, either: NotDue is raised.
+        Once the thread is abandoned, nothing is waited for, and CancelledError is raised.
         """
         if self._abandoned.done() and not undoes:
             raise asyncio.CancelledError
-        call = _Call(function)
+
+        def run() -> T:
+            if is_due is not None and not is_due():
+                raise NotDue
+            self.running = name
+            try:
+                return function()
+            finally:
+                self.running = None
+
+        call = _Call(run)
         running = asyncio.get_running_loop().run_in_executor(self, call)
         running.add_done_callback(_looked_at)
         try:

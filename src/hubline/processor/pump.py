@@ -55,7 +55,7 @@ from hubline.model import (
 from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
 from hubline.processor.control import bounded, set_back
 from hubline.processor.delivery import AsyncTransaction, Delivery, Manner, savepoint
-from hubline.processor.handlers import Handler, HandlerThread
+from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
 from hubline.processor.limits import LetterLimits, LetterTally
 from hubline.processor.options import FailureChoice, InvalidPositionChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, described, pinned
@@ -561,7 +561,10 @@ class PartitionPump:
                     savepoint(tx, self.in_thread, self.undo),
                     asyncio.timeout(self._options.handler_seconds_max) as limit,
                 ):
-                    return await self._call(name, given, context, tx=tx), None
+                    return await self._call(name, given, context, tx=tx, is_due=self.is_current), None
+        except NotDue:
+            # Its thread was at something else until the lease ran out.
+            return await self.attempt_part(batch, attempt, tx, event)
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
                 raise  # from its checkpoint: the partition is no longer this session's, and trying again is futile
@@ -624,8 +627,12 @@ class PartitionPump:
 
     def _report_stalled(self, batch: EventBatch, since: float) -> None:
         seconds = self.loop.time() - since
-        name = self._wiring.handler_name
-        message = f"{name} of partition {self.key.partition} has been running for {seconds:.0f} s with {batch}"
+        name, running = self._wiring.handler_name, self._thread.running
+        what = f"{name} of partition {self.key.partition} has been"
+        if running in (None, name) or self._wiring.handlers[name].is_async:
+            message = f"{what} running for {seconds:.0f} s with {batch}"
+        else:
+            message = f"{what} waiting for {seconds:.0f} s, while {running} runs in the same thread, with {batch}"
         self._report(HandlerStalled(message, partition=self.key.partition, seconds=seconds))
 
     # Checkpoints
@@ -724,12 +731,14 @@ class PartitionPump:
 
     # Calling handlers
 
-    async def _call(self, name: str, *arguments: object, tx: Transaction | None = None) -> object:
+    async def _call(
+        self, name: str, *arguments: object, tx: Transaction | None = None, is_due: Due | None = None
+    ) -> object:
         handler = self._wiring.handlers.get(name)
         if handler is None:
             return None
         given = AsyncTransaction(tx, self.in_thread) if tx is not None and handler.is_async else tx
-        return await handler.call(*arguments, tx=given, thread=self._thread)
+        return await handler.call(*arguments, tx=given, thread=self._thread, name=name, is_due=is_due)
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what blocks in the partition's thread. Cancelled, it is waited for: a thread cannot be stopped."""
