@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hubline.errors import ConfigError, HandlerStalled, HublineError
-from hubline.model import DeadLetter, EventBatch, Position
+from hubline.model import DeadLetter, EventBatch, GroupKey, Position
 from hubline.processor import (
     FailureChoice,
     LeaseOptions,
@@ -556,6 +556,44 @@ class TestWhatHandlersRaise:
 
         with pytest.raises(type(error)):
             processor.run()
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+    def test_what_ends_a_program_leaves_what_was_handled_checkpointed(
+        self, error: BaseException, is_async: bool
+    ) -> None:
+        """In the partition of the handler that raised it, and in the others."""
+        released: list[tuple[str, ReleaseReason]] = []
+        other_went_on = threading.Event()
+
+        def handle(batch: EventBatch) -> None:
+            if (batch.partition, batch.first_sequence) == ("1", 3):
+                other_went_on.set()
+            if (batch.partition, batch.first_sequence) == ("0", 2):
+                assert other_went_on.wait(30)
+                raise error
+
+        async def handle_async(batch: EventBatch) -> None:
+            if (batch.partition, batch.first_sequence) == ("0", 2):
+                await until(other_went_on.is_set, seconds_max=30)
+            handle(batch)
+
+        hub, store = MemoryHub(2), MemoryStore()
+        for partition in ("0", "1"):
+            hub.append(partition, [b"x"] * 4)
+        options = ProcessorOptions(lease=LEASE, batch_count_max=1)
+        processor = Processor(hub, store, group=GROUP, start=Position.earliest(), options=options)
+        processor.on_batch(handle_async if is_async else handle)
+        processor.on_released(lambda partition, reason: released.append((partition.partition, reason)))
+
+        with pytest.raises(type(error)):
+            processor.run()
+
+        checkpoints = asyncio.run(store.list_checkpoints(GroupKey(hub.namespace, hub.name, GROUP)))
+        sequences = {each.key.partition: each.sequence_number for each in checkpoints}
+        assert sequences["0"] == 1
+        assert sequences["1"] in (2, 3)  # the last one was on its way
+        assert sorted(released) == [("0", ReleaseReason.STOPPED), ("1", ReleaseReason.STOPPED)]
 
 
 class TestErrorHandler:

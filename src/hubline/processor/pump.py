@@ -223,6 +223,7 @@ class PartitionPump:
             self._resumed.set()
         self._closing: ReleaseReason | None = None
         self._asked_to_close = asyncio.Event()
+        self._is_abandoned = False
         self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._is_telling_renewal = False
         self._checkpoint_lock = asyncio.Lock()
@@ -289,6 +290,7 @@ class PartitionPump:
 
     async def abandon(self) -> None:
         """Leaves the pump to itself: it is cancelled, and waited for a moment only. So is what hangs in its thread."""
+        self._is_abandoned = True
         tasks = [task for task in (self._task, *self._background) if task is not None]
         for task in tasks:
             task.cancel()
@@ -365,8 +367,11 @@ class PartitionPump:
                 await self._feed(self._prefetch)
                 await self._checkpoint_finally()
             reason = self._closing or reason
-        except asyncio.CancelledError:
-            reason = self._closing or ReleaseReason.LOST
+        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
+            reason = self._closing or ReleaseReason.STOPPED
+            if reason.drains and not self._is_abandoned:
+                # The program ends, by a handler of this partition or of another. Nobody took the partition.
+                await self._checkpoint_at_end()
             raise
         except Fenced:
             reason = ReleaseReason.LOST
@@ -680,6 +685,15 @@ class PartitionPump:
                 return
         message = f"the last checkpoint of partition {self.key.partition} could not be written: {why}"
         self._report(StoreError(message))
+
+    async def _checkpoint_at_end(self) -> None:
+        """Whatever becomes of it, the program ends as it was about to."""
+        try:
+            await self._checkpoint_finally()
+        except HublineError as error:
+            self._report(error)
+        except Exception as error:  # noqa: BLE001 - the control loop may be closed already
+            self._report(self._unexpected(error))
 
     async def _write(self, checkpoint: Checkpoint) -> None:
         async with self._checkpoint_lock:
