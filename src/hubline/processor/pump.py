@@ -651,6 +651,11 @@ class PartitionPump:
             )
         done = self.handled
         if event is not None:
+            if not isinstance(event, Event):
+                raise ConfigError(
+                    f"checkpoint takes an event, not {type(event).__name__}: give the last one that is done, as "
+                    "batch[-1], or nothing for the whole batch"
+                )
             if event.partition != self.key.partition:
                 raise ConfigError(f"an event of partition {event.partition} is no place in {self.key.partition}")
             done = (event.offset, event.sequence_number)
