@@ -24,7 +24,7 @@
     │       └── RowsRefused    the database refuses rows, and nothing tells of which events they came
     ├── ProcessorError         processing a partition went wrong
     │   ├── HandlerFailed      the handler raised, also after its retries
-    │   ├── HandlerStalled     the handler has been running for very long
+    │   ├── HandlerStalled     a handler has been running for very long
     │   ├── PartitionStalled   the hub has events, and none arrive
     │   ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
     │   └── LeaseLost          another processor took the partition, or the lease ran out
@@ -204,7 +204,7 @@ class HandlerFailed(ProcessorError):
 
 
 class HandlerStalled(ProcessorError):
-    """The handler has been running for very long; the partition makes no progress meanwhile."""
+    """A handler has been running for very long; the partition makes no progress meanwhile."""
 
     def __init__(self, message: str, *, partition: str, seconds: float) -> None:
         super().__init__(message, partition=partition)

@@ -213,6 +213,24 @@ class TestByHand:
         assert await scene.checkpoint("1") is None
 
     @virtual
+    async def test_what_is_no_event_is_refused(self) -> None:
+        async def mix_up(batch: EventBatch, partition: PartitionContext) -> None:
+            for wrong in (batch, 0, "0"):
+                with pytest.raises(
+                    ConfigError, match=rf"takes an event, not {type(wrong).__name__}: give .*batch\[-1\]"
+                ):
+                    await partition.checkpoint(wrong)  # type: ignore[arg-type]
+
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.by_hand())
+        async with recorder.processor:
+            await until(lambda: recorder.sequences or recorder.errors)
+
+        assert recorder.errors == []
+        assert await scene.checkpoint() is None
+
+    @virtual
     async def test_on_renewed_marks_only_what_is_handled(self) -> None:
         """A batch is in progress then, and may still fail."""
 

@@ -302,6 +302,16 @@ class TestStarting:
         assert processor.partitions == []
         await processor.stop()
 
+    def test_a_stop_before_the_start_stops_nothing(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            await create_hub(tmp_path, "hub", partitions=1)
+            processor = processor_of(f"local:{tmp_path}/hub", f"sqlite:///{tmp_path}/state.db")
+            await processor.stop()
+            async with processor:
+                await until(lambda: processor.partitions, seconds_max=30)
+
+        asyncio.run(main())
+
     def test_everything_made_from_addresses_is_closed_at_the_end(self, tmp_path: Path) -> None:
         async def main() -> None:
             await create_hub(tmp_path, "hub", partitions=2)

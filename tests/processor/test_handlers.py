@@ -13,9 +13,18 @@ from typing import Any
 
 import pytest
 
-from hubline.errors import ConfigError, HublineError
-from hubline.model import DeadLetter, EventBatch, Position
-from hubline.processor import FailureChoice, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
+from hubline.errors import ConfigError, HandlerStalled, HublineError
+from hubline.model import DeadLetter, EventBatch, GroupKey, Position
+from hubline.processor import (
+    FailureChoice,
+    LeaseOptions,
+    PartitionContext,
+    Processor,
+    ProcessorOptions,
+    ReleaseReason,
+    RetryPolicy,
+)
+from hubline.processor.handlers import Handler, HandlerThread, NotDue
 from hubline.stores.memory import MemoryStore
 from hubline.testing.hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
@@ -366,6 +375,98 @@ class TestPlainHandlers:
             next(iter(left)).join(1)
 
 
+class Hanging:
+    """A plain handler that hangs until it is let go, well after a stop has given up on it."""
+
+    def __init__(self) -> None:
+        self.entered, self.leave, self.left = threading.Event(), threading.Event(), threading.Event()
+
+    def hang(self) -> None:
+        self.entered.set()
+        self.leave.wait(30)
+        self.left.set()
+
+    def let_go(self, thread_name: str) -> None:
+        """Returns once the thread is at its end."""
+        self.leave.set()
+        for thread in threading.enumerate():
+            if thread.name == thread_name:
+                thread.join(20)
+                assert not thread.is_alive()
+
+
+class TestHungHandler:
+    """In real time, and to the end of the program: what is left behind must not keep it."""
+
+    def test_nothing_is_called_behind_it_once_the_stop_gave_up(self) -> None:
+        hanging = Hanging()
+        released: list[str] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub, stop_seconds_max=0.2)
+            processor.on_batch(lambda batch: hanging.hang())
+            processor.on_released(lambda partition: released.append(partition.partition))
+            await run_until(processor, hanging.entered.is_set)
+            assert [task.get_name() for task in asyncio.all_tasks() if "pump" in task.get_name()] == []
+
+        asyncio.run(main())
+
+        assert not hanging.left.is_set()
+        hanging.let_go("hubline-0")
+        assert released == []
+
+    def test_a_batch_that_waits_for_another_handler_is_not_handled_after_the_stop_gave_up(self) -> None:
+        hanging = Hanging()
+        handled: list[int] = []
+        errors: list[HublineError] = []
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            lease = LeaseOptions(lease_seconds=10.0, interval_seconds=0.5, settle_seconds=0.1)
+            options = ProcessorOptions(lease=lease, stop_seconds_max=0.2, stall_seconds=0.5)
+            processor = Processor(hub, MemoryStore(), group=GROUP, start=Position.earliest(), options=options)
+            processor.on_batch(lambda batch: handled.append(len(batch)))
+            processor.on_renewed(lambda partition: hanging.hang())
+            processor.on_error(errors.append)
+            async with processor:
+                await until(hanging.entered.is_set, seconds_max=30)
+                hub.append("0", [b"x"])
+                await until(lambda: errors, seconds_max=30)
+
+        asyncio.run(main())
+
+        assert not hanging.left.is_set()
+        hanging.let_go("hubline-0")
+        assert handled == []
+        assert isinstance(errors[0], HandlerStalled)
+        assert "on_batch of partition 0 has been waiting" in str(errors[0])
+        assert "while on_renewed runs in the same thread" in str(errors[0])
+
+    def test_a_batch_that_waits_for_another_handler_is_not_handled_once_its_lease_is_over(self) -> None:
+        async def main() -> None:
+            thread = HandlerThread("hubline-0")
+            hanging = Hanging()
+            is_due = True
+            handled: list[int] = []
+            before = asyncio.create_task(thread.call(hanging.hang))
+            handler = Handler.of("on_batch", handled.append)
+            after = asyncio.create_task(handler.call(1, thread=thread, name="on_batch", is_due=lambda: is_due))
+            await until(hanging.entered.is_set, seconds_max=30)
+
+            is_due = False
+            hanging.leave.set()
+
+            with pytest.raises(NotDue):
+                await after
+            await before
+            thread.shutdown()
+            assert handled == []
+
+        asyncio.run(main())
+
+
 class Panic(BaseException):
     """As a library that is not written in Python raises it."""
 
@@ -455,6 +556,44 @@ class TestWhatHandlersRaise:
 
         with pytest.raises(type(error)):
             processor.run()
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+    @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+    def test_what_ends_a_program_leaves_what_was_handled_checkpointed(
+        self, error: BaseException, is_async: bool
+    ) -> None:
+        """In the partition of the handler that raised it, and in the others."""
+        released: list[tuple[str, ReleaseReason]] = []
+        other_went_on = threading.Event()
+
+        def handle(batch: EventBatch) -> None:
+            if (batch.partition, batch.first_sequence) == ("1", 3):
+                other_went_on.set()
+            if (batch.partition, batch.first_sequence) == ("0", 2):
+                assert other_went_on.wait(30)
+                raise error
+
+        async def handle_async(batch: EventBatch) -> None:
+            if (batch.partition, batch.first_sequence) == ("0", 2):
+                await until(other_went_on.is_set, seconds_max=30)
+            handle(batch)
+
+        hub, store = MemoryHub(2), MemoryStore()
+        for partition in ("0", "1"):
+            hub.append(partition, [b"x"] * 4)
+        options = ProcessorOptions(lease=LEASE, batch_count_max=1)
+        processor = Processor(hub, store, group=GROUP, start=Position.earliest(), options=options)
+        processor.on_batch(handle_async if is_async else handle)
+        processor.on_released(lambda partition, reason: released.append((partition.partition, reason)))
+
+        with pytest.raises(type(error)):
+            processor.run()
+
+        checkpoints = asyncio.run(store.list_checkpoints(GroupKey(hub.namespace, hub.name, GROUP)))
+        sequences = {each.key.partition: each.sequence_number for each in checkpoints}
+        assert sequences["0"] == 1
+        assert sequences["1"] in (2, 3)  # the last one was on its way
+        assert sorted(released) == [("0", ReleaseReason.STOPPED), ("1", ReleaseReason.STOPPED)]
 
 
 class TestErrorHandler:

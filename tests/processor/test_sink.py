@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -97,6 +99,46 @@ def rows_of(batch: EventBatch) -> pa.Table:
 def bodies(scene: Scene, *texts: str, key: str | None = None) -> None:
     for text in texts:
         scene.hub.append("0", [text.encode()], partition_key=key)
+
+
+class TestHungHandler:
+    @pytest.mark.parametrize("takes_tx", [True, False])
+    def test_a_stop_that_gave_up_commits_nothing_and_undoes_what_was_begun(
+        self, results: Results, takes_tx: bool
+    ) -> None:
+        """In real time: a thread hangs. The program must not wait for it at its end, either."""
+        entered, leave, left = threading.Event(), threading.Event(), threading.Event()
+
+        def hang() -> None:
+            entered.set()
+            leave.wait(30)
+            left.set()
+
+        def handle(batch: EventBatch) -> Any:
+            hang()
+            return rows_of(batch)
+
+        def handle_tx(batch: EventBatch, tx: Transaction) -> None:
+            tx.insert(rows_of(batch))
+            hang()
+
+        async def main() -> None:
+            scene = Scene()
+            scene.append(1)
+            processor, _ = processor_of(scene, results, control_thread=True, stop_seconds_max=0.2)
+            processor.on_batch(handle_tx if takes_tx else handle)
+            async with processor:
+                await until(entered.is_set, seconds_max=30)
+
+        asyncio.run(main())
+
+        assert not left.is_set()
+        leave.set()
+        for thread in threading.enumerate():
+            if thread.name == "hubline-0":
+                thread.join(20)
+        results.execute("INSERT INTO results (id) VALUES (7)")  # nothing is locked
+        assert (results.ids, results.checkpoint) == ([7], None)
 
 
 class TestRows:

@@ -68,6 +68,8 @@ class Handling(Protocol):
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
+    async def undo(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Manner:
@@ -126,11 +128,11 @@ class Delivery:
                 await self._collect(coming, waiting, transaction)
                 again = await self._handling.in_thread(self._write, sifted, coming, transaction, now)
             except BaseException:
-                await self._handling.in_thread(transaction.rollback)
+                await self._handling.undo(transaction.rollback)
                 raise
             if again is None:
                 break
-            await self._handling.in_thread(transaction.rollback)
+            await self._handling.undo(transaction.rollback)
             sifted, coming = again
         self._waiting_keys = waiting | {key for letter in coming.letters.values() if (key := _key(letter.event))}
         return [coming.letters[sequence] for sequence in sorted(coming.letters)]
@@ -297,19 +299,20 @@ class Delivery:
 
 
 @asynccontextmanager
-async def savepoint(tx: Transaction | None, in_thread: InThread) -> Any:
+async def savepoint(tx: Transaction | None, in_thread: InThread, undo: InThread) -> Any:
     """Around a handler's attempt: what it did by ``tx`` is undone if it fails."""
     if tx is None:
         yield
         return
     point = tx.savepoint()
-    await in_thread(point.__enter__)
     try:
+        await in_thread(point.__enter__)
         yield
+        await in_thread(point.__exit__, None, None, None)
     except BaseException as error:
-        await in_thread(point.__exit__, type(error), error, error.__traceback__)
+        # Also where it was left already, which does nothing: dropped open, it would use the connection from here.
+        await undo(point.__exit__, type(error), error, error.__traceback__)
         raise
-    await in_thread(point.__exit__, None, None, None)
 
 
 def _groups(pieces: Iterable[_Piece], untraced: dict[int, EventBatch]) -> Iterator[tuple[Rows, Units]]:

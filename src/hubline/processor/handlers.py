@@ -11,9 +11,11 @@ import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from hubline.errors import ConfigError
+
+T = TypeVar("T")
 
 HANDLER_ARGUMENTS = {
     "on_batch": ("batch", "partition"),
@@ -28,6 +30,13 @@ HANDLER_ARGUMENTS = {
 
 TX = "tx"
 """The argument of on_batch and on_event, in any place, that is given the transaction of the sink."""
+
+
+Due = Callable[[], bool]
+
+
+class NotDue(Exception):
+    """The time to call it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +74,12 @@ class Handler:
     def takes_tx(self) -> bool:
         return self.tx_place is not None
 
-    async def call(self, *arguments: object, tx: object = None, executor: Executor | None) -> object:
-        """What the handler returns: an async one is called here, a plain one in the executor, which it may block.
+    async def call(
+        self, *arguments: object, tx: object = None, thread: HandlerThread, name: str, is_due: Due | None = None
+    ) -> object:
+        """What the handler returns: an async one is called here, a plain one in the thread, which it may block.
 
+        A plain one that is not due any more when its turn comes is not called: NotDue is raised.
         Raises what the handler raised, as an Exception, unless it ends the program; CancelledError only if the caller
         was cancelled.
         """
@@ -76,13 +88,7 @@ class Handler:
         taken = arguments[: self.arguments_count]
         if self.is_async:
             return await _awaited(_called(self.function, taken))
-        running = asyncio.get_running_loop().run_in_executor(executor, _called, self.function, taken)
-        try:
-            result = await asyncio.shield(running)
-        except asyncio.CancelledError:
-            # A thread cannot be cancelled: the partition is at rest only when it has returned.
-            await asyncio.wait([running])
-            raise
+        result = await thread.call(functools.partial(_called, self.function, taken), name=name, is_due=is_due)
         if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
             return await _awaited(result)
         return result
@@ -98,6 +104,57 @@ class HandlerThread(Executor):
         self._name = name
         self._thread: threading.Thread | None = None
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self.running: str | None = None  # the handler that the thread is in
+        self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def call(
+        self,
+        function: Callable[[], T],
+        *,
+        name: str | None = None,
+        is_due: Due | None = None,
+        undoes: bool = False,
+    ) -> T:
+        """What the function returns, called in the thread.
+
+        Cancelled, it is waited for if it has begun: a thread cannot be stopped. Else it is not called any more, unless
+        it undoes something. What is not due any more when its turn comes is not called, either: NotDue is raised.
+        Once the thread is abandoned, nothing is waited for, and CancelledError is raised.
+        """
+        if self._abandoned.done() and not undoes:
+            raise asyncio.CancelledError
+
+        def run() -> T:
+            if is_due is not None and not is_due():
+                raise NotDue
+            self.running = name
+            try:
+                return function()
+            finally:
+                self.running = None
+
+        call = _Call(run)
+        running = asyncio.get_running_loop().run_in_executor(self, call)
+        running.add_done_callback(_looked_at)
+        try:
+            await self._ended(running)
+        except asyncio.CancelledError:
+            if undoes or not call.drop():
+                await self._ended(running)
+            raise
+        if not running.done():
+            if not undoes:
+                call.drop()
+            raise asyncio.CancelledError
+        return running.result()
+
+    def abandon(self) -> None:
+        """Leaves what hangs in the thread to itself. After it only what undoes is still called, should it ever end."""
+        if not self._abandoned.done():
+            self._abandoned.set_result(None)
+
+    async def _ended(self, running: asyncio.Future[Any]) -> None:
+        await asyncio.wait([running, self._abandoned], return_when=asyncio.FIRST_COMPLETED)
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._thread is None:
@@ -119,6 +176,29 @@ class HandlerThread(Executor):
                 future.set_result(function())
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 future.set_exception(error)
+
+
+class _Call(Generic[T]):
+    """A call that waits for its thread. As long as it has not begun, it can be dropped."""
+
+    def __init__(self, function: Callable[[], T]) -> None:
+        self._function = function
+        self._taken = threading.Lock()  # by who comes first: the thread, or who drops it
+
+    def drop(self) -> bool:
+        """Whether it came in time."""
+        return self._taken.acquire(blocking=False)
+
+    def __call__(self) -> T:
+        if not self._taken.acquire(blocking=False):
+            raise RuntimeError("it was dropped")  # to nobody
+        return self._function()
+
+
+def _looked_at(ended: asyncio.Future[Any]) -> None:
+    """Whoever left it behind does not want to know any more."""
+    if not ended.cancelled():
+        ended.exception()
 
 
 _callers: weakref.WeakKeyDictionary[asyncio.Future[Any], asyncio.Task[Any] | None] = weakref.WeakKeyDictionary()

@@ -144,6 +144,7 @@ class Processor:
         """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
 
         After ``stop_seconds_max`` what still runs is left behind, and its partitions to the end of their leases.
+        Before the start there is nothing to stop.
         """
         if self._runtime is not None and (waiting := caller()) is not None and self._runtime.waits_for(waiting):
             raise ProcessorError(
@@ -152,8 +153,10 @@ class Processor:
                 partition="",
             )
         async with self._starting_or_stopping:
+            if self._runtime is None:
+                return  # nothing is open: it may yet be started
             try:
-                if self._runtime is not None and not self._runtime.is_stopped:
+                if not self._runtime.is_stopped:
                     await self._runtime.stop()
                     log.info("stopped owner=%s", self.owner_id)
             finally:

@@ -55,7 +55,7 @@ from hubline.model import (
 from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
 from hubline.processor.control import bounded, set_back
 from hubline.processor.delivery import AsyncTransaction, Delivery, Manner, savepoint
-from hubline.processor.handlers import Handler, HandlerThread
+from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
 from hubline.processor.limits import LetterLimits, LetterTally
 from hubline.processor.options import FailureChoice, InvalidPositionChoice, ProcessorOptions, ReleaseReason
 from hubline.processor.prefetch import Prefetch, Source, described, pinned
@@ -223,6 +223,7 @@ class PartitionPump:
             self._resumed.set()
         self._closing: ReleaseReason | None = None
         self._asked_to_close = asyncio.Event()
+        self._is_abandoned = False
         self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._is_telling_renewal = False
         self._checkpoint_lock = asyncio.Lock()
@@ -239,7 +240,7 @@ class PartitionPump:
         self._tally = LetterTally(limits, self.key.partition)
         self._context = PartitionContext(self, None)
         # One thread, so that a plain handler sees its partition's batches one at a time.
-        self._executor = HandlerThread(f"hubline-{self.key.partition}")
+        self._thread = HandlerThread(f"hubline-{self.key.partition}")
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -288,10 +289,16 @@ class PartitionPump:
             await asyncio.wait([self._task])
 
     async def abandon(self) -> None:
-        """Leaves the pump to itself: it is cancelled, and waited for a moment only."""
-        if self._task:
-            self._task.cancel()
-            await asyncio.wait([self._task], timeout=ABANDON_SECONDS_MAX)
+        """Leaves the pump to itself: it is cancelled, and waited for a moment only. So is what hangs in its thread."""
+        self._is_abandoned = True
+        tasks = [task for task in (self._task, *self._background) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _, tasks_left = await asyncio.wait(tasks, timeout=ABANDON_SECONDS_MAX)
+            self._thread.abandon()
+            if tasks_left:
+                await asyncio.wait(tasks_left, timeout=ABANDON_SECONDS_MAX)
 
     def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether the pump does not come to rest before the task ends."""
@@ -318,7 +325,7 @@ class PartitionPump:
         finally:
             for task in self._background:
                 task.cancel()
-            self._executor.shutdown(wait=False)
+            self._thread.shutdown()
 
     async def _run_sessions(self) -> None:
         failures = 0
@@ -360,8 +367,11 @@ class PartitionPump:
                 await self._feed(self._prefetch)
                 await self._checkpoint_finally()
             reason = self._closing or reason
-        except asyncio.CancelledError:
-            reason = self._closing or ReleaseReason.LOST
+        except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
+            reason = self._closing or ReleaseReason.STOPPED
+            if reason.drains and not self._is_abandoned:
+                # The program ends, by a handler of this partition or of another. Nobody took the partition.
+                await self._checkpoint_at_end()
             raise
         except Fenced:
             reason = ReleaseReason.LOST
@@ -552,8 +562,14 @@ class PartitionPump:
         stalled = self.loop.call_later(self._options.stall_seconds, self._report_stalled, batch, self.loop.time())
         try:
             with self._progress(batch) as context:
-                async with savepoint(tx, self.in_thread), asyncio.timeout(self._options.handler_seconds_max) as limit:
-                    return await self._call(name, given, context, tx=tx), None
+                async with (
+                    savepoint(tx, self.in_thread, self.undo),
+                    asyncio.timeout(self._options.handler_seconds_max) as limit,
+                ):
+                    return await self._call(name, given, context, tx=tx, is_due=self.is_current), None
+        except NotDue:
+            # Its thread was at something else until the lease ran out.
+            return await self.attempt_part(batch, attempt, tx, event)
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
                 raise  # from its checkpoint: the partition is no longer this session's, and trying again is futile
@@ -616,8 +632,12 @@ class PartitionPump:
 
     def _report_stalled(self, batch: EventBatch, since: float) -> None:
         seconds = self.loop.time() - since
-        name = self._wiring.handler_name
-        message = f"{name} of partition {self.key.partition} has been running for {seconds:.0f} s with {batch}"
+        name, running = self._wiring.handler_name, self._thread.running
+        what = f"{name} of partition {self.key.partition} has been"
+        if running in (None, name) or self._wiring.handlers[name].is_async:
+            message = f"{what} running for {seconds:.0f} s with {batch}"
+        else:
+            message = f"{what} waiting for {seconds:.0f} s, while {running} runs in the same thread, with {batch}"
         self._report(HandlerStalled(message, partition=self.key.partition, seconds=seconds))
 
     # Checkpoints
@@ -631,6 +651,11 @@ class PartitionPump:
             )
         done = self.handled
         if event is not None:
+            if not isinstance(event, Event):
+                raise ConfigError(
+                    f"checkpoint takes an event, not {type(event).__name__}: give the last one that is done, as "
+                    "batch[-1], or nothing for the whole batch"
+                )
             if event.partition != self.key.partition:
                 raise ConfigError(f"an event of partition {event.partition} is no place in {self.key.partition}")
             done = (event.offset, event.sequence_number)
@@ -665,6 +690,15 @@ class PartitionPump:
                 return
         message = f"the last checkpoint of partition {self.key.partition} could not be written: {why}"
         self._report(StoreError(message))
+
+    async def _checkpoint_at_end(self) -> None:
+        """Whatever becomes of it, the program ends as it was about to."""
+        try:
+            await self._checkpoint_finally()
+        except HublineError as error:
+            self._report(error)
+        except Exception as error:  # noqa: BLE001 - the control loop may be closed already
+            self._report(self._unexpected(error))
 
     async def _write(self, checkpoint: Checkpoint) -> None:
         async with self._checkpoint_lock:
@@ -716,26 +750,32 @@ class PartitionPump:
 
     # Calling handlers
 
-    async def _call(self, name: str, *arguments: object, tx: Transaction | None = None) -> object:
+    async def _call(
+        self, name: str, *arguments: object, tx: Transaction | None = None, is_due: Due | None = None
+    ) -> object:
         handler = self._wiring.handlers.get(name)
         if handler is None:
             return None
         given = AsyncTransaction(tx, self.in_thread) if tx is not None and handler.is_async else tx
-        return await handler.call(*arguments, tx=given, executor=self._executor)
+        return await handler.call(*arguments, tx=given, thread=self._thread, name=name, is_due=is_due)
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs what blocks in the partition's thread. Cancelled, it is waited for: a thread cannot be stopped."""
-        call = functools.partial(function, *args, **kwargs)
-        running = self.loop.run_in_executor(self._executor, call)
+        with self._overdue():
+            return await self._thread.call(functools.partial(function, *args, **kwargs))
+
+    async def undo(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The same for what undoes: it is done even if nobody waits for it any more."""
+        with self._overdue():
+            await self._thread.call(functools.partial(function, *args, **kwargs), undoes=True)
+
+    @contextmanager
+    def _overdue(self) -> Iterator[None]:
+        """While the sink is used: cuts what takes too long there."""
         sink = self._wiring.sink
         overdue = self.loop.call_later(sink.call_seconds_max, sink.cut_overdue) if sink is not None else None
         try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await asyncio.wait([running])
-            if not running.cancelled():
-                running.exception()  # looked at: whoever ended this does not want to know any more
-            raise
+            yield
         finally:
             if overdue is not None:
                 overdue.cancel()

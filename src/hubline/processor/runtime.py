@@ -93,6 +93,7 @@ class Runtime:
             task.cancel()
         if others:
             await asyncio.wait(others, timeout=ABANDON_SECONDS_MAX)
+        self._errors_thread.abandon()
         self._errors_thread.shutdown()
         await self._control.close()
 
@@ -174,7 +175,7 @@ class Runtime:
 
     async def _call_on_error(self, handler: Handler, error: HublineError, context: PartitionContext | None) -> None:
         try:
-            await handler.call(error, context, executor=self._errors_thread)
+            await handler.call(error, context, thread=self._errors_thread, name="on_error")
         except Exception:
             # on_error is the last to be told: its own failure can only be logged.
             log.exception("on_error_failed")
