@@ -670,6 +670,32 @@ class TestOwners:
         assert results.ids == [0, 1, 2]
 
     @virtual
+    @pytest.mark.parametrize("is_async", [True, False])
+    async def test_a_checkpoint_that_is_set_in_the_sink_is_seen_while_nothing_comes(
+        self, results: Results, is_async: bool
+    ) -> None:
+        """The store is another database, in which nothing was changed."""
+        scene = Scene()
+        scene.append(5)
+        seen: list[int] = []
+        processor, errors = processor_of(scene, results)
+
+        async def handle_async(batch: EventBatch) -> None:
+            seen.extend(event.sequence_number for event in batch)
+
+        def handle(batch: EventBatch) -> None:
+            seen.extend(event.sequence_number for event in batch)
+
+        processor.on_batch(handle_async if is_async else handle)
+        async with processor:
+            await until(lambda: results.checkpoint == 4)
+            set_back = f"sequence_number = 2, \"offset\" = '{scene.hub.offset_of(2)}'"
+            results.execute(f"UPDATE hubline_checkpoint SET epoch = epoch + 1, {set_back}")
+            await until(lambda: results.checkpoint == 4)
+
+        assert (seen, errors) == ([0, 1, 2, 3, 4, 3, 4], [])
+
+    @virtual
     async def test_hand_overs_write_every_event_once(self, results: Results) -> None:
         scene = Scene(3)
         processors = [processor_of(scene, results, owner_id=name)[0] for name in "ab"]

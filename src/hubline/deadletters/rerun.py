@@ -123,7 +123,7 @@ class _LetterPump(PartitionPump):
         super().__init__(Ownership(key, owner_id="redrive", epoch=0), wiring, _NoControl(), is_paused=False)
 
     def end(self) -> None:
-        self._executor.shutdown()
+        self._thread.shutdown()
 
 
 class _NoControl:

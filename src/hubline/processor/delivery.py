@@ -113,10 +113,18 @@ class Delivery:
         self._manner = manner
         self._handling = handling
         self._waiting_keys: set[str] | None = None
+        self._is_delivering = False
         self.tally = tally
 
     async def deliver(self, batch: EventBatch, now: float) -> list[DeadLetter]:
         """Hands a batch to its handler and commits what comes of it. Returns the events that failed."""
+        self._is_delivering = True
+        try:
+            return await self._deliver(batch, now)
+        finally:
+            self._is_delivering = False
+
+    async def _deliver(self, batch: EventBatch, now: float) -> list[DeadLetter]:
         self._check_new(batch)
         checkpoint = Checkpoint(self._partition.key, batch.last_offset, batch.last_sequence)
         waiting = await self._quarantined()
@@ -140,6 +148,11 @@ class Delivery:
     async def skip_to(self, checkpoint: Checkpoint) -> None:
         """Moves the checkpoint alone: what lies before it was never asked for."""
         await self._handling.in_thread(self._partition.commit, checkpoint)
+
+    async def require_held(self) -> None:
+        """Raises Fenced if somebody took the partition in the sink, or set its checkpoint, since it was opened."""
+        if not self._is_delivering:  # else its own commit finds out
+            await self._handling.in_thread(self._partition.require_held)
 
     def _check_new(self, batch: EventBatch) -> None:
         known = self._partition.checkpoint

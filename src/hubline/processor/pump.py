@@ -736,8 +736,19 @@ class PartitionPump:
         self._is_telling_renewal = True
         try:
             await self._call_reported("on_renewed", self._context)
+            await self._check_sink()
         finally:
             self._is_telling_renewal = False
+
+    async def _check_sink(self) -> None:
+        """Sees a checkpoint that was set in the sink, also while no event comes: the store need not know of it."""
+        try:
+            if self._delivery is not None:
+                await self._delivery.require_held()
+        except Fenced as error:
+            self._control.surrender(self.key.partition, epoch=self.epoch, held_epoch=error.held_epoch)
+        except StoreError as error:
+            log.info("sink_not_seen partition=%s error=%s", self.key.partition, error)  # a commit would report it
 
     async def _checkpoint_in_background(self) -> None:
         """A checkpoint beside the handler. If it is fenced, the next one of the session itself will be, too."""

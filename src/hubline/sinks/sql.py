@@ -392,6 +392,13 @@ class SinkPartition:
         self.ids_forgotten_at = 0.0
         self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
 
+    def require_held(self) -> None:
+        """Raises Fenced if another epoch holds the partition: that of a new owner, or of who set its checkpoint."""
+        with self.sink.connection() as connection:
+            held_epoch, _ = connection.read_fence(self.key)
+        if held_epoch != self.epoch:
+            raise fenced(self.key, epoch=self.epoch, held_epoch=held_epoch)
+
     def waiting_keys(self) -> set[str]:
         """The partition keys that have a dead letter waiting, of events before this place.
 
