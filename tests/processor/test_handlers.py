@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
+import os
 import re
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hubline.errors import ConfigError, HandlerStalled, HublineError
-from hubline.model import DeadLetter, EventBatch, GroupKey, Position
+from hubline.model import Checkpoint, DeadLetter, EventBatch, GroupKey, Position
 from hubline.processor import (
     FailureChoice,
     LeaseOptions,
@@ -560,7 +565,7 @@ class TestWhatHandlersRaise:
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
     def test_what_ends_a_program_leaves_what_was_handled_checkpointed(
-        self, error: BaseException, is_async: bool
+        self, error: BaseException, is_async: bool, caplog: pytest.LogCaptureFixture
     ) -> None:
         """In the partition of the handler that raised it, and in the others."""
         released: list[tuple[str, ReleaseReason]] = []
@@ -594,6 +599,37 @@ class TestWhatHandlersRaise:
         assert sequences["0"] == 1
         assert sequences["1"] in (2, 3)  # the last one was on its way
         assert sorted(released) == [("0", ReleaseReason.STOPPED), ("1", ReleaseReason.STOPPED)]
+        error.__traceback__ = None  # it keeps the tasks
+        del processor
+        gc.collect()
+        assert "never retrieved" not in caplog.text
+
+    def test_what_ends_a_program_ends_it_where_the_partition_is_lost_before_the_last_checkpoint(self) -> None:
+        class Hanging(MemoryStore):
+            async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+                (held,) = (await self.list_ownership(checkpoint.key.group_key)).ownerships
+                await self.claim_ownership([replace(held, owner_id="another", epoch=held.epoch + 1)])
+                await asyncio.sleep(1e9)
+
+        hub = MemoryHub(1)
+        hub.append("0", [b"x"] * 2)
+        lease = LeaseOptions(lease_seconds=10.0, interval_seconds=0.5, settle_seconds=0.1)
+        options = ProcessorOptions(lease=lease, batch_count_max=1)
+        processor = Processor(hub, Hanging(), group=GROUP, start=Position.earliest(), options=options)
+
+        @processor.on_batch
+        def handle(batch: EventBatch) -> None:
+            if batch.first_sequence == 1:
+                sys.exit(3)
+
+        # Else it would go on, as if nobody had asked it to end.
+        stopping = threading.Timer(20, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        stopping.start()
+        try:
+            with pytest.raises(SystemExit):
+                processor.run()
+        finally:
+            stopping.cancel()
 
 
 class TestErrorHandler:

@@ -322,6 +322,11 @@ class PartitionPump:
         except asyncio.CancelledError:
             if self._closing is None:
                 raise
+        except (SystemExit, KeyboardInterrupt):
+            # It ends the loop at once; asyncio would also print it, as an error that nobody looked at.
+            if self._task is not None:
+                self._task.add_done_callback(asyncio.Task.exception)
+            raise
         finally:
             for task in self._background:
                 task.cancel()
@@ -569,6 +574,7 @@ class PartitionPump:
                     return await self._call(name, given, context, tx=tx, is_due=self.is_current), None
         except NotDue:
             # Its thread was at something else until the lease ran out.
+            stalled.cancel()
             return await self.attempt_part(batch, attempt, tx, event)
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
@@ -695,6 +701,8 @@ class PartitionPump:
         """Whatever becomes of it, the program ends as it was about to."""
         try:
             await self._checkpoint_finally()
+        except asyncio.CancelledError:
+            pass  # the partition was lost meanwhile
         except HublineError as error:
             self._report(error)
         except Exception as error:  # noqa: BLE001 - the control loop may be closed already
