@@ -78,17 +78,24 @@ def test_what_comes_into_an_empty_partition_is_not_skipped(cli: Cli, hub: str, g
     assert handled_from_the_end(hub, group) == [0, 1]
 
 
-def test_what_comes_after_retention_took_all_is_not_skipped(cli: Cli, hub: str, group: Group, tmp_path: Path) -> None:
+def emptied(cli: Cli, hub: str, folder: Path) -> list[str]:
+    """Makes the hub anew, with one partition whose events 0 and 1 are gone by now; the offsets that these had."""
     cli("hub", "delete", hub, "--yes")
-    asyncio.run(create_hub(tmp_path / "data", "orders", partitions=1, retention=Retention(seconds=60)))
+    asyncio.run(create_hub(folder, "orders", partitions=1, retention=Retention(seconds=60)))
     append(hub, "0", "a", "b")
+    offsets = [event["offset"] for event in cli("tail", hub, "--no-follow", "--json").json_lines]
 
     async def an_hour_later() -> None:
-        later = LocalHub(tmp_path / "data", "orders", clock=lambda: time.time() + 3600)
+        later = LocalHub(folder, "orders", clock=lambda: time.time() + 3600)
         assert await later.apply_retention() == 2
         await later.close()
 
     asyncio.run(an_hour_later())
+    return offsets
+
+
+def test_what_comes_after_retention_took_all_is_not_skipped(cli: Cli, hub: str, group: Group, tmp_path: Path) -> None:
+    emptied(cli, hub, tmp_path / "data")
     cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
     assert sequences(cli, hub, group) == {"0": 1}
     append(hub, "0", "c")
@@ -211,9 +218,44 @@ def test_position_beyond_the_last_event_is_refused(cli: Cli, hub: str, group: Gr
     assert "--to latest" in result.err
 
 
+@pytest.mark.parametrize("position", ["sequence:0", "sequence:1:inclusive", "sequence:9"])
+def test_position_beyond_an_empty_partition_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "partition 1 has had no event yet, and sequence:" in result.err
+    assert "--to latest" in result.err
+    assert sequences(cli, hub, group) == {}
+
+
+@pytest.mark.parametrize("position", ["sequence:2", "sequence:9"])
+def test_position_beyond_what_retention_took_is_refused(
+    cli: Cli, hub: str, group: Group, tmp_path: Path, position: str
+) -> None:
+    emptied(cli, hub, tmp_path / "data")
+    result = cli("checkpoints", "set", hub, *group.args, "--to", position, "--yes")
+    assert result.code == ExitCode.USAGE
+    assert f"holds no event, the last one was 1, and {position} is beyond that" in result.err
+    assert sequences(cli, hub, group) == {}
+
+
+@pytest.mark.parametrize(
+    "position",
+    ["sequence:0", "sequence:1", "sequence:2:inclusive", "earliest", "time:-1h", "offset:{offsets[0]}"],
+)
+def test_position_among_what_retention_took_leads_to_what_comes(
+    cli: Cli, hub: str, group: Group, tmp_path: Path, position: str
+) -> None:
+    position = position.format(offsets=emptied(cli, hub, tmp_path / "data"))
+    assert cli("checkpoints", "set", hub, *group.args, "--to", position, "--yes").code == 0
+    assert sequences(cli, hub, group) == {"0": 1}
+
+
 def test_offset_that_the_hub_does_not_know_is_refused(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "0", "a", "b")
     result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", "offset:abc", "--yes")
+    assert result.code == ExitCode.USAGE
+    assert "is not an offset of this hub" in result.err
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", "offset:abc", "--yes")
     assert result.code == ExitCode.USAGE
     assert "is not an offset of this hub" in result.err
 

@@ -88,7 +88,7 @@ def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Pat
 def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
     for partition in "01":
         append(hub, partition, "a", "b", "c")
-    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:1", "--yes")
+    cli("checkpoints", "set", hub, *state.args, "--partition", "0", "--partition", "1", "--to", "sequence:1", "--yes")
     asyncio.run(delete_hub(tmp_path / "data", "orders"))
     asyncio.run(create_hub(tmp_path / "data", "orders", partitions=4))
     append(hub, "1", "d", "e", "f")

@@ -28,7 +28,7 @@ from hubline.cli.session import (
 from hubline.cli.show import confirm, counted, print_json, stderr_console, stdout_console, table
 from hubline.cli.status import checkpoint_data
 from hubline.config import DEFAULT_GROUP, parse_position, validate_group_name, validate_partition_id
-from hubline.errors import ConfigError
+from hubline.errors import ConfigError, PositionInvalid
 
 if TYPE_CHECKING:
     from hubline.model import Checkpoint, PartitionKey, PartitionProperties, Position
@@ -182,26 +182,34 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
     from hubline.model import Checkpoint, Position
 
     held = await hub.describe_partition(key.partition)
+    next_sequence = await _next_sequence(hub, held, position)
+    if next_sequence > held.last_sequence + 1:
+        raise ConfigError(
+            f"partition {key.partition} {_described(held)}, and {position} is beyond "
+            f"{'that' if held.is_empty else 'them'}: to go on with the next one to come, use --to latest"
+        )
     if held.last_offset is None:
         return Checkpoint.before_first(key)
     if held.is_empty:
         return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
-    next_sequence = await _next_sequence(hub, held, position)
-    if next_sequence > held.last_sequence + 1:
-        raise ConfigError(
-            f"partition {key.partition} holds the events {held.begin_sequence} to {held.last_sequence}, and {position} "
-            "is beyond them: to go on with the next one to come, use --to latest"
-        )
     previous = None
     if held.begin_sequence < next_sequence:
         previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
     if previous is None:
         raise ConfigError(
-            f"partition {key.partition} holds the events {held.begin_sequence} to {held.last_sequence}: none stands "
-            f"before {position} that could be the checkpoint. To begin with the first one, use: hubline checkpoints "
-            "reset, and processors that start at earliest"
+            f"partition {key.partition} {_described(held)}: none stands before {position} that could be the "
+            "checkpoint. To begin with the first one, use: hubline checkpoints reset, and processors that start at "
+            "earliest"
         )
     return Checkpoint(key, previous.offset, previous.sequence_number)
+
+
+def _described(held: PartitionProperties) -> str:
+    if held.last_offset is None:
+        return "has had no event yet"
+    if held.is_empty:
+        return f"holds no event, the last one was {held.last_sequence}"
+    return f"holds the events {held.begin_sequence} to {held.last_sequence}"
 
 
 async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position) -> int:
@@ -210,6 +218,8 @@ async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position
 
     end = held.last_sequence + 1
     match position.kind, position.value:
+        case PositionKind.LATEST | PositionKind.ENQUEUED, _ if held.is_empty:
+            return end
         case PositionKind.EARLIEST, _:
             return held.begin_sequence
         case PositionKind.LATEST, _:
@@ -221,5 +231,10 @@ async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position
         case PositionKind.ENQUEUED, datetime() as time if held.last_enqueued_time and time > held.last_enqueued_time:
             return end
         case _:
-            event = await peek(hub, held.partition, position)
+            try:
+                event = await peek(hub, held.partition, position)
+            except PositionInvalid as error:
+                if held.is_empty and error.reason == "expired":
+                    return end  # retention took it, and all that came after it
+                raise
             return end if event is None else event.sequence_number
