@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 import threading
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -10,10 +11,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
+from hubline.config import Secret
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError
 from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, LetterState
 from hubline.sinks import SqlSink
-from tests.sinks.conftest import SinkDatabase
+from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 
 KEY = GroupKey("namespace.example", "orders", "billing").partition("0")
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -241,6 +243,47 @@ class TestOwnStatements:
         assert ids(database) == [2]
 
 
+ROLLS_BACK = "CREATE TABLE t (v bigint NOT NULL ON CONFLICT ROLLBACK)"
+
+
+class TestRefusalsThatUndoEverything:
+    """SQLite's constraints with ON CONFLICT ROLLBACK, and triggers with RAISE(ROLLBACK)."""
+
+    def test_rows_before_the_second_one_are_not_lost(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute(ROLLS_BACK)
+        partition = sqlite.sink(table="t").open(KEY, 1)
+        rows = pa.table({"v": [1, None, 2, None, 3], "sequenceNumber": range(5)})
+
+        with pytest.raises(SinkError, match="ON CONFLICT ROLLBACK"):
+            partition.commit(at(4), rows)
+
+        assert (sqlite.execute("SELECT v FROM t"), sqlite.checkpoint()) == ([], None)
+
+    def test_a_single_one_is_traced(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute(ROLLS_BACK)
+        rows = pa.table({"v": [1, None, 2], "sequenceNumber": range(3)})
+
+        refused = sqlite.sink(table="t").open(KEY, 1).commit(at(2), rows)
+
+        assert [one.unit for one in refused] == [1]
+        assert (sqlite.execute("SELECT v FROM t"), sqlite.checkpoint()) == ([(1,), (2,)], 2)
+
+    def test_what_follows_in_a_handler_that_goes_on_is_not_written_by_itself(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute(ROLLS_BACK)
+        partition = sqlite.sink(table="t").open(KEY, 1)
+        transaction = partition.transaction(at(0))
+        transaction.execute("INSERT INTO t VALUES (1)")
+        with pytest.raises(sqlite3.IntegrityError):
+            transaction.execute("INSERT INTO t VALUES (NULL)")
+
+        with pytest.raises(SinkError, match="ON CONFLICT ROLLBACK"):
+            transaction.execute("INSERT INTO t VALUES (2)")
+        with pytest.raises(SinkError, match="ON CONFLICT ROLLBACK"):
+            transaction.commit()
+
+        assert (sqlite.execute("SELECT v FROM t"), sqlite.checkpoint()) == ([], None)
+
+
 class TestRefusedRows:
     def test_the_offending_events_are_found_and_the_rest_is_written(self, database: SinkDatabase, table: str) -> None:
         partition = database.sink(table=table).open(KEY, 1)
@@ -363,6 +406,37 @@ class TestRefusedRows:
 
         assert ([one.unit for one in refused], ids(postgres)) == ([10], [7, 8, 9])
 
+    def test_those_of_a_table_s_partition_are_traced_too(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
+        postgres.execute("INSERT INTO parents SELECT generate_series(0, 9)")
+        postgres.execute("CREATE TABLE readings (id bigint, name text) PARTITION BY RANGE (id)")
+        postgres.execute("CREATE TABLE low PARTITION OF readings FOR VALUES FROM (0) TO (100)")
+        postgres.execute("ALTER TABLE low ADD FOREIGN KEY (id) REFERENCES parents DEFERRABLE INITIALLY DEFERRED")
+
+        refused = postgres.sink(table="readings").open(KEY, 1).commit(at(11), rows(8, 9, 10, 11))
+
+        assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
+
+    def test_those_of_a_table_that_a_trigger_writes_to_are_traced_at_the_second_try(
+        self, postgres: SinkDatabase
+    ) -> None:
+        postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
+        postgres.execute("INSERT INTO parents SELECT generate_series(0, 9)")
+        postgres.execute("CREATE TABLE copies (id bigint REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+        postgres.execute("CREATE TABLE readings (id bigint, name text)")
+        postgres.execute(
+            "CREATE FUNCTION copy() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN INSERT INTO copies VALUES (new.id); RETURN new; END $$"
+        )
+        postgres.execute("CREATE TRIGGER copy AFTER INSERT ON readings FOR EACH ROW EXECUTE FUNCTION copy()")
+        sink = postgres.sink(table="readings")
+        with pytest.raises(RowsRefused):
+            sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+
+        refused = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+
+        assert ([one.unit for one in refused], ids(postgres)) == ([10], [8, 9])
+
     @pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
     def test_whatever_is_refused_is_traced_wherever_it_stands(
         self, postgres: SinkDatabase, key: tuple[str, ...]
@@ -425,6 +499,25 @@ class TestUpsert:
         assert [one.unit for one in refused] == [4]
         assert ids(database) == [number for number in range(10) if number != 4]
 
+    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one refused"])
+    def test_rows_without_a_key_do_not_replace_each_other(self, database: SinkDatabase, value: int) -> None:
+        database.execute("CREATE TABLE t (k bigint, l bigint, v bigint CHECK (v > 0), UNIQUE (k, l))")
+        partition = database.sink(table="t", key=("l", "k")).open(KEY, 1)
+        columns = {"k": [1, 1, 1, 1, 2], "l": [None, None, 1, 1, 2], "v": [5, 6, 7, 8, value]}
+
+        partition.commit(at(4), pa.table({**columns, "sequenceNumber": range(5)}))
+
+        assert database.execute("SELECT v FROM t WHERE k = 1 ORDER BY v") == [(5,), (6,), (8,)]
+
+    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one refused"])
+    def test_they_do_where_the_index_says_so(self, postgres: SinkDatabase, value: int) -> None:
+        postgres.execute("CREATE TABLE t (k bigint UNIQUE NULLS NOT DISTINCT, v bigint CHECK (v > 0))")
+        partition = postgres.sink(table="t", key="k").open(KEY, 1)
+
+        partition.commit(at(2), pa.table({"k": [None, None, 1], "v": [5, 6, value], "sequenceNumber": range(3)}))
+
+        assert postgres.execute("SELECT v FROM t WHERE k IS NULL") == [(6,)]
+
     def test_a_key_without_a_unique_index_is_said(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE plain (id bigint, name text)")
         partition = database.sink(table="plain", key="id").open(KEY, 1)
@@ -463,6 +556,17 @@ class TestLetters:
         database.sink().open(KEY, 1).commit(at(2), letters=[hostile])
 
         assert database.letters() == [(1, "handler", "ValueError", "zero \\x00 lone \\ud800")]
+
+    def test_a_database_of_another_encoding_keeps_what_it_has_no_characters_for(self, postgres: SinkDatabase) -> None:
+        postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
+        with closing(PostgresSinkDatabase(Secret(f"{postgres.url.rpartition('/')[0]}/latin"))) as latin:
+            partition = latin.sink().open(KEY, 1)
+            partition.commit(at(0), letters=[letter(0, ValueError("é"), partition_key="ä")])
+            partition.commit(at(1), letters=[letter(1, ValueError("☃"), partition_key="☃")])
+
+            assert [text for _, _, _, text in latin.letters()] == ["é", "\\u2603"]
+            assert partition.waiting_keys() == {"ä", "\\u2603"}
+        postgres.execute("DROP DATABASE latin")
 
     def test_an_event_that_fails_again_has_one_letter_the_newest(self, database: SinkDatabase) -> None:
         sink = database.sink()

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.errors import SinkError, StoreError, StoreUnavailable
+from hubline.errors import RowsRefused, SinkError, StoreError, StoreUnavailable
 from hubline.sinks import SqlSink
 from hubline.sinks.tables import TableName
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
@@ -63,6 +63,19 @@ class TestComparing:
         database.sink(table="readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
 
         assert database.execute("SELECT id, kind FROM readings") == [(1, "plain")]
+
+    def test_a_domain_may_have_the_default_or_want_to_be_given(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE DOMAIN of_seven AS bigint NOT NULL DEFAULT 7")
+        postgres.execute("CREATE DOMAIN of_some AS bigint NOT NULL")
+        postgres.execute("CREATE TABLE t (v bigint, w of_seven NOT NULL)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute("CREATE TABLE u (v bigint, w of_some)")
+
+        with pytest.raises(SinkError, match="'w' of the table must be given"):
+            postgres.sink(table="u").open(KEY, 1).commit(at(1), sequenced(v=[1]))
+
+        assert postgres.execute("SELECT * FROM t") == [(0, 7)]
 
     def test_the_sequence_number_is_written_where_the_table_has_it(self, database: SinkDatabase) -> None:
         database.execute('CREATE TABLE readings (id bigint, "sequenceNumber" bigint)')
@@ -144,6 +157,16 @@ class TestTypes:
         assert found == tuple({**row, "j": {"a": [1]}, "k": {"b": 2}}.values())
         assert set(nothing) == {None}
 
+    def test_numbers_without_a_sign_fit_into_a_numeric_column(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v numeric)")
+
+        refused = (
+            postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=pa.array([0, 2**64 - 1], pa.uint64())))
+        )
+
+        assert refused == []
+        assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (2**64 - 1,)]
+
     def test_types_without_a_binary_form_go_as_text(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
         postgres.execute(
@@ -181,6 +204,18 @@ class TestTypes:
         assert found[0] == (1, 0.5, 1.5, 1, "☃", b"\x00", "2026-11-15 01:02:03.456789Z", "2026-01-02")
         assert set(found[1]) == {None}
 
+    def test_instants_are_text_in_utc_whatever_their_zone(self, sqlite: SqliteSinkDatabase) -> None:
+        """Of other zones the text would not sort, and SQLite's own functions would not read it."""
+        sqlite.execute("CREATE TABLE t (v TEXT)")
+        values = pa.array([INSTANT, None]).cast(pa.timestamp("us", "America/New_York"))
+
+        sqlite.sink(table="t").open(KEY, 1).commit(at(1), pa.table({"v": values}))
+
+        assert sqlite.execute("SELECT v, unixepoch(v) FROM t") == [
+            ("2026-11-15 01:02:03.456789Z", int(INSTANT.timestamp())),
+            (None, None),
+        ]
+
     def test_a_table_is_made_of_the_rows(self, database: SinkDatabase) -> None:
         sink = database.sink(table="made", create=True, key="a")
         rows = pa.table({"a": [1], "b": ["x"], "c": [1.5], "d": [b"y"], "e": [True], "f": pa.array([INSTANT])})
@@ -189,6 +224,16 @@ class TestTypes:
         sink.open(KEY, 1).commit(at(2), rows)
 
         assert database.execute("SELECT a, b, c, d FROM made") == [(1, "x", 1.5, b"y")]
+
+    @pytest.mark.parametrize("keys", [[1, None, 2], ["a", None, "b"]])
+    def test_a_row_without_its_key_is_refused_by_a_table_that_was_made(
+        self, database: SinkDatabase, keys: list[Any]
+    ) -> None:
+        """SQLite makes up a number, or takes any count of nulls."""
+        opened = database.sink(table="made", create=True, key="k").open(KEY, 1)
+
+        assert [one.unit for one in opened.commit(at(2), sequenced(k=keys))] == [1]
+        assert database.execute("SELECT k FROM made ORDER BY k") == [(keys[0],), (keys[2],)]
 
     def test_what_tells_the_events_is_no_column_of_a_table_that_is_made(self, database: SinkDatabase) -> None:
         database.sink(table="made", create=True).open(KEY, 1).commit(at(1), sequenced(a=[1, 2]))
@@ -333,6 +378,41 @@ class TestBadValues:
         assert "would become" in tx.refused[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
 
+    @pytest.mark.parametrize(
+        ("kind", "values", "refused"),
+        [
+            ("numeric", [1, "no", 2.5, Decimal("3.5"), True], [1, 4]),
+            ("uuid", ["11111111-2222-3333-4444-555555555555", 5, {"a": 1}, None], [1, 2]),
+        ],
+    )
+    def test_values_of_dictionaries_that_make_no_column_together_are_traced_by_postgres(
+        self, postgres: PostgresSinkDatabase, kind: str, values: list[Any], refused: list[int]
+    ) -> None:
+        self._require_traced(postgres, kind, values, refused)
+
+    @pytest.mark.parametrize(
+        ("kind", "values", "refused"),
+        [
+            ("bigint", [1, "no", True, None, 2.5], [1, 4]),
+            ("text", ["a", 1, date(2026, 1, 1)], [1]),
+            ("", [1, "a", 2.5, b"c", {"a": 1}, None], [4]),
+        ],
+    )
+    def test_values_of_dictionaries_that_make_no_column_together_are_traced_by_sqlite(
+        self, sqlite: SqliteSinkDatabase, kind: str, values: list[Any], refused: list[int]
+    ) -> None:
+        self._require_traced(sqlite, kind, values, refused)
+
+    def _require_traced(self, database: SinkDatabase, kind: str, values: list[Any], refused: list[int]) -> None:
+        database.execute(f"CREATE TABLE t (v {kind}, n bigint)")
+
+        with database.sink(table="t").open(KEY, 1).transaction(at(9)) as tx:
+            tx.insert([{"v": value, "n": n} for n, value in enumerate(values)], units=np.arange(len(values)))
+
+        assert sorted(one.unit for one in tx.refused) == refused
+        kept = [(n,) for n in range(len(values)) if n not in refused]
+        assert database.execute("SELECT n FROM t ORDER BY n") == kept
+
     def test_numbers_that_postgres_takes_stay_what_they_are(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v real)")
         values = [0.0, -0.5, float("inf"), float("-inf"), 2.0**-149, None]
@@ -351,6 +431,9 @@ class TestBadValues:
             ("TEXT", damaged_text()),
             ("INTEGER CHECK (v > 0)", [1, 0]),
             ("INTEGER UNIQUE", [1, 1]),
+            ("TEXT", pa.array([253_402_300_799_999_999, 253_402_300_800_000_000], pa.timestamp("us", "UTC"))),
+            ("DATETIME", pa.array([-62_135_596_800, -62_135_596_801], pa.timestamp("s"))),
+            ("DATE", pa.array([0, 2**31 - 1], pa.date32())),
         ],
     )
     def test_a_value_that_sqlite_does_not_take_is_traced(
@@ -407,20 +490,109 @@ class TestTrouble:
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
         assert postgres.checkpoint() == 0
 
+    @pytest.mark.parametrize(
+        ("column", "change"),
+        [
+            ("bigint", "ALTER TABLE t ALTER COLUMN w SET NOT NULL"),
+            ("bigint NOT NULL DEFAULT 7", "ALTER TABLE t ALTER COLUMN w DROP DEFAULT"),
+            ("bigserial", "DROP SEQUENCE t_w_seq CASCADE"),
+            ("bigint GENERATED ALWAYS AS IDENTITY", "ALTER TABLE t ALTER COLUMN w DROP IDENTITY"),
+            ("bigint NOT NULL GENERATED ALWAYS AS (v) STORED", "ALTER TABLE t ALTER COLUMN w DROP EXPRESSION"),
+            ("of_any", "ALTER DOMAIN of_any SET NOT NULL"),
+            ("of_seven NOT NULL", "ALTER DOMAIN of_seven DROP DEFAULT"),
+        ],
+    )
+    @pytest.mark.parametrize("key", [(), "v"])
     def test_a_column_that_has_to_be_given_all_of_a_sudden_makes_no_dead_letters(
-        self, postgres: PostgresSinkDatabase
+        self, postgres: PostgresSinkDatabase, column: str, change: str, key: str
     ) -> None:
-        postgres.execute("CREATE TABLE t (v bigint, w bigint)")
-        partition = postgres.sink(table="t").open(KEY, 1)
+        postgres.execute("CREATE DOMAIN of_any AS bigint")
+        postgres.execute("CREATE DOMAIN of_seven AS bigint DEFAULT 7")
+        postgres.execute(f"CREATE TABLE t (v bigint PRIMARY KEY, w {column})")
+        partition = postgres.sink(table="t", key=key).open(KEY, 1)
         partition.commit(at(0), sequenced(v=[0]))
-        postgres.execute("UPDATE t SET w = 0")
-        postgres.execute("ALTER TABLE t ALTER COLUMN w SET NOT NULL")
+        if column in ("bigint", "of_any"):
+            postgres.execute("UPDATE t SET w = 0")
+        postgres.execute(change)
 
         for told in ("altered", "'w' of the table must be given"):
             with pytest.raises(SinkError, match=told):
                 partition.commit(at(1), sequenced(v=[1]))
 
         assert postgres.checkpoint() == 0
+
+    def test_rows_that_do_not_tell_their_events_are_not_blamed_for_it_either(
+        self, postgres: PostgresSinkDatabase
+    ) -> None:
+        postgres.execute("CREATE TABLE t (v bigint, w bigint NOT NULL DEFAULT 7)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), pa.table({"v": [0]}))
+        postgres.execute("ALTER TABLE t ALTER COLUMN w DROP DEFAULT")
+
+        transaction = partition.transaction(at(1))
+        transaction.execute("SELECT 1")
+        with pytest.raises(SinkError, match="altered") as caught, transaction.savepoint():
+            transaction.insert(pa.table({"v": [1]}))
+        transaction.rollback()
+
+        assert not isinstance(caught.value, RowsRefused)  # which would make dead letters
+
+    @pytest.mark.parametrize("check", ["v >= 0", "v <> 2"], ids=["all good", "one to be refused"])
+    @pytest.mark.parametrize("key", [(), "v"])
+    def test_a_sequence_that_has_come_to_its_end_makes_no_dead_letters(
+        self, postgres: PostgresSinkDatabase, key: str, check: str
+    ) -> None:
+        postgres.execute(f"CREATE TABLE t (v bigint PRIMARY KEY CHECK ({check}), id smallserial)")
+        partition = postgres.sink(table="t", key=key).open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute("SELECT setval('t_id_seq', 32765)")
+
+        for _ in range(2):
+            with pytest.raises(SinkError, match="reached maximum value of sequence"):
+                partition.commit(at(4), sequenced(v=[1, 2, 3, 4, 5]))
+            postgres.execute("SELECT setval('t_id_seq', 32765)")
+        assert (postgres.checkpoint(), postgres.letters()) == (0, [])
+        postgres.execute("SELECT setval('t_id_seq', 10)")
+        partition.commit(at(4), sequenced(v=[1, 2, 3, 4, 5]))
+
+        assert len(postgres.execute("SELECT v FROM t")) == (6 if check == "v >= 0" else 5)
+
+    @pytest.mark.parametrize("key", [(), "v"])
+    def test_an_identity_may_be_given_also_beside_a_row_that_is_refused(
+        self, postgres: PostgresSinkDatabase, key: str
+    ) -> None:
+        postgres.execute("CREATE TABLE t (v bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (v <> 1))")
+        sink = postgres.sink(table="t", key=key)
+        rows = sequenced(v=[0, 1, 2])
+
+        assert sink.check(rows.schema) is None
+        refused = sink.open(KEY, 1).commit(at(2), rows)
+
+        assert [one.unit for one in refused] == [1]
+        assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (2,)]
+
+    def test_an_identity_that_rows_would_have_to_change_is_told(self, postgres: PostgresSinkDatabase) -> None:
+        postgres.execute("CREATE TABLE t (v bigint PRIMARY KEY, w bigint GENERATED ALWAYS AS IDENTITY)")
+
+        with pytest.raises(SinkError, match="leave it out"):
+            postgres.sink(table="t", key="v").open(KEY, 1).commit(at(0), sequenced(v=[0], w=[0]))
+
+    @pytest.mark.parametrize(
+        "change", ["ALTER TABLE t ADD CHECK (v IS NOT NULL)", "ALTER DOMAIN of_any ADD CHECK (value IS NOT NULL)"]
+    )
+    def test_a_constraint_on_what_is_given_refuses_the_events_that_break_it_and_stops_nothing(
+        self, postgres: PostgresSinkDatabase, change: str
+    ) -> None:
+        postgres.execute("CREATE DOMAIN of_any AS bigint")
+        postgres.execute("CREATE TABLE t (v of_any)")
+        partition = postgres.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        postgres.execute(change)
+
+        refused = partition.commit(at(3), sequenced(v=[1, None, 2]))
+
+        assert [one.unit for one in refused] == [1]
+        assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (1,), (2,)]
 
     def test_after_an_alteration_the_new_type_is_learned(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint)")
@@ -448,6 +620,42 @@ class TestTrouble:
         partition.commit(at(1), sequenced(v=[1]))
 
         assert database.execute("SELECT v FROM t") == [(0,), (1,)]
+
+    @pytest.mark.parametrize(
+        ("columns", "told"),
+        [
+            ("v bigint, w bigint NOT NULL", "'w' of the table must be given"),
+            ("v text", "'v' is int64 in the rows and TEXT in the table"),
+            ("v bigint GENERATED ALWAYS AS (w), w bigint", "no column 'v'"),
+        ],
+    )
+    def test_a_table_of_sqlite_that_was_made_anew_is_compared_anew(
+        self, sqlite: SqliteSinkDatabase, columns: str, told: str
+    ) -> None:
+        sqlite.execute("CREATE TABLE t (v bigint)")
+        partition = sqlite.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        sqlite.execute("DROP TABLE t")
+        sqlite.execute(f"CREATE TABLE t ({columns})")
+
+        for _ in range(2):
+            with pytest.raises(SinkError, match=told):
+                partition.commit(at(1), sequenced(v=[1]))
+
+        assert (sqlite.checkpoint(), sqlite.letters()) == (0, [])
+
+    def test_a_sequence_number_for_which_there_is_a_column_meanwhile_is_written(self, database: SinkDatabase) -> None:
+        database.execute("CREATE TABLE t (v bigint)")
+        partition = database.sink(table="t").open(KEY, 1)
+        partition.commit(at(0), sequenced(v=[0]))
+        database.execute('ALTER TABLE t ADD COLUMN "sequenceNumber" bigint')
+
+        if database.dialect == "postgres":
+            with pytest.raises(SinkError, match="altered"):
+                partition.commit(at(2), sequenced(v=[1, 2]))
+        partition.commit(at(2), sequenced(v=[1, 2]))
+
+        assert database.execute('SELECT v, "sequenceNumber" FROM t ORDER BY v') == [(0, None), (1, 0), (2, 1)]
 
     def test_a_user_without_rights_is_told(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint)")

@@ -124,6 +124,11 @@ class SinkConnection(ABC):
     def is_commit_unknown(self) -> bool:
         """After a commit that failed: whether it may have taken effect all the same."""
 
+    @property
+    def is_undone(self) -> bool:
+        """Whether the database itself ended the transaction and would commit what follows, statement by statement."""
+        return False
+
     @abstractmethod
     def is_refusal(self, error: Exception) -> bool:
         """Whether a value, or the row it is in, is to blame for a driver's error."""
@@ -134,10 +139,12 @@ class SinkConnection(ABC):
         self._statement("SAVEPOINT hubline")
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             self._forget_undone()
             if self.is_in_transaction:  # else the database itself undid everything, or is gone
                 self._undo_savepoint()
+            elif self.is_undone and isinstance(error, Refusal):
+                raise undone() from None  # with the rows before it, and the next ones would be tried
             raise
         self._statement("RELEASE SAVEPOINT hubline")
 
@@ -182,6 +189,10 @@ class SinkConnection(ABC):
     def creation(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> str:
         """The statement that makes the table of a schema, unless it is there."""
         columns = [f"{quoted(field.name)} {self._created_as(family(field.type))}" for field in schema]
+        # SQLite would take rows without a key, each as another one.
+        columns = [
+            f"{column} NOT NULL" if name in key else column for name, column in zip(schema.names, columns, strict=True)
+        ]
         if key:
             columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
         return f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})"
@@ -214,9 +225,13 @@ class SinkConnection(ABC):
 
         return place(rows, units, attempt)
 
-    def shape_of(self, table: TableName) -> str | None:  # noqa: ARG002 - of no use where types cannot be altered
-        """What changes with the columns and types of a table."""
-        return None
+    @abstractmethod
+    def shape_of(self, table: TableName) -> str | None:
+        """What changes with the columns and types of a table, as rows are compared with them; None without a table."""
+
+    def is_current(self, plan: Plan) -> bool:  # noqa: ARG002 - a round trip for each batch: the commit finds out
+        """Within a transaction: whether a plan still fits its table, where that is known before rows are written."""
+        return True
 
     # Dead letters
 
@@ -307,8 +322,19 @@ class SinkConnection(ABC):
         """Why the sink's table, rather than the database, is to blame for an error."""
 
 
-def altered(table: TableName) -> SinkError:
-    return SinkError(f"table {table} was altered: nothing was written", table=str(table))
+class Altered(SinkError):
+    """A table is not what it was when rows were compared with it. Nothing was written; another try compares anew."""
+
+
+def altered(table: TableName) -> Altered:
+    return Altered(f"table {table} was altered: nothing was written", table=str(table))
+
+
+def undone() -> SinkError:
+    return SinkError(
+        "the database undid the whole transaction when it refused a value: nothing was written. Take ON CONFLICT "
+        "ROLLBACK from the table's constraints, and make RAISE(ABORT, ...) of its triggers' RAISE(ROLLBACK, ...)"
+    )
 
 
 def checkpoint_gone() -> SinkError:

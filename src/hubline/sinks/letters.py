@@ -57,6 +57,15 @@ class LetterRow(NamedTuple):
             letter.state,
         )
 
+    def in_ascii(self) -> Self:
+        """For a database that has not all characters: an event that nobody can keep would stop its partition."""
+        return self._replace(
+            partition_key=None if self.partition_key is None else _ascii(self.partition_key),
+            error_type=_ascii(self.error_type),
+            error_text=_ascii(self.error_text),
+            traceback=_ascii(self.traceback),
+        )
+
 
 COLUMNS = (
     "namespace",
@@ -89,6 +98,10 @@ def storable(text: str) -> str:
     if text.isascii() and "\x00" not in text:
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
 
 
 def _json(properties: Mapping[str, str]) -> str:

@@ -26,6 +26,8 @@ BESIDE: Final = f"""
     CREATE INDEX ON {SIEVE} ({UNIT}); CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {SIEVE}.{UNIT}
 """
 """What is made with the sieve, and goes with it."""
+OVERRIDING: Final = "OVERRIDING SYSTEM VALUE"
+"""Before what is inserted: an identity that is given is taken, as COPY takes it."""
 IMMEDIATE: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 REFUSED: Final = f"""
@@ -34,7 +36,8 @@ REFUSED: Final = f"""
 """  # noqa: S608 - constants
 EMPTY: Final = f"DELETE FROM {SIEVE}"  # noqa: S608 - constants
 
-# The conditions are those that blame a row. Variables have the block's name before them: columns may have any.
+# The conditions are those that blame a row, which a default without any more numbers does not. Variables have the
+# block's name before them: columns may have any.
 _LOOP: Final = f"""
 #variable_conflict use_column
 <<hubline>>
@@ -58,7 +61,9 @@ BEGIN
             IF hubline.first = hubline.reached THEN
                 hubline.size := 1;
             END IF;
-        EXCEPTION WHEN data_exception OR integrity_constraint_violation OR raise_exception
+        EXCEPTION WHEN sequence_generator_limit_exceeded THEN
+            RAISE;
+        WHEN data_exception OR integrity_constraint_violation OR raise_exception
                 OR with_check_option_violation OR program_limit_exceeded THEN
             IF hubline.beyond - hubline.first > 1 THEN
                 hubline.reached := currval('{_REACHED}');
@@ -80,22 +85,26 @@ END
 """  # noqa: S608 - constants
 
 
-def loop(plan: Plan, *, count: int, is_deferrable: bool) -> str:
+def loop(plan: Plan, *, count: int, is_deferrable: bool, are_nulls_apart: bool) -> str:
     """The body of a DO statement that inserts the units 0 to ``count`` from the sieve."""
     which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
+    told = f"setval('{_REACHED}', {UNIT}) IS NOT NULL"
     return _LOOP.format(
-        insertion=inserted(plan, SIEVE, which=which, told=f"setval('{_REACHED}', {UNIT}) IS NOT NULL"),
+        insertion=inserted(plan, SIEVE, which=which, told=told, are_nulls_apart=are_nulls_apart),
         immediate=f"{IMMEDIATE};" if is_deferrable else "",
         count=count,
     )
 
 
-def inserted(plan: Plan, stage: str, *, which: str, told: str | None = None) -> str:
+def inserted(plan: Plan, stage: str, *, which: str, told: str | None = None, are_nulls_apart: bool = False) -> str:
     """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly.
 
-    ``told``, which is true, is called with each row just before that is inserted.
+    ``told``, which is true, is called with each row just before that is inserted. Where nulls are apart, a row that
+    has one in its key is like no other.
     """
     key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
+    if are_nulls_apart:
+        key += f", CASE WHEN {' OR '.join(f'{quoted(name)} IS NULL' for name in plan.key)} THEN {ROW} END"
     columns = f"{names}, {UNIT}" if told else names
     # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
     chosen = (
@@ -106,4 +115,4 @@ def inserted(plan: Plan, stage: str, *, which: str, told: str | None = None) -> 
     if told:
         # The OFFSET keeps the condition outside: it would be asked before the rows are sorted, and of all of them.
         chosen = f"SELECT {names} FROM ({chosen} OFFSET 0) AS chosen WHERE {told}"  # noqa: S608 - quoted
-    return insertion(plan, chosen)
+    return insertion(plan, f"{OVERRIDING} {chosen}")

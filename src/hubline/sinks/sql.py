@@ -36,7 +36,7 @@ import pyarrow as pa
 from hubline.config import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
 from hubline.model import Checkpoint, DeadLetter, EventBatch, PartitionKey
-from hubline.sinks.connection import Ending, Parameters, SinkConnection
+from hubline.sinks.connection import Ending, Parameters, SinkConnection, altered, undone
 from hubline.sinks.repeats import Marks, Repeats, Sifted, Sifting, ids_in, sift_known, sift_ordered
 from hubline.sinks.tables import (
     SEQUENCE_COLUMN,
@@ -47,6 +47,7 @@ from hubline.sinks.tables import (
     checked_name,
     creatable,
     plan_for,
+    require_fit,
     tabled,
 )
 from hubline.sinks.tracing import Refused, Units
@@ -77,6 +78,10 @@ SETTLE_SECONDS = 0.2
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 """Rows for the sink: Arrow columns, or dictionaries."""
+
+
+_Lot: TypeAlias = tuple[pa.Table, Units | None]
+"""Rows of one schema, and the unit of each where that was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +312,7 @@ class SqlSink:
 
         A table that is missing is made, if that was asked for, in the transaction that the connection is in.
         """
-        if (known := self._plans.get(schema)) is not None:
+        if (known := self._plans.get(schema)) is not None and connection.is_current(known):
             return known
         if (plan := self._planned(connection, schema)) is None:
             table = self._required_table()
@@ -534,15 +539,16 @@ class Transaction:
         refused: list[Refused] = []
         with explained(connection, self._sink.table):
             if isinstance(rows, pa.RecordBatch):
-                table = pa.Table.from_batches([rows])
+                lots: list[_Lot] = [(pa.Table.from_batches([rows]), units)]
             elif isinstance(rows, pa.Table):
-                table = rows
+                lots = [(rows, units)]
             else:
-                table, units, refused = self._tabled(connection, rows, units)
-            is_traced = units is not None or SEQUENCE_COLUMN in table.column_names
-            if units is None:
-                units = _sequences(table) if is_traced else np.zeros(len(table), np.int64)
-            refused += self._place(connection, *_in_order(table, units), is_first=is_first)
+                lots, refused = self._tabled(connection, rows, units)
+            is_traced = units is not None or any(SEQUENCE_COLUMN in table.column_names for table, _ in lots)
+            for table, told in lots:
+                known = _known_units(table) if told is None else told
+                refused += self._place(connection, *_in_order(table, known), is_first=is_first)
+                is_first = False
         if refused and not is_traced:
             raise RowsRefused(
                 f"{self._sink!r} refuses rows: {refused[0].kind}: {refused[0].reason}. Give them a column "
@@ -653,6 +659,8 @@ class Transaction:
     def _begun(self) -> SinkConnection:
         """Steps 1 and 2, unless they are done."""
         if self._connection is not None:
+            if self._connection.is_undone:
+                raise undone()
             return self._connection
         if self._is_over:
             # Begun anew it would be nobody's to commit, and would hold the checkpoint row.
@@ -694,11 +702,11 @@ class Transaction:
 
     def _tabled(
         self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], units: Units | None
-    ) -> tuple[pa.Table, Units | None, list[Refused]]:
+    ) -> tuple[list[_Lot], list[Refused]]:
         """Dictionaries as columns; where a value does not fit its column, without the unit that has it."""
         columns = self._sink.columns(connection)
         try:
-            return tabled(records, columns), units, []
+            return [(tabled(records, columns), units)], []
         except Refusal as refusal:
             if units is None:
                 raise RowsRefused(f"the rows do not make columns: {refusal}", table=str(self._sink.table)) from None
@@ -706,12 +714,11 @@ class Transaction:
         for unit in np.unique(units):
             places = np.nonzero(units == unit)[0].tolist()
             try:
-                tabled([records[place] for place in places], columns)
-                good += places
+                require_fit(tabled([records[place] for place in places], columns), columns)
+                good.append(places)
             except Refusal as refusal:
                 refused.append(Refused(int(unit), str(refusal), refusal.kind))
-        good.sort()
-        return tabled([records[place] for place in good], columns), units[good], refused
+        return list(_lots(records, units, good, columns)), refused
 
     def _place(self, connection: SinkConnection, rows: pa.Table, units: Units, *, is_first: bool) -> list[Refused]:
         """Step 3."""
@@ -728,6 +735,8 @@ class Transaction:
                 self._begin_anew(connection)
                 plan = self._sink.plan(connection, rows.schema)  # a table that was made is to be made again
             refused = connection.write_except(plan, rows, units, refusal)
+            if refused and connection.shape_of(plan.table) != plan.shape:
+                raise altered(plan.table) from None  # now: what is refused may be undone, and no commit asks
         self._written.append(plan)
         return refused
 
@@ -821,11 +830,30 @@ def _sequence(checkpoint: Checkpoint | None) -> int | None:
     return None if checkpoint is None else checkpoint.sequence_number
 
 
+def _known_units(rows: pa.Table) -> Units:
+    return _sequences(rows) if SEQUENCE_COLUMN in rows.column_names else np.zeros(len(rows), np.int64)
+
+
 def _sequences(rows: pa.Table) -> Units:
     column = rows.column(SEQUENCE_COLUMN)
     if column.null_count or not pa.types.is_integer(column.type):
         raise SinkError(f"the rows' column {SEQUENCE_COLUMN!r} tells of which event each came: a whole number in each")
     return np.asarray(column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
+
+
+def _lots(
+    records: Sequence[Mapping[str, Any]], units: Units, good: list[list[int]], columns: Sequence[Column]
+) -> Iterator[_Lot]:
+    """The records of units, by their places, in as few lots as make columns: 1 and 'a' fit into some, not into one."""
+    if not good:
+        return
+    places = [place for unit in good for place in unit]
+    try:
+        yield tabled([records[place] for place in places], columns), units[places]
+    except Refusal:
+        half = len(good) // 2
+        yield from _lots(records, units, good[:half], columns)
+        yield from _lots(records, units, good[half:], columns)
 
 
 def _in_order(rows: pa.Table, units: Units) -> tuple[pa.Table, Units]:

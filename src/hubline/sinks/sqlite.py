@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hubline.model import PartitionKey
 from hubline.sinks.connection import Ending, Held, Parameters, SinkConnection, checkpoint_gone, connected
@@ -70,6 +71,10 @@ class SqliteSinkConnection(SinkConnection):
     def is_in_transaction(self) -> bool:
         return self._driver.in_transaction
 
+    @property
+    def is_undone(self) -> bool:
+        return not self.is_in_transaction
+
     def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
         # IMMEDIATE: one that starts by reading fails at its first write if another one wrote meanwhile.
         self._statement("BEGIN IMMEDIATE")
@@ -101,6 +106,13 @@ class SqliteSinkConnection(SinkConnection):
             for name, kind, is_required, is_key in rows
         ]
 
+    def shape_of(self, table: TableName) -> str | None:
+        return ", ".join(map(str, self.columns_of(table))) or None
+
+    def is_current(self, plan: Plan) -> bool:
+        # Nobody can alter the table before this transaction ends. Of one that is gone, the insertion tells.
+        return self.shape_of(plan.table) in (plan.shape, None)
+
     def _read_as(self, column: Column) -> Target:
         """What is declared as a date, a UUID or JSON is text mostly, though SQLite would have numbers there."""
         kind = column.type_name
@@ -118,6 +130,7 @@ class SqliteSinkConnection(SinkConnection):
 
     def write(self, plan: Plan, rows: pa.Table) -> None:
         rows, count = plan.fitted(rows), 0
+        _require_key(plan, rows)
 
         def records() -> Iterator[tuple[object, ...]]:
             nonlocal count
@@ -146,6 +159,17 @@ class SqliteSinkConnection(SinkConnection):
             if words in text:
                 return f"{advice} ({text})"
         return None
+
+
+def _require_key(plan: Plan, rows: pa.Table) -> None:
+    """Refuses a null for which SQLite would make up a number, as it does in an INTEGER PRIMARY KEY: a later row with
+    that number would take its place."""
+    if len(plan.key) != 1 or not rows.column(plan.key[0]).null_count:
+        return
+    (column,) = (column for column in plan.columns if column.name == plan.key[0])
+    if column.type_name == "INTEGER":
+        row = pc.index(rows.column(column.name).is_null(), value=True).as_py()
+        raise Refusal(f"the key {column.name!r} is null", kind=sqlite3.IntegrityError.__name__, row=row)
 
 
 # SQLite has one code for all of these.

@@ -203,6 +203,13 @@ def tabled(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> p
     return pa.Table.from_arrays(arrays, names=names)
 
 
+def require_fit(rows: pa.Table, columns: Sequence[Column]) -> None:
+    """Raises Refusal where the rows of an event, among others that have other types, are those that do not fit."""
+    for column in columns:
+        if column.name in rows.column_names and not _fits(kind := rows.schema.field(column.name).type, column):
+            raise Refusal(f"column {column.name!r}: {kind} does not fit into {column.type_name}", kind="TypeError")
+
+
 def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
     kind = None
     if column is not None:
@@ -267,11 +274,11 @@ def _fits(kind: pa.DataType, column: Column) -> bool:
 def _cast(values: pa.ChunkedArray, column: Column, target: Target) -> pa.ChunkedArray:
     if target in ("as is", values.type):
         return values
-    if target == "text":
-        target = pa.string()
     try:
         if pa.types.is_dictionary(values.type):
             values = values.cast(values.type.value_type)
+        if target == "text":
+            values, target = _legible(values, column), pa.string()
         # Databases keep microseconds: what is finer is cut off, as they do themselves. Numbers must fit.
         cast = pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
@@ -280,6 +287,28 @@ def _cast(values: pa.ChunkedArray, column: Column, target: Target) -> pa.Chunked
         reason = f"column {column.name!r}, {column.type_name}: {values[row]} is out of range"
         raise Refusal(reason, kind="NumericValueOutOfRange", row=row)
     return cast
+
+
+def _legible(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Times as text that sorts, and that databases read: in UTC, and with years of four digits.
+
+    Beyond them Arrow writes years that it makes up, in silence.
+    """
+    if family(values.type) not in ("instant", "timestamp", "date"):
+        return values
+    seconds = pc.cast(values, options=pc.CastOptions(pa.timestamp("s", "UTC"), allow_time_truncate=True))
+    first, last = _YEARS
+    is_other = pc.or_(pc.less(seconds.cast(pa.int64()), first), pc.greater(seconds.cast(pa.int64()), last))
+    if (row := pc.index(is_other, value=True).as_py()) >= 0:
+        reason = f"column {column.name!r}, {column.type_name}: as text a time is of the years 1 to 9999"
+        raise Refusal(reason, kind="ValueError", row=row)
+    if family(values.type) != "instant":
+        return values
+    return values.cast(pa.timestamp(values.type.unit, "UTC"))
+
+
+_YEARS = (-62_135_596_800, 253_402_300_799)
+"""The seconds from 1970 to the first of year 1, and to the last of year 9999."""
 
 
 def _out_of_range(values: pa.ChunkedArray, cast: pa.ChunkedArray) -> int:
