@@ -76,6 +76,19 @@ def test_each_event_becomes_its_row_or_none() -> None:
     ]
 
 
+def test_events_are_the_same_where_spark_has_large_types() -> None:
+    """By the setting spark.sql.execution.arrow.useLargeVarTypes."""
+    text, texts = pa.large_string(), pa.map_(pa.large_string(), pa.large_string())
+    kinds = {"body": pa.large_binary(), "properties": texts, **dict.fromkeys(("partition", "offset", "eventId"), text)}
+    large = events(b"\xff").cast(pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in EVENTS]))
+    own = pa.schema([EVENTS.field("body")])
+
+    for given in (large, events(b"\xff")):
+        (row,) = by_event(lambda event: {"body": event.body * 2}, given, own=own)
+        assert row == {**events(b"\xff\xff").to_pylist()[0], "_error": None}
+    by_batch(lambda table: pa.table({"number": [1] * table.schema.equals(EVENTS)}), large)
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -165,6 +178,22 @@ def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another(
     rows = by_event(shout, events(b"a", b"\xff"), own=pa.schema([pa.field("body", pa.binary())]))
     assert [row["body"] for row in rows] == [b"A", b"\xff"]
     assert rows[1]["_error"].startswith("UnicodeDecodeError")
+
+
+def test_event_that_fails_keeps_all_that_a_letter_is_made_of_though_rows_have_other() -> None:
+    """Without its partition and its number a letter would be nobody's, and stop the stage."""
+    names = ("partition", "sequenceNumber", "enqueuedTime", "partitionKey", "properties")
+    zoned = EVENTS.set(4, pa.field("enqueuedTime", pa.timestamp("us", "America/New_York")))
+    own = pa.schema([*(EVENTS.field(name) for name in names), pa.field("offset", pa.int64())])
+
+    def failing(event: Event) -> dict[str, Any]:
+        return dict.fromkeys(names) | {"offset": int(event.body)}
+
+    given = events(b"1", b"no")
+    good, failed = by_event(failing, given.cast(zoned), own=own)
+    assert {good[name] for name in names} == {None}
+    assert {name: failed[name] for name in names} == {name: given.to_pylist()[1][name] for name in names}
+    assert failed["offset"] is None
 
 
 def test_error_that_is_no_text_is_told_all_the_same() -> None:

@@ -190,6 +190,36 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
     assert "column 'price', DECIMAL(9, 2)" in problem.what
 
 
+def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hubs: Path) -> None:
+    """Spark itself says so in the first batch, and again whenever the stage is started anew."""
+    code = """
+        import hubline
+        pipeline = hubline.Pipeline("columns")
+        @pipeline.events(source="raw", to="rows", group="spelt", schema="Body string")
+        def spelt(event):
+            return {"Body": "a"}
+        @pipeline.stage(source="raw", to="rows", group="twice")
+        def twice(events):
+            return events.selectExpr("*", "1 as a", "2 as a")
+        @pipeline.stage(source="raw", to="rows", group="interval")
+        def interval(events):
+            return events.selectExpr("*", "interval '1' year as age")
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+    """
+    file = write(hubs.parent, "columns", code, places)
+    new_hub(hubs, "raw")
+    with pytest.raises(PipelineInvalid) as raised:
+        once(file)
+    told = " ".join(problem.what for problem in raised.value.problems)
+    assert "schema names 'Body', beside 'body'" in told
+    assert "two columns 'a'" in told
+    assert "'age' is interval year" in told
+
+
 def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and_need_no_hub_for_them_else(
     once: Once, hubs: Path
 ) -> None:

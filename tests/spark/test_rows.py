@@ -38,8 +38,10 @@ def schema(**columns: DataType) -> StructType:
     return made
 
 
-def outgoing(columns: StructType, *rows: tuple[object, ...], first_row: int = 0) -> Outgoing:
-    arrow = to_arrow_schema(columns, timezone="UTC")
+def outgoing(
+    columns: StructType, *rows: tuple[object, ...], first_row: int = 0, are_types_large: bool = False
+) -> Outgoing:
+    arrow = to_arrow_schema(columns, timezone="UTC", prefers_large_types=are_types_large)
     values = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(arrow)]
     batch = pa.RecordBatch.from_arrays(values, schema=arrow)
     return RowLayout(columns).outgoing(batch, PARTITIONS, first_row=first_row)
@@ -53,6 +55,25 @@ class TestColumns:
             assert made.events.schema.equals(OUTGOING_SCHEMA)
             assert made.events.to_pylist() == [{"body": "ä".encode(), "partitionKey": None, "properties": None}]
             assert made.targets.tolist() == [ANYWHERE]
+
+    def test_events_are_the_same_where_spark_has_large_types(self) -> None:
+        columns = schema(body=BinaryType(), partitionKey=StringType(), properties=TEXTS, eventId=StringType())
+        row = (b"\xff", "ann", {"a": "b"}, "ns/hub@1/0/7/0")
+        made = outgoing(columns, row, are_types_large=True)
+
+        assert made.events.equals(outgoing(columns, row).events)
+        assert made.targets.tolist() == [partition_index("ann", len(PARTITIONS))]
+
+    def test_text_that_is_no_utf_8_is_made_so_but_for_the_body(self) -> None:
+        """No reader could get past an event with such a property, or such a key."""
+        columns = schema(body=StringType(), partitionKey=StringType(), properties=TEXTS)
+        bad = pa.StringArray.from_buffers(1, *pa.array([b"a\xff"]).buffers()[1:])
+        properties = pa.MapArray.from_arrays([0, 1], bad, bad)
+        batch = pa.RecordBatch.from_arrays([bad, bad, properties], schema=to_arrow_schema(columns, timezone="UTC"))
+
+        made = RowLayout(columns).outgoing(batch, PARTITIONS, first_row=0).events.to_pylist()
+
+        assert made == [{"body": b"a\xff", "partitionKey": "a\ufffd", "properties": [("a\ufffd", "a\ufffd")]}]
 
     def test_a_dataframe_that_was_read_from_a_hub_may_be_written_as_it_is(self) -> None:
         RowLayout(SOURCE_SCHEMA)

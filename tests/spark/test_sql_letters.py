@@ -19,7 +19,7 @@ from hubline.errors import ConfigError
 from hubline.identity import ID_PROPERTY
 from hubline.model import DeadLetter
 from hubline.spark import SqlSink, parse_json
-from hubline.spark.sqlsink import Written, _Commits
+from hubline.spark.sqlsink import Written, _Commits, _settings
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import FIELDS, bodies, read, run_once, send
@@ -174,6 +174,51 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
     assert found[b"bad \xff"].error_text == "it is bad \N{REPLACEMENT CHARACTER}"
     assert {letter.event.partition_key for letter in found.values()} == {"ann"}
     assert {len(letter.event.properties) for letter in found.values()} == {0}
+
+
+@pytest.mark.parametrize("by", ["partition", "batch"])
+@pytest.mark.parametrize(
+    ("made", "properties", "time"),
+    [
+        ("map('a', 1) as properties", {}, True),
+        ("map(1, 'a') as properties", {}, True),
+        ("map(cast(X'61FF' as string), cast(X'62FF' as string)) as properties", {"a\ufffd": "b\ufffd"}, True),
+        ("map('a', 'b', 'c', cast(null as string)) as properties", {"a": "b"}, True),
+        ("cast(enqueuedTime as timestamp_ntz) as enqueuedTime", {"room": "7"}, False),
+        ("timestamp'99999-01-01' as enqueuedTime", {"room": "7"}, False),
+    ],
+)
+def test_what_a_query_puts_under_an_events_names_stops_no_letter(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path,
+    by: str, made: str, properties: dict[str, str], time: bool,
+) -> None:  # fmt: skip
+    send(hub, [*bodies(1), {"body": b"bad", "partitionKey": "ann", "properties": {"room": "7"}}], partition="1")
+    name = made.rpartition(" ")[2]
+    events = parse_json(read(spark, hub), FIELDS).selectExpr(f"* except ({name})", made)
+    run_once(events, SqlSink(sqlite.url, table="readings", by=by), tmp_path / "folder")
+
+    assert devices(sqlite) == ["d0"]
+    (letter,) = letters(sqlite)
+    assert (letter.event.body, letter.event.partition_key) == (b"bad", "ann")
+    assert letter.event.properties == properties
+    assert (letter.event.enqueued_time.year > 2000) == time
+
+
+@pytest.mark.parametrize("how", [None, "ordered", "shuffled"])
+@pytest.mark.parametrize("by", ["partition", "batch"])
+def test_rows_and_letters_are_the_same_where_spark_has_large_types(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str, how: str | None
+) -> None:
+    sqlite.execute("ALTER TABLE readings ADD COLUMN body BLOB")
+    (good,) = bodies(1)
+    sent = [whole(body, number) for number, body in enumerate([good, HOT, b"\xff"])]
+    send(hub, [*sent, *sent[:1]], partition="1")
+    sink = SqlSink(sqlite.url, table="readings", by=by, drop_repeats=how)
+    with _settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
+        run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
+
+    assert sqlite.execute("SELECT device, body FROM readings") == [("d0", good)] * (2 if how is None else 1)
+    assert [letter.event for letter in letters(sqlite)] == hub.events()["1"][1:3]
 
 
 def test_columns_that_tell_of_an_event_are_of_its_types(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:

@@ -11,14 +11,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import psycopg
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import broadcast, upper, window
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+from pyspark.sql.functions import broadcast, expr, lit, upper, window
+from pyspark.sql.types import DoubleType, StringType, StructField, StructType, YearMonthIntervalType
 
 from hubline import outgoing
+from hubline.config import Secret
 from hubline.errors import ConfigError, SinkError
 from hubline.hubs.local import LocalHub
 from hubline.identity import ID_PROPERTY
@@ -27,7 +29,7 @@ from hubline.sinks import SqlSink as Database
 from hubline.spark import SqlSink, parse_json
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.offsets import Entry
-from hubline.spark.sqlsink import Written, _Commits
+from hubline.spark.sqlsink import Written, _columns, _Commits
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -167,7 +169,7 @@ def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.Mon
         return Written(rows=len(rows) if partition != "1" else 0)
 
     monkeypatch.setattr(_Commits, "commit", commit)
-    handed = [pa.record_batch({"partition": [partition] * 10}) for partition in "012"]
+    handed = [pa.record_batch({"partition": [partition] * 10, "sequenceNumber": range(10)}) for partition in "012"]
 
     done = [row for answer in commits(handed) for row in answer.to_pylist()]
 
@@ -197,6 +199,28 @@ def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Conne
     assert devices(database) == ["0/0", "0/2", "0/3", "0/4", "0/5", "1/0", "1/2"]
 
 
+def test_a_table_that_gets_a_column_fails_no_batch_and_one_that_needs_a_value_does(postgres_database: Secret) -> None:
+    into = Database(postgres_database.reveal(), table="readings")
+
+    def commit(number: int) -> Written:
+        rows = pa.table({"device": [f"d{number}"], "sequenceNumber": [number]})
+        entries = {"0": Entry(number, number + 1)}
+        return _Commits(into, ["device"], GroupKey("namespace", "hub", "group"), entries, {}).commit("0", rows)
+
+    with psycopg.connect(postgres_database.reveal(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE readings (device text)")
+        assert commit(0) == Written(rows=1)
+        connection.execute("ALTER TABLE readings ADD COLUMN place text")
+        assert commit(1) == Written(rows=1)
+        connection.execute("UPDATE readings SET place = 'here'")
+        connection.execute("ALTER TABLE readings ALTER COLUMN place SET NOT NULL")
+        with pytest.raises(SinkError, match="'place' of the table must be given"):
+            commit(2)
+        assert connection.execute("SELECT device FROM readings ORDER BY device").fetchall() == [("d0",), ("d1",)]
+        assert connection.execute("SELECT count(*) FROM hubline_dead_letter").fetchall() == [(0,)]
+    into.close()
+
+
 def test_a_batch_that_would_leave_a_gap_is_refused(
     spark: SparkSession, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
@@ -223,7 +247,38 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
         run_once(parse_json(split, FIELDS), sink, tmp_path / "splits")
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
+    with pytest.raises(StreamingQueryException, match="'body' and 'Body', which Spark does not tell apart"):
+        run_once(events.selectExpr("*", "1 as Body"), sink, tmp_path / "spelling")
+    nulled = events.withColumn("sequenceNumber", expr("nullif(sequenceNumber, 2)"))
+    with pytest.raises(StreamingQueryException, match="a row has no partition, or no sequenceNumber"):
+        run_once(nulled, sink, tmp_path / "nulls")
     assert devices(database) == []
+
+
+@pytest.mark.parametrize("by", ["partition", "batch"])
+def test_columns_are_taken_whatever_their_names(
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, by: str
+) -> None:
+    fields = StructType([StructField(name, StringType()) for name in ("a.b", "Order", "my `col`", "größe", 'q"%s{}')])
+    row = {name: name.upper() for name in fields.names}
+    send(hub, [json.dumps(row).encode(), b"no json"], partition="1")
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="named", create=True, by=by)
+    events = read(spark, hub).withColumn("c.d", lit(1))
+    run_once(parse_json(events, fields), sink, tmp_path / "folder")
+
+    found = database.execute("SELECT * FROM named")
+    assert [column[0] for column in found.description] == ["c.d", *fields.names]
+    assert found.fetchall() == [(1, *row.values())]
+    assert database.execute("SELECT body FROM hubline_dead_letter").fetchall() == [(b"no json",)]
+
+
+def test_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
+    send(hub, [b"no json"])
+    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", by="batch")
+    for name in ("partition", "sequenceNumber"):
+        events = parse_json(read(spark, hub), FIELDS).withColumn(name, expr(f"nullif({name}, {name})"))
+        with pytest.raises(StreamingQueryException, match="need the columns partition and sequenceNumber"):
+            run_once(events, sink, tmp_path / name)
 
 
 def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
@@ -367,6 +422,10 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_
     assert sink.check(readings) is None
     with pytest.raises(SinkError, match="no column 'unknown'"):
         sink.check(StructType([*readings, StructField("unknown", StringType())]))
+    with pytest.raises(ConfigError, match="two columns 'device'"):
+        sink.check(StructType([*readings, fields[0]]))
+    with pytest.raises(ConfigError, match="'age' is interval year, which no table takes"):
+        sink.check(StructType([*readings, StructField("age", YearMonthIntervalType(0, 0))]))
     with pytest.raises(ConfigError, match="dropped the column 'sequenceNumber'"):
         sink.check(StructType([place[0], *fields]))
     url = f"sqlite:///{tmp_path}/results.db"
@@ -374,6 +433,21 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_
         SqlSink(url, table="readings", drop_repeats="ordered", by="batch").check(StructType([*place, *fields]))
     made = SqlSink(url, table="made", create=True).check(readings)
     assert made == 'CREATE TABLE IF NOT EXISTS "made" ("device" TEXT, "celsius" REAL)'
+
+
+def test_columns_that_a_run_adds_are_written_for_as_long_as_the_table_has_them(
+    database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings")
+    database.execute("ALTER TABLE readings ADD COLUMN eventId TEXT")
+    names = ["device", "eventId", "offset", "sequenceNumber", "_error"]
+
+    assert _columns(into, names, ["eventId"]) == ["device", "eventId", "sequenceNumber"]
+    database.execute("ALTER TABLE readings DROP COLUMN eventId")
+    database.execute("ALTER TABLE readings ADD COLUMN offset TEXT")
+    assert _columns(into, names, ["eventId"]) == ["device", "offset", "sequenceNumber"]
+    assert _columns(into, names) == ["device", "eventId", "offset", "sequenceNumber"]  # the query's own
+    into.close()
 
 
 def test_fields_are_compared_with_the_columns_that_are_there(spark: SparkSession) -> None:
@@ -396,6 +470,12 @@ def test_bodies_are_parsed_with_a_reason_for_each_that_cannot_be(spark: SparkSes
         b"\xff",
         b"{'device': 'a'}",
         deep,
+        b'[{"device": "a"}]',
+        # Of each of these Spark would take the first object, and not look at the rest.
+        b'{"device": "a"}\n{"device": "b"}',
+        b'{"device": "a"},{"device": "b"}',
+        b'{"device": "a"} and more',
+        b'{"device": "a"}} and more',
     ]
     events = spark.createDataFrame([(body,) for body in rows], "body binary")
     parsed = parse_json(events, FIELDS).select("device", "celsius", "_error").collect()

@@ -17,6 +17,9 @@ from hubline.spark.parsing import ERROR_COLUMN
 EVENT_ID: Final = "eventId"
 """The identity of an event, which a hub's sink writes into the event that was made of it."""
 
+ADDED: Final = (EVENT_ID, REPLAYED)
+"""What a run adds to the columns of events."""
+
 UNUSED: Final = ("publisher", "systemProperties")
 """Columns of events that say nothing."""
 
@@ -45,4 +48,4 @@ def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
 
 def stored(frame: DataFrame, columns: list[str]) -> DataFrame:
     """What goes to a table: what a run adds to events is written where the table has a column for it."""
-    return frame.drop(*(name for name in (EVENT_ID, REPLAYED, *UNUSED) if name not in columns))
+    return frame.drop(*(name for name in (*ADDED, *UNUSED) if name not in columns))

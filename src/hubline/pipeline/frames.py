@@ -182,6 +182,7 @@ def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
 def _handled(stage: Stage, events: DataFrame) -> DataFrame:
     own = _columns(stage.schema or "")
     _require_binary_body(own)
+    _require_spelt(own, events.columns)
     output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
     own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
@@ -202,6 +203,15 @@ def _columns(schema: str) -> StructType:
 def _require_binary_body(own: StructType) -> None:
     if any(field.name == "body" and not isinstance(field.dataType, BinaryType) for field in own):
         raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
+
+
+def _require_spelt(own: StructType, names: Sequence[str]) -> None:
+    """Columns that differ in case alone are one to Spark, and it would not know which is meant."""
+    spelt = {name.lower(): name for name in [*names, ERROR_COLUMN]}
+    for name in own.names:
+        if spelt.setdefault(name.lower(), name) != name:
+            other = spelt[name.lower()]
+            raise ConfigError(f"schema names {name!r}, beside {other!r}: spell it so, or give it another name")
 
 
 def _output(own: StructType, events: StructType, *, has_error: bool) -> StructType:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from hubline.errors import ConfigError
 from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
 from hubline.sinks.values import exact
+from hubline.spark.columns import plain
 from hubline.spark.garbage import spare_modules
 from hubline.spark.parsing import ERROR_COLUMN
 
@@ -36,7 +37,7 @@ class BatchHandler:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            for events in by_partition(batch):
+            for events in by_partition(plain(batch)):
                 yield from self._rows(events).to_batches()
         spare_modules()
 
@@ -87,7 +88,7 @@ class EventHandler:
     output: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for batch in map(plain, batches):
             places, rows, errors = self._handled(batch)
             yield self._columns(batch.take(pa.array(places, pa.int64())), rows, errors)
         spare_modules()
@@ -129,11 +130,9 @@ class EventHandler:
         for field in self.output:
             if field.name == ERROR_COLUMN:
                 arrays.append(pa.array(errors, pa.string()))
-            elif field.name == "body" and field.name in own:
-                # A dead letter has the body of its event, and not what was to be made of it.
-                arrays.append(pc.if_else(failed, events.column("body"), own["body"]))
             elif field.name in own:
-                arrays.append(pc.if_else(failed, pa.scalar(None, field.type), own[field.name]))
+                # A dead letter has what its event had, and not what was to be made of it.
+                arrays.append(pc.if_else(failed, _of_events(events, field), own[field.name]))
             else:
                 arrays.append(events.column(field.name).cast(field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.output)
@@ -152,6 +151,17 @@ class EventHandler:
                 values[place] = None
                 errors[place] = _as_text(f"{field.name} does not fit {field.type}: {error}")
         return exact(values, field.type)
+
+
+def _of_events(events: pa.RecordBatch, field: pa.Field) -> pa.Array | pa.Scalar:
+    """The events' own column of that name and type; else nothing."""
+    if field.name in events.schema.names:
+        column = events.column(field.name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", "UTC"))  # from the session's time zone
+        if column.type == field.type:
+            return column
+    return pa.scalar(None, field.type)
 
 
 def _as_text(error: str) -> str:

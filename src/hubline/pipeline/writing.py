@@ -14,12 +14,13 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from hubline.config import HubAddress
 from hubline.connect import open_hub
 from hubline.model import DeadLetter, GroupKey, Stage
-from hubline.pipeline.columns import published
+from hubline.pipeline.columns import ADDED, published
 from hubline.pipeline.definition import DropRepeats
 from hubline.pipeline.places import FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.sinks.hub import HubLetters
-from hubline.spark.letters import letter_of, letter_rows
+from hubline.spark.columns import plain
+from hubline.spark.letters import LETTER_COLUMNS, letter_of, letter_rows
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.process import lent, run
@@ -88,7 +89,8 @@ class _TableWriter:
         by = By.PARTITION if is_traced and batch.is_narrow else By.BATCH
         if by not in self._sinks:
             self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
-        self._sinks[by].write(frame, batch_id, batch)
+        # Those that the table had when the run began: computing the others for no use would take time.
+        self._sinks[by].write(frame, batch_id, batch, optional=ADDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ class _SplitWriter:
         frame.persist()
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
+            failed = failed.select(*(name for name in frame.columns if name in LETTER_COLUMNS))
             counts = failed.mapInArrow(self._letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
             self._tell(Written(dead_letters=sum(count for (count,) in counts)))
@@ -149,7 +152,7 @@ class _Letters:
     group: GroupKey
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
+        for batch in map(plain, batches):
             letters = [
                 letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
                 for row in letter_rows(batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +54,33 @@ def require_schema(schema: StructType, columns: StructType = SOURCE_SCHEMA) -> N
         if field.dataType != known[field.name]:
             wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
             raise ConfigError(f"the column {field.name} is {wanted}, and not {given}")
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def plain(rows: Rows) -> Rows:
+    """What Spark hands over, with text and bytes of the types that events have.
+
+    By the setting spark.sql.execution.arrow.useLargeVarTypes they come with offsets of 64 bits. Nothing is copied
+    where they do not.
+    """
+    schema = pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema])
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), kind.item_field.with_type(_plain_type(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
 
 
 class Layout:

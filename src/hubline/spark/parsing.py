@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, StringType, StructField, StructType
 
 from hubline.errors import ConfigError
 
@@ -17,25 +17,43 @@ _IS_EMPTY: Final = "_hubline_is_empty"
 _TEXT: Final = "_hubline_text"
 _PARSED: Final = "_hubline_parsed"
 _MALFORMED: Final = "_hubline_malformed"
+# Spark reads one value, and does not look at what comes after it. Put into an object, the body has to end where that
+# goes on: of a body that has several objects, line by line, all but the first would be lost.
+_BODY: Final = "body"
+_END: Final = "end"
+_OPENING: Final = f'{{"{_BODY}":'
+_CLOSING: Final = f',"{_END}":true}}'
 
 
 def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
     """The fields of JSON bodies as columns, after those of the events, and ``_error`` for what is no such JSON.
 
     ``schema`` names the fields, as a StructType or as text (``"device string, celsius double"``). A field that is
-    missing is null, unless all are ``required``. A value of another type, a body that is not JSON, and one that is not
-    UTF-8 each make their event an error; nothing stops the query.
+    missing is null, unless all are ``required``. A value of another type, a body that is not one JSON object, and one
+    that is not UTF-8 each make their event an error; nothing stops the query.
     """
     fields = _fields(events, schema)
-    text = F.when(F.is_valid_utf8(F.col("body").cast("string")), F.col("body").cast("string"))
+    body = F.col("body").cast("string")
+    text = F.when(F.is_valid_utf8(body), F.concat(F.lit(_OPENING), body, F.lit(_CLOSING)))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED, "allowSingleQuotes": "false"}
-    wanted = StructType([*fields, StructField(_MALFORMED, StringType())])
+    wanted = StructType(
+        [StructField(_BODY, fields), StructField(_END, BooleanType()), StructField(_MALFORMED, StringType())]
+    )
     # In steps: Spark interprets what stands beside from_json, and would look for the method behind is_valid_utf8 in
     # each row, which takes as long as parsing. The body itself goes no further than the first, unless it is wanted.
     read = events.withColumns({_TEXT: text, _IS_EMPTY: F.col("body").isNull()})
     parsed = read.withColumn(_PARSED, F.from_json(_TEXT, wanted, options))
-    columns = [F.col(_PARSED).getField(field.name).alias(field.name) for field in fields]
-    return parsed.select(*events.columns, *columns, _error(fields, required=required).alias(ERROR_COLUMN))
+    columns = [_field(field.name).alias(field.name) for field in fields]
+    return parsed.select(*map(_quoted, events.columns), *columns, _error(fields, required=required).alias(ERROR_COLUMN))
+
+
+def _field(name: str) -> Column:
+    return F.col(_PARSED).getField(_BODY).getField(name)
+
+
+def _quoted(name: str) -> str:
+    """A column's name as Spark takes it whatever is in it: behind a dot it would look for a field."""
+    return f"`{name.replace('`', '``')}`"
 
 
 def _error(fields: StructType, *, required: bool) -> Column:
@@ -43,12 +61,12 @@ def _error(fields: StructType, *, required: bool) -> Column:
     error = F.when(F.col(_IS_EMPTY), F.lit("the event has no body"))
     error = error.when(F.col(_TEXT).isNull(), F.lit("the body is not UTF-8 text"))
     error = error.when(
-        parsed.isNull() | parsed.getField(_MALFORMED).isNotNull(),
+        parsed.getField(_BODY).isNull() | parsed.getField(_END).isNull() | parsed.getField(_MALFORMED).isNotNull(),
         F.lit(f"the body is not a JSON object of {fields.simpleString().removeprefix('struct')}"),
     )
     if required:
         for field in fields:
-            error = error.when(parsed.getField(field.name).isNull(), F.lit(f"the field {field.name} is missing"))
+            error = error.when(_field(field.name).isNull(), F.lit(f"the field {field.name} is missing"))
     return error
 
 

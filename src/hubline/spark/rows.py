@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,7 @@ from hubline.errors import ConfigError
 from hubline.hubs.hashing import partition_indexes
 from hubline.identity import ids_of, is_id, split_ids, with_ids
 from hubline.model import OUTGOING_SCHEMA
-from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.columns import SOURCE_SCHEMA, plain
 
 Indexes: TypeAlias = npt.NDArray[np.int64]
 
@@ -92,7 +92,7 @@ class RowLayout:
 
     def outgoing(self, rows: pa.RecordBatch, partition_ids: Sequence[str], *, first_row: int) -> Outgoing:
         """The rows as events. ``first_row`` is the number of the first, for errors: they name the row."""
-        columns = _Rows(rows, self._places, first_row)
+        columns = _Rows(plain(rows), self._places, first_row)
         body = columns.text_or_null("body").cast(pa.binary())
         columns.require_none(body.is_null(), "has no body: it is null. An event's body may be empty, but not missing")
         key, ids = columns.text_or_null("partitionKey"), columns.text_or_null("eventId")
@@ -140,12 +140,14 @@ class _Rows:
         if place is None:
             return pa.nulls(len(self._rows), pa.string())
         column = self._rows.column(place)
-        return column if pa.types.is_binary(column.type) else column.cast(pa.string())
+        if pa.types.is_binary(column.type):
+            return column
+        return column if name == "body" and pa.types.is_string(column.type) else _readable(column.cast(pa.string()))
 
     def properties(self) -> pa.MapArray:
         kind = OUTGOING_SCHEMA.field("properties").type
         place = self._places.get("properties")
-        return pa.nulls(len(self._rows), kind) if place is None else self._rows.column(place).cast(kind)
+        return pa.nulls(len(self._rows), kind) if place is None else _readable(self._rows.column(place).cast(kind))
 
     def targets(self, partition_ids: Sequence[str], key: pa.StringArray, ids: pa.StringArray) -> Indexes:
         """By the partition that a row names, or by its key, or by the event that it came from; or ANYWHERE."""
@@ -178,6 +180,29 @@ class _Rows:
         row = pc.index(is_wrong, True).as_py()
         if row >= 0:
             raise ConfigError(f"row {self._first_row + row} of the task {what}")
+
+
+def _readable(texts: pa.Array) -> pa.Array:
+    """Text, or maps of text, as UTF-8, which Spark does not look after: what is not has a sign in its place.
+
+    No reader of the hub could get past such an event.
+    """
+    is_map = pa.types.is_map(texts.type)
+    data = texts.cast(pa.map_(pa.binary(), pa.binary()) if is_map else pa.binary())
+    try:
+        data.cast(texts.type)  # which looks
+    except pa.ArrowInvalid:
+        return pa.array([_decoded(value) for value in data.to_pylist()], texts.type)
+    return texts
+
+
+def _decoded(value: Any) -> Any:
+    match value:
+        case bytes():
+            return value.decode(errors="replace")
+        case list():
+            return {str(_decoded(name)): _decoded(text) for name, text in value}
+    return None
 
 
 def _assign(targets: Indexes, where: npt.NDArray[np.bool_], indexes: Callable[[pa.BooleanArray], Indexes]) -> None:

@@ -40,20 +40,22 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import StructField, StructType
 
 from hubline.config import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError, Fenced, SinkError
 from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey, Stage
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
 from hubline.sinks import SqlSink as Database
+from hubline.sinks.connection import Altered
 from hubline.sinks.repeats import Flags, Sifting
 from hubline.sinks.sql import IDS_KEPT_SECONDS
 from hubline.sinks.tracing import Units
-from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.columns import SOURCE_SCHEMA, plain
 from hubline.spark.databases import lent
 from hubline.spark.garbage import spare_modules
 from hubline.spark.letters import letter_of, letter_rows
@@ -180,8 +182,8 @@ class SqlSink:
         """What ``foreachBatch`` calls."""
         self.write(frame, batch_id, MicroBatch.of(frame))
 
-    def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch) -> None:
-        """The same for who has looked at the batch already."""
+    def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch, *, optional: Sequence[str] = ()) -> None:
+        """The same for who has looked at the batch already, and knows columns to leave out where the table has none."""
         self._require_columns(frame.schema)
         writing = batch.run_id, self._database.address
         if _last_written.get(writing) == batch_id:
@@ -191,11 +193,11 @@ class SqlSink:
                 "needs a query of its own, in a consumer group of its own"
             )
         with lent(self._database) as database:
-            columns = _columns(database, frame.columns)
+            columns = _columns(database, frame.columns, optional)
         commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
-            rows, moved = frame.toArrow(), sorted(batch.moved)
+            rows, moved = plain(frame.toArrow()), sorted(batch.moved)
             if batch.state_of is None:
                 written = commits.commit_all(moved, rows)
             else:
@@ -214,6 +216,7 @@ class SqlSink:
                 "no task has all rows of a partition, and none can commit them. Let the driver do so: "
                 "SqlSink(..., by='batch')"
             )
+        _require_apart(frame)
         done = self._done_in_tasks(frame, commits)
         self._expects_letters = any(written.dead_letters for written in done.values())
         # Those of which the query kept no row: nobody has moved their checkpoints.
@@ -240,6 +243,11 @@ class SqlSink:
         return [name for name in names if name in SOURCE_SCHEMA.names and name not in needed]
 
     def _require_columns(self, schema: StructType) -> None:
+        names = schema.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"the query has two columns {twice[0]!r}: drop or rename one")
+        for each in schema:
+            _require_arrow(each)
         required = [_PARTITION, _SEQUENCE] if self._by is By.PARTITION else []
         if self._database.drop_repeats is not None:
             required = [_PARTITION, _SEQUENCE, _PROPERTIES]
@@ -258,6 +266,28 @@ class SqlSink:
                 )
 
 
+def _require_arrow(column: StructField) -> None:
+    """Refuses what cannot be handed to Python, such as most intervals: tasks would fail by a KeyError."""
+    try:
+        to_arrow_type(column.dataType, timezone="UTC")
+        return
+    except PySparkTypeError:
+        kind = column.dataType.simpleString()
+    raise ConfigError(f"the column {column.name!r} is {kind}, which no table takes: cast it, to a number or to string")
+
+
+def _require_apart(frame: DataFrame) -> None:
+    """Refuses columns that Spark takes for one another: it would hand over neither, or drop both."""
+    first: dict[str, str] = {}
+    for name in frame.columns:
+        other = first.setdefault(name.lower(), name)
+        if other != name and frame.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
+            raise ConfigError(
+                f"the query has columns {other!r} and {name!r}, which Spark does not tell apart: rename one, or set "
+                "spark.sql.caseSensitive=true"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class _Commits:
     """What a task does with its rows. Pickled with each task; its database's connections stay behind."""
@@ -270,11 +300,18 @@ class _Commits:
     gaps: Mapping[str, Gap]
     has_events: bool = True
     """Whether rows come with all that a dead letter keeps; without, a partition that has one is not written."""
+    names: Sequence[str] = ()
+    """The names of the rows' columns, where they come under others."""
 
     def in_tasks(self, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
         """Has each task commit its rows: what was written of each partition, and those that need their events."""
+        commits = self
+        if any("." in name or "`" in name for name in frame.columns):
+            # Spark hands columns over by names that are not quoted, and would look for what is behind the dot.
+            commits = replace(self, names=frame.columns)
+            frame = frame.toDF(*map(str, range(len(frame.columns))))
         with _settings(frame.sparkSession, _HANDED_OVER):
-            answers = frame.mapInArrow(self, _DONE_DDL).collect()
+            answers = frame.mapInArrow(commits, _DONE_DDL).collect()
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
 
@@ -282,7 +319,8 @@ class _Commits:
         handed = list(batches)
         if not handed:
             return
-        parts = _by_partition(pa.Table.from_batches(handed).combine_chunks())
+        rows = plain(pa.Table.from_batches(handed)).combine_chunks()
+        parts = _by_partition(rows.rename_columns(self.names) if self.names else rows)
         # Side by side: a commit mostly waits, for the server and its disk.
         with ThreadPoolExecutor(self.database.connections_max) as threads:
             yield from threads.map(self._answer, parts)
@@ -384,13 +422,20 @@ class _Commits:
         return [Move(opened[each], Checkpoint(opened[each].key, "", end - 1)) for each, end in ends.items()]
 
     def _persist(self, attempt: Callable[[Database], T], *, what: GroupKey | PartitionKey) -> T:
-        """Tries again where a partition was taken or moved since it was opened: what its row says now counts."""
+        """Tries again where a partition was taken or moved since it was opened: what its row says now counts.
+
+        So, too, where the table was altered, which may be harmless: each process finds that out for itself, and would
+        fail the query once.
+        """
         with lent(self.database) as database:
-            for _ in range(FENCE_ATTEMPTS_MAX):
+            for number in range(FENCE_ATTEMPTS_MAX):
                 try:
                     return attempt(database)
                 except (Fenced, _Overtaken):
                     continue
+                except Altered:
+                    if number == FENCE_ATTEMPTS_MAX - 1:
+                        raise
         raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
     def _missing(self, opened: SinkPartition, rows: pa.Table) -> pa.Table:
@@ -555,8 +600,8 @@ def _by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """The rows of each partition, in their order. Tasks read one partition after the other: mostly they are slices."""
     runs = pc.run_end_encode(rows.column(_PARTITION).combine_chunks())
     partitions, ends = runs.values.to_pylist(), [0, *runs.run_ends.to_pylist()]
-    if None in partitions:
-        raise SinkError("a row has no partition: keep the columns partition and sequenceNumber as they were")
+    if None in partitions or rows.column(_SEQUENCE).null_count:
+        raise SinkError("a row has no partition, or no sequenceNumber: keep these columns as they were")
     if len(set(partitions)) == len(partitions):
         for partition, (start, end) in zip(partitions, pairwise(ends), strict=True):
             yield partition, rows.slice(start, end - start)
@@ -567,7 +612,7 @@ def _by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 def _units(rows: pa.Table) -> Units | None:
     """A number for each event, by which one that is refused is told from the others; None where they are not known."""
-    if not {_PARTITION, _SEQUENCE} <= set(rows.column_names):
+    if not {_PARTITION, _SEQUENCE} <= set(rows.column_names) or rows.column(_SEQUENCE).null_count:
         return None
     sequences: Units = rows.column(_SEQUENCE).to_numpy()
     partitions = rows.column(_PARTITION).combine_chunks().dictionary_encode()
@@ -590,11 +635,11 @@ def _failed(rows: pa.Table) -> Flags:
     return failed
 
 
-def _columns(database: Database, names: Sequence[str]) -> list[str]:
-    """The columns to write: the query's own, and those of events that the table has."""
+def _columns(database: Database, names: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
+    """The columns to write: the query's own, and those that are optional, as events' are, which the table has."""
     with database.connection() as connection:
         of_table = {column.name for column in database.columns(connection)}
-    unwritten = {ERROR_COLUMN} | (set(SOURCE_SCHEMA.names) - of_table)
+    unwritten = {ERROR_COLUMN} | ({*SOURCE_SCHEMA.names, *optional} - of_table)
     return [name for name in names if name not in unwritten]
 
 
