@@ -84,16 +84,17 @@ def _offset(start: int, end: int) -> dict[str, Any]:
     return StreamOffset(entries=entries, group=GROUP).to_json()
 
 
-_made: dict[str | None, pa.RecordBatch] = {}
+_made: dict[tuple[str | None, pa.Schema], pa.RecordBatch] = {}
 
 
 def _ready(schema: StructType, body: str | None) -> pa.RecordBatch:
     """Made once in the life of a worker. All have this body, or each some bytes of its own."""
-    if body not in _made:
+    wanted = Layout(schema).schema
+    if (body, wanted) not in _made:
         bodies = {} if body is None else {"body": body.encode()}
         made = [{**row, **bodies} for row in rows(BATCH_COUNT)]
-        _made[body] = pa.RecordBatch.from_pylist(made, schema=Layout(schema).schema)
-    return _made[body]
+        _made[body, wanted] = pa.RecordBatch.from_pylist(made, schema=wanted)
+    return _made[body, wanted]
 
 
 def rows(count: int) -> list[dict[str, Any]]:

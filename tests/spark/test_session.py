@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
 from hubline.spark import sessions
+from hubline.spark.archive import OPTIONS_VARIABLE
 from hubline.spark.redaction import HIDING, hiding, is_hidden
 from tests.endpoint.serving import KEY, serving
 from tests.spark.planted import SECRETS, everything_shown
@@ -164,6 +165,36 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     assert within["JAVA_HOME"]
     assert within["PYSPARK_PYTHON"] == "/opt/python"
     assert dict(os.environ) == before
+
+
+def test_java_gets_a_collector_beside_the_users_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(OPTIONS_VARIABLE, "-Xss2m")
+    with sessions._surroundings({"spark.master": "local[2]"}):
+        assert os.environ[OPTIONS_VARIABLE].split()[0] == "-Xss2m"
+        assert os.environ[OPTIONS_VARIABLE].split()[-1] == "-XX:+UseParallelGC"
+    with sessions._surroundings({"spark.master": "spark://host:7077"}):
+        assert "GC" not in os.environ[OPTIONS_VARIABLE]
+
+
+@pytest.mark.parametrize(
+    "where", [OPTIONS_VARIABLE, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "settings", "file"]
+)
+def test_a_collector_that_the_user_chose_stays_the_only_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+) -> None:
+    """Told of two, Java does not start."""
+    chosen = "-Xmx1g -XX:+UseZGC"
+    given = {"spark.master": "local[2]"}
+    monkeypatch.setenv(OPTIONS_VARIABLE, "")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    if where == "settings":
+        given["spark.driver.extraJavaOptions"] = chosen
+    elif where == "file":
+        (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {chosen}\n")
+    else:
+        monkeypatch.setenv(where, chosen)
+    with sessions._surroundings(given):
+        assert "UseParallelGC" not in os.environ[OPTIONS_VARIABLE]
 
 
 def test_an_interrupt_waits_until_java_has_started() -> None:

@@ -69,7 +69,7 @@ class MicroBatch:
     @classmethod
     def of(cls, frame: DataFrame) -> MicroBatch:
         """The one that the calling ``foreachBatch`` function was given, or a frame that it made of it."""
-        execution = _execution(frame)
+        execution = execution_of(frame)
         run_id = execution.runId().toString()
         last = execution.lastExecution()
         plan = last.executedPlan()
@@ -100,7 +100,7 @@ def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     return found
 
 
-def _execution(frame: DataFrame) -> Any:
+def execution_of(frame: DataFrame) -> Any:
     """The query that the calling thread works for, in the JVM."""
     session = frame.sparkSession
     if not hasattr(session, "_jsparkSession"):

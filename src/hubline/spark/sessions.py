@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
-from hubline.spark.archive import with_archive
+from hubline.spark.archive import OPTIONS_VARIABLE, with_archive
 from hubline.spark.java import find_java, java_home
 from hubline.spark.parallelism import TASKS_VARIABLE
 from hubline.spark.quiet import pass_on
@@ -171,6 +171,9 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
         wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
         wanted |= with_archive(java, os.environ)
         is_local = _LOCAL.fullmatch(given.get("spark.master", "")) is not None
+        if is_local and not _is_told_a_collector(given):
+            options = wanted.get(OPTIONS_VARIABLE, os.environ.get(OPTIONS_VARIABLE, ""))
+            wanted[OPTIONS_VARIABLE] = f"{options} {_COLLECTOR}".strip()
         if is_local and "PYSPARK_PYTHON" not in os.environ and _is_installed_as_files():
             wanted |= {"PYSPARK_PYTHON": str(_PYTHON), "HUBLINE_SPARK_PYTHON": sys.executable}
         if is_local:
@@ -186,6 +189,25 @@ def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
+
+
+# Of Java's garbage collectors the one that leaves most of a few cores to the tasks: queries are about a tenth faster.
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+_COLLECTORS: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# Where options of Java come from, beside Spark's settings.
+_OPTIONS_VARIABLES: Final = (
+    OPTIONS_VARIABLE,
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "PYSPARK_SUBMIT_ARGS",
+)
+
+
+def _is_told_a_collector(given: Mapping[str, str]) -> bool:
+    """Whether somebody has chosen a garbage collector for the driver: told of two, Java does not start."""
+    in_environment = [os.environ.get(name, "") for name in _OPTIONS_VARIABLES]
+    return any(map(_COLLECTORS.search, [*in_environment, *given.values(), _defaults_file()]))
 
 
 # Starts workers sooner, see there; on machines that have a shell.

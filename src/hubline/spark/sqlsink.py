@@ -21,10 +21,10 @@ A query with state gives rows of earlier events, also in batches that read nothi
 has ended windows. Its batches are told by their number: what the query has in the database under this number, or a
 later one, is done.
 
-By partition, tasks are handed the rows without what only dead letters need of an event: body, properties and so on
-cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows are
-handed over once more, with their events. Dying in between leaves partitions that are done and others that are not
-begun, as any crash of a batch does.
+By partition, tasks read and are handed the rows without what only dead letters need of an event: body, properties and
+so on cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows
+are read and handed over once more, with their events. Dying in between leaves partitions that are done and others that
+are not begun, as any crash of a batch does.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry, Gap
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.positions import OF_ANOTHER_HUB
+from hubline.spark.pruning import is_handed_over, leaving_out, unread
 
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
@@ -154,6 +155,7 @@ class SqlSink:
         self._on_commit = on_commit
         # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
         self._expects_letters = False
+        self._unread_by_run: dict[tuple[str, ...], Sequence[str]] = {}
         self._database = Database(
             url,
             table=table,
@@ -217,23 +219,35 @@ class SqlSink:
                 "SqlSink(..., by='batch')"
             )
         _require_apart(frame)
-        done = self._done_in_tasks(frame, commits)
+        done = self._done_in_tasks(frame, batch.run_id, commits)
         self._expects_letters = any(written.dead_letters for written in done.values())
         # Those of which the query kept no row: nobody has moved their checkpoints.
         for partition in sorted(batch.moved - set(done)):
             commits.commit(partition, None)
         return sum(done.values(), Written())
 
-    def _done_in_tasks(self, frame: DataFrame, commits: _Commits) -> dict[str, Written]:
+    def _done_in_tasks(self, frame: DataFrame, run_id: str, commits: _Commits) -> dict[str, Written]:
         """What was written of each partition that has rows: without their events, if none of them is a dead letter."""
         of_letters = self._columns_of_letters(frame.columns, commits.columns)
         if self._expects_letters or not of_letters:
             return commits.in_tasks(frame)[0]
-        done, lettered = replace(commits, has_events=False).in_tasks(frame.drop(*of_letters))
+        with leaving_out(frame, self._unread(frame, run_id, of_letters)):
+            done, lettered = replace(commits, has_events=False).in_tasks(frame.drop(*of_letters))
         if lettered:
             # Dying here, the batch comes again: what is done is found done, and the others are not begun.
             done |= commits.in_tasks(frame.where(F.col(_PARTITION).isin(lettered)))[0]
         return done
+
+    def _unread(self, frame: DataFrame, run_id: str, of_letters: Sequence[str]) -> Sequence[str]:
+        """The columns that the tasks need not read: found out once for a run, since its query stays the same."""
+        if not is_handed_over(frame):
+            return ()
+        known = run_id, *of_letters
+        if known not in self._unread_by_run:
+            if (found := unread(frame, of_letters)) is None:
+                return ()
+            self._unread_by_run = {known: found}
+        return self._unread_by_run[known]
 
     def _columns_of_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
         """The columns of events that only dead letters need."""

@@ -17,6 +17,7 @@ from hubline.spark.options import Options
 from hubline.spark.packing import pack
 from hubline.spark.parallelism import task_count
 from hubline.spark.planner import Planner, exit_on_sigterm, ignore_sigterm
+from hubline.spark.pruning import left_out
 from hubline.spark.worker import read_ranges
 
 
@@ -65,7 +66,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the task."""
         assert isinstance(partition, RangesInput)  # noqa: S101 - Spark gives back what partitions() gave it
-        return read_ranges(self._options, partition.ranges, Layout(self._schema))
+        return read_ranges(self._options, partition.ranges, Layout(self._schema, left_out=left_out()))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late. ``latestOffset`` hears earlier that a batch is done."""

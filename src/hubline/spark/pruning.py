@@ -1,0 +1,88 @@
+"""Columns of events that the rows of a batch are made without.
+
+Spark takes all columns of a Python source, and copies each of them at every row, whatever becomes of them: those that
+only dead letters need cost as much as parsing JSON does. So a sink that drops them has its tasks read without them. It
+tells what to leave out beside the job, as Spark lets a job's properties go with it; the source leaves these columns
+null. A job that says nothing reads whole events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from hubline.spark.microbatch import execution_of
+
+_LEFT_OUT: Final = "hubline.columns.left_out"
+
+# What a frame is that a batch was handed over in, as long as nothing was made of it.
+_HANDED_OVER: Final = "LogicalRDD"
+_SCAN: Final = "StreamingDataSourceV2ScanRelation"
+
+
+@contextmanager
+def leaving_out(frame: DataFrame, names: Sequence[str]) -> Iterator[None]:
+    """Within it, what the calling thread has Spark do reads events without these columns."""
+    context = frame.sparkSession.sparkContext
+    context.setLocalProperty(_LEFT_OUT, ",".join(names))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_LEFT_OUT, None)  # type: ignore[arg-type] # which takes it away
+
+
+def left_out() -> frozenset[str]:
+    """In a task: the columns that nobody needs."""
+    context = TaskContext.get()
+    names = context.getLocalProperty(_LEFT_OUT) if context is not None else None
+    return frozenset(names.split(",") if names else ())
+
+
+def is_handed_over(frame: DataFrame) -> bool:
+    """Whether it is a batch as a query hands it over, and nobody keeps what is read of it."""
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
+    level = frame.storageLevel
+    return _kind(plan) == _HANDED_OVER and not (level.useMemory or level.useDisk)
+
+
+def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
+    """Of the columns that are dropped of a batch, those that its query reads for nothing else; None if nobody can say.
+
+    Where one of them is something that the query made, all are read: it may not be made of null.
+    """
+    batch = execution_of(frame).lastExecution()
+    datasets: Any = frame.sparkSession.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001
+    whole = DataFrame(datasets.ofRows(batch.sparkSession(), batch.analyzed()), frame.sparkSession)
+    analyzed = whole.drop(*dropped)._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
+    plan = batch.sparkSession().sessionState().optimizer().execute(analyzed)
+    scanned = [
+        column for leaf in _each(plan.collectLeaves()) if _kind(leaf) == _SCAN for column in _each(leaf.output())
+    ]
+    if not scanned:
+        return None  # this batch has nothing to read
+    ids = {column.exprId().id() for column in scanned}
+    given = {column.name(): column.exprId().id() for column in _each(batch.analyzed().output())}
+    if not {given[name] for name in dropped} <= ids:
+        return []
+    used = [node.references() for node in _nodes(plan)]
+    read = {column.exprId().id() for column in scanned if any(names.contains(column) for names in used)}
+    return [name for name in dropped if given[name] not in read]
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    yield plan
+    for child in _each(plan.children()):
+        yield from _nodes(child)
+
+
+def _each(sequence: Any) -> Iterable[Any]:
+    """The elements of a sequence of Java's."""
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def _kind(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
