@@ -235,6 +235,12 @@ class TestTypes:
         assert [one.unit for one in opened.commit(at(2), sequenced(k=keys))] == [1]
         assert database.execute("SELECT k FROM made ORDER BY k") == [(keys[0],), (keys[2],)]
 
+    def test_a_null_key_for_which_no_number_is_made_up_is_taken(self, sqlite: SqliteSinkDatabase) -> None:
+        sqlite.execute("CREATE TABLE t (k INTEGER UNIQUE)")
+
+        assert not sqlite.sink(table="t", key="k").open(KEY, 1).commit(at(2), sequenced(k=[None, None, 1]))
+        assert sqlite.execute("SELECT k FROM t ORDER BY k") == [(None,), (None,), (1,)]
+
     def test_what_tells_the_events_is_no_column_of_a_table_that_is_made(self, database: SinkDatabase) -> None:
         database.sink(table="made", create=True).open(KEY, 1).commit(at(1), sequenced(a=[1, 2]))
 
@@ -250,6 +256,21 @@ class TestTypes:
         database.sink(table="t").open(KEY, 1).commit(at(1), [{"a": None, "b": "x"}, {"b": None, "a": 3}])
 
         assert database.execute("SELECT a, b FROM t") == [(None, "x"), (3, None)]
+
+    @pytest.mark.parametrize("other", [2, "s"], ids=["the same type", "another type"])
+    def test_a_field_that_is_missing_is_null_whatever_types_others_have(
+        self, sqlite: SqliteSinkDatabase, other: Any
+    ) -> None:
+        """Rows of several types go in several lots, and each would have the columns of its own rows alone."""
+        sqlite.execute("CREATE TABLE t (a, b TEXT NOT NULL, c TEXT DEFAULT 'none')")
+        opened = sqlite.sink(table="t").open(KEY, 1)
+        records = [{"a": 1, "b": "x", "c": "y"}, {"a": other}, {"a": other, "b": "z"}]
+
+        with opened.transaction(at(2)) as transaction:
+            transaction.insert(records, units=np.arange(3))
+            assert [one.unit for one in transaction.refused] == [1]
+
+        assert sqlite.execute("SELECT * FROM t") == [(1, "x", "y"), (other, "z", None)]
 
 
 def read(database: SinkDatabase) -> pa.Table:

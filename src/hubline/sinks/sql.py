@@ -46,6 +46,7 @@ from hubline.sinks.tables import (
     TableName,
     checked_name,
     creatable,
+    names_in,
     plan_for,
     require_fit,
     tabled,
@@ -718,7 +719,8 @@ class Transaction:
                 good.append(places)
             except Refusal as refusal:
                 refused.append(Refused(int(unit), str(refusal), refusal.kind))
-        return list(_lots(records, units, good, columns)), refused
+        names = names_in(records[place] for places in good for place in places)
+        return list(_lots(records, units, good, columns, names)), refused
 
     def _place(self, connection: SinkConnection, rows: pa.Table, units: Units, *, is_first: bool) -> list[Refused]:
         """Step 3."""
@@ -842,18 +844,26 @@ def _sequences(rows: pa.Table) -> Units:
 
 
 def _lots(
-    records: Sequence[Mapping[str, Any]], units: Units, good: list[list[int]], columns: Sequence[Column]
+    records: Sequence[Mapping[str, Any]],
+    units: Units,
+    good: list[list[int]],
+    columns: Sequence[Column],
+    names: Sequence[str],
 ) -> Iterator[_Lot]:
-    """The records of units, by their places, in as few lots as make columns: 1 and 'a' fit into some, not into one."""
+    """The records of units, by their places, in as few lots as make columns: 1 and 'a' fit into some, not into one.
+
+    All have the same columns: whether a field that is missing is null, or what the table has in its place, does not
+    depend on the types of others.
+    """
     if not good:
         return
     places = [place for unit in good for place in unit]
     try:
-        yield tabled([records[place] for place in places], columns), units[places]
+        yield tabled([records[place] for place in places], columns, names), units[places]
     except Refusal:
         half = len(good) // 2
-        yield from _lots(records, units, good[:half], columns)
-        yield from _lots(records, units, good[half:], columns)
+        yield from _lots(records, units, good[:half], columns, names)
+        yield from _lots(records, units, good[half:], columns, names)
 
 
 def _in_order(rows: pa.Table, units: Units) -> tuple[pa.Table, Units]:

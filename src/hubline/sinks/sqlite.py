@@ -101,8 +101,15 @@ class SqliteSinkConnection(SinkConnection):
             [table.table, table.schema or "main", and_generated],
         ).fetchall()
         # An INTEGER PRIMARY KEY that is not given gets a number of its own.
+        keys_count = sum(1 for *_, is_key in rows if is_key)
         return [
-            Column(name, kind, _AFFINITIES[_affinity(kind)], is_required=bool(is_required) and not is_key)
+            Column(
+                name,
+                kind,
+                _AFFINITIES[_affinity(kind)],
+                is_required=bool(is_required) and not is_key,
+                is_numbered=kind == "INTEGER" and bool(is_key) and keys_count == 1,
+            )
             for name, kind, is_required, is_key in rows
         ]
 
@@ -167,7 +174,7 @@ def _require_key(plan: Plan, rows: pa.Table) -> None:
     if len(plan.key) != 1 or not rows.column(plan.key[0]).null_count:
         return
     (column,) = (column for column in plan.columns if column.name == plan.key[0])
-    if column.type_name == "INTEGER":
+    if column.is_numbered:
         row = pc.index(rows.column(column.name).is_null(), value=True).as_py()
         raise Refusal(f"the key {column.name!r} is null", kind=sqlite3.IntegrityError.__name__, row=row)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeAlias
 
@@ -88,6 +88,8 @@ class Column:
     type_name: str
     targets: Mapping[str, Target]
     is_required: bool = False
+    is_numbered: bool = False
+    """Whether the database makes up a number for a null."""
 
     @property
     def is_json(self) -> bool:
@@ -195,10 +197,17 @@ def creatable(table: TableName, schema: pa.Schema, *, key: tuple[str, ...] = ())
     return schema
 
 
-def tabled(records: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pa.Table:
+def names_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The columns that dictionaries have together."""
+    return list(dict.fromkeys(name for record in records for name in record))
+
+
+def tabled(
+    records: Sequence[Mapping[str, Any]], columns: Sequence[Column], names: Sequence[str] | None = None
+) -> pa.Table:
     """Dictionaries as columns, with the table's types where it has them. Raises Refusal where a value is no such."""
     by_name = {column.name: column for column in columns}
-    names = list(dict.fromkeys(name for record in records for name in record))
+    names = names_in(records) if names is None else names
     arrays = [_array(name, [record.get(name) for record in records], by_name.get(name)) for name in names]
     return pa.Table.from_arrays(arrays, names=names)
 
