@@ -20,6 +20,7 @@ from hubline.spark import sessions
 from hubline.spark.archive import OPTIONS_VARIABLE
 from hubline.spark.redaction import HIDING, hiding, is_hidden
 from tests.endpoint.serving import KEY, serving
+from tests.spark.hubs import TestHub
 from tests.spark.planted import SECRETS, everything_shown
 
 SHOWN_TO_ALL = (
@@ -195,6 +196,31 @@ def test_a_collector_that_the_user_chose_stays_the_only_one(
         monkeypatch.setenv(where, chosen)
     with sessions._surroundings(given):
         assert "UseParallelGC" not in os.environ[OPTIONS_VARIABLE]
+
+
+def test_java_starts_though_a_collector_is_chosen_where_nobody_looks(tmp_path: Path) -> None:
+    (tmp_path / "arguments").write_text("-XX:+UseSerialGC")
+    code = "import hubline.spark; print(hubline.spark.session('x', master='local[1]').range(3).count())"
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"@{tmp_path}/arguments", OPTIONS_VARIABLE: ""}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert ran.stdout.split()[-1:] == ["3"], ran.stderr
+
+
+def test_queries_find_in_the_map_that_they_share_all_that_spark_puts_there(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark puts it there without a lock, when a query starts: a map that two of them extend may break for good."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    shared = sources.lookupDataSource("eventhubs").dataSourceCls().envVars()
+    names = set(shared.keySet())
+
+    hub = TestHub.local(tmp_path / "hubs", "telemetry")
+    frame = spark.readStream.format("eventhubs").options(hub=hub.address, start="earliest").load()
+    writing = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "folder"))
+    writing.trigger(availableNow=True).start().awaitTermination()
+
+    assert set(shared.keySet()) == names
+    assert shared.get("SPARK_LOCAL_DIRS")  # so it is the map in question
 
 
 def test_an_interrupt_waits_until_java_has_started() -> None:

@@ -20,6 +20,7 @@ from hubline.spark.quiet import pass_on
 from hubline.spark.redaction import HIDING, hiding, is_hidden
 
 if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
@@ -233,19 +234,33 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     counts nowhere else.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(_told_at_start(given))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        with _passed_on() as stderr:
-            gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+        try:
+            gateway = _gateway(conf)
+        except PySparkRuntimeError:
+            # Perhaps of two collectors: options may come from any file that Java, or Spark, looks into.
+            options = os.environ.get(OPTIONS_VARIABLE, "")
+            if _COLLECTOR not in options or _is_submitted():
+                raise
+            os.environ[OPTIONS_VARIABLE] = options.replace(_COLLECTOR, "").strip()
+            gateway = _gateway(conf)
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
     for name in _started.keys() - given.keys():  # asked for by a session that is no more
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
         del _started[name]
     return SparkConf()
+
+
+def _gateway(conf: SparkConf) -> JavaGateway:
+    from pyspark.java_gateway import launch_gateway
+
+    with _passed_on() as stderr:
+        return launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -322,9 +337,17 @@ def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
         )
 
 
+# What Spark tells the Python processes of a streaming source.
+_FILLED_IN: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
+
+
 def _prepared(spark: SparkSession) -> SparkSession:
     from hubline.spark.datasource import EventHubs
 
+    # Queries that start at the same time share one map of these, which Spark fills in without a lock: two that put new
+    # names into it may leave it broken, and then no task of any query can be read again. Names that are there are safe.
+    for name in _FILLED_IN:
+        spark.sparkContext.environment.setdefault(name, "")
     # Goes with the source to Spark's planning processes, which are told nothing else of the cluster.
     spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
     register(spark, EventHubs)
