@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import lit, udf
+from pyspark.sql.types import StructField, StructType
 
 from hubline.spark import SqlSink, parse_json
+from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.pruning import is_handed_over, leaving_out, unread
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import read, run_once, send
@@ -71,11 +73,24 @@ def shouted(events: DataFrame) -> DataFrame:
             lambda events: events.withWatermark("enqueuedTime", "1 hour").withColumn("device", lit("a")),
             [name for name in OF_LETTERS if name != "enqueuedTime"],
         ),
+        # What one batch has no use for another may use.
+        (lambda events: events.withColumn("device", lit("a")).where("now() > '2000-01-01' or partitionKey = 'k1'"), []),
+        (lambda events: events.where("current_timestamp() > '2000-01-01' or partitionKey = 'k1'"), []),
         # What a function makes of an event it makes of the whole event, and under its name nothing may be null.
         (lambda events: events.mapInArrow(lambda batches: batches, events.schema), []),
         (shouted, []),
     ],
-    ids=["parsed", "constant", "filtered", "of properties", "watermark", "function over tables", "made anew"],
+    ids=[
+        "parsed",
+        "constant",
+        "filtered",
+        "of properties",
+        "watermark",
+        "now",
+        "time",
+        "function over tables",
+        "made anew",
+    ],
 )
 def test_what_a_query_uses_is_read(
     events: DataFrame, tmp_path: Path, query: Callable[[DataFrame], DataFrame], expected: list[str]
@@ -83,6 +98,14 @@ def test_what_a_query_uses_is_read(
     found: list[list[str] | None] = []
     run_once(query(events), lambda frame, _: found.append(unread(frame, OF_LETTERS)), tmp_path / "folder")
     assert found == [expected]
+
+
+def test_columns_that_a_schema_calls_never_null_are_read(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
+    schema = StructType([StructField(each.name, each.dataType, each.name != "properties") for each in SOURCE_SCHEMA])
+    events = spark.readStream.format("eventhubs").schema(schema).options(hub=hub.address, start="earliest").load()
+    found: list[list[str] | None] = []
+    run_once(events, lambda frame, _: found.append(unread(frame, OF_LETTERS)), tmp_path / "folder")
+    assert found == [[name for name in OF_LETTERS if name != "properties"]]
 
 
 def test_a_job_that_leaves_columns_out_reads_without_them_and_the_next_one_with(

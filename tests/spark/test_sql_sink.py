@@ -29,7 +29,7 @@ from hubline.sinks import SqlSink as Database
 from hubline.spark import SqlSink, parse_json
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.offsets import Entry
-from hubline.spark.sqlsink import Written, _columns, _Commits
+from hubline.spark.sqlsink import Written, _columns, _Commits, _settings
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -221,6 +221,27 @@ def test_a_table_that_gets_a_column_fails_no_batch_and_one_that_needs_a_value_do
     into.close()
 
 
+def test_what_a_commit_refuses_is_traced_in_the_same_task(postgres_database: Secret) -> None:
+    """The next attempt of a task is another process, which would know no more than this one did."""
+    into = Database(postgres_database.reveal(), table="readings")
+    with psycopg.connect(postgres_database.reveal(), autocommit=True) as connection:
+        connection.execute("CREATE TABLE parents (id text PRIMARY KEY)")
+        connection.execute("INSERT INTO parents VALUES ('d0')")
+        connection.execute("CREATE TABLE copies (id text REFERENCES parents DEFERRABLE INITIALLY DEFERRED)")
+        connection.execute("CREATE TABLE readings (device text)")
+        connection.execute(
+            "CREATE FUNCTION copy() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$ BEGIN INSERT INTO copies VALUES (new.device); RETURN new; END $$"
+        )
+        connection.execute("CREATE TRIGGER copy AFTER INSERT ON readings FOR EACH ROW EXECUTE FUNCTION copy()")
+        rows = pa.table({"partition": ["0", "0"], "device": ["d0", "d1"], "sequenceNumber": [0, 1]})
+        commits = _Commits(into, ["device"], GroupKey("namespace", "hub", "group"), {"0": Entry(0, 2)}, {})
+
+        assert commits.commit("0", rows) == Written(rows=1, dead_letters=1)
+        assert connection.execute("SELECT device FROM readings").fetchall() == [("d0",)]
+    into.close()
+
+
 def test_a_batch_that_would_leave_a_gap_is_refused(
     spark: SparkSession, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
@@ -252,6 +273,42 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     nulled = events.withColumn("sequenceNumber", expr("nullif(sequenceNumber, 2)"))
     with pytest.raises(StreamingQueryException, match="a row has no partition, or no sequenceNumber"):
         run_once(nulled, sink, tmp_path / "nulls")
+    assert devices(database) == []
+
+
+def test_joins_that_send_rows_of_one_task_to_several_are_refused(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    """The first of these tasks would commit the whole range, and the others would find it done."""
+    send(hub, bodies(4), partition="0")
+    events = parse_json(read(spark, hub), FIELDS)
+    static = spark.range(0, 6, 1, 3).selectExpr("cast(id as int) as other")
+    refused = "moves rows between tasks"
+    never_sent = _settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"})
+    with never_sent, pytest.raises(StreamingQueryException, match=refused):
+        run_once(events.crossJoin(static).drop("other"), sink, tmp_path / "product")
+    with pytest.raises(StreamingQueryException, match=refused):
+        run_once(static.join(broadcast(events), expr("other >= 0")).drop("other"), sink, tmp_path / "sent")
+
+    def join(frame: DataFrame, number: int) -> None:
+        sink(static.join(broadcast(frame), expr("other >= 0")).drop("other"), number)
+
+    with pytest.raises(StreamingQueryException, match=refused):
+        run_once(events, join, tmp_path / "joined")
+    assert devices(database) == []
+
+    run_once(events.crossJoin(broadcast(static)).drop("other"), sink, tmp_path / "static")  # which is sent to the rows
+    assert len(devices(database)) == 24
+
+
+def test_rows_of_a_state_are_not_committed_by_partition_though_none_are_moved(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(4), partition="0")
+    with _settings(spark, {"spark.sql.shuffle.partitions": "1"}):
+        once = parse_json(read(spark, hub), FIELDS).coalesce(1).dropDuplicates(["device"])
+        with pytest.raises(StreamingQueryException, match=r"by='batch'"):
+            run_once(once, sink, tmp_path / "folder")
     assert devices(database) == []
 
 
@@ -476,6 +533,10 @@ def test_bodies_are_parsed_with_a_reason_for_each_that_cannot_be(spark: SparkSes
         b'{"device": "a"},{"device": "b"}',
         b'{"device": "a"} and more',
         b'{"device": "a"}} and more',
+        b'{"device": "a"},"x":1',
+        b'{"device": "a"},"end":true,"bodies":[{"device":"b"}]',
+        b"",
+        b"[]",
     ]
     events = spark.createDataFrame([(body,) for body in rows], "body binary")
     parsed = parse_json(events, FIELDS).select("device", "celsius", "_error").collect()

@@ -20,7 +20,8 @@ from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
 
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
-_SPREAD: Final = re.compile(r"(?<!Broadcast)Exchange|^[\W\d]*Union\b", re.MULTILINE)
+_SPREAD: Final = re.compile(r"(?<!Broadcast)Exchange|CartesianProduct|^[\W\d]*Union\b", re.MULTILINE)
+_BROADCAST: Final = "BroadcastExchange"
 # The steps of a plan that keep state, each on a line of its own.
 _STATE: Final = re.compile(
     r"^\W*\w*(?:StateStore|WithState|Streaming(?:SymmetricHashJoin|Deduplicate|GlobalLimit))", re.MULTILINE
@@ -77,11 +78,13 @@ class MicroBatch:
             offset = StreamOffset.from_json(read[0])
             own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
             steps = plan.toString()
-            is_spread = any(_SPREAD.search(each) for each in (steps, own_plan.toString()))
+            rows_id = last.toRdd().id()
+            is_spread = any(_is_spread(each, rows_id) for each in (plan, own_plan))
             # Rows that were somewhere in between, such as in the driver, are in whatever task they came to.
-            is_own = _rows_scanned(own_plan).count(last.toRdd().id()) == 1
+            is_own = _rows_scanned(_leaves(own_plan)).count(rows_id) == 1
             state_of = execution.id().toString() if _STATE.search(steps) else None
-            is_narrow = is_own and not (offset.is_split or is_spread)
+            # Rows of a state are of earlier events, too, whose partitions may not be in this batch.
+            is_narrow = is_own and state_of is None and not (offset.is_split or is_spread)
             return cls(run_id, offset, gaps_in(read[0]), is_narrow, state_of)
         if known := _of_hubs(_known_offsets(execution)):
             return cls(run_id, StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)
@@ -119,17 +122,44 @@ def _end_offsets(plan: Any) -> list[dict[str, object]]:
     return [json.loads(leaf.end().json()) for kind, leaf in _leaves(plan) if kind == _SCAN]
 
 
-def _rows_scanned(plan: Any) -> list[int]:
-    """The numbers of the sets of rows that a plan begins with: those of a batch are one."""
-    return [leaf.rdd().id() for kind, leaf in _leaves(plan) if kind == _ROWS]
+def _rows_scanned(leaves: Iterable[tuple[str, Any]]) -> list[int]:
+    """The numbers of the sets of rows that are among what a plan begins with: those of a batch are one."""
+    return [leaf.rdd().id() for kind, leaf in leaves if kind == _ROWS]
+
+
+def _is_spread(plan: Any, rows_id: int) -> bool:
+    """Whether the batch's rows of one task may come to several: moved, or sent to all to be joined with."""
+    steps = plan.toString()
+    if _SPREAD.search(steps):
+        return True
+    if _BROADCAST not in steps:
+        return False
+    sent = [leaf for step in _steps(plan) if kind_of(step).startswith(_BROADCAST) for leaf in _leaves(step)]
+    return rows_id in _rows_scanned(sent) or any(kind == _SCAN for kind, _ in sent)
+
+
+def _steps(plan: Any) -> Iterator[Any]:
+    yield plan
+    # Of what Spark changes as it goes the first plan has the steps; the one before that has no exchanges yet.
+    inner = [plan.initialPlan()] if kind_of(plan) == _ADAPTIVE else each_of(plan.children())
+    for child in inner:
+        yield from _steps(child)
+
+
+def each_of(sequence: Any) -> Iterator[Any]:
+    """The elements of a sequence of Java's."""
+    return (sequence.apply(number) for number in range(sequence.size()))
+
+
+def kind_of(step: Any) -> str:
+    """What a step of a plan is."""
+    return str(step.getClass().getSimpleName())
 
 
 def _leaves(plan: Any) -> Iterator[tuple[str, Any]]:
     """What the plan begins with, each with its kind."""
-    leaves = plan.collectLeaves()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        kind = leaf.getClass().getSimpleName()
+    for leaf in each_of(plan.collectLeaves()):
+        kind = kind_of(leaf)
         if kind == _ADAPTIVE:
             yield from _leaves(leaf.inputPlan())
         elif kind == _KEPT:

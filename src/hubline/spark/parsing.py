@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
-from pyspark.sql.types import BooleanType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, StructType
 
 from hubline.errors import ConfigError
 
@@ -17,12 +17,12 @@ _IS_EMPTY: Final = "_hubline_is_empty"
 _TEXT: Final = "_hubline_text"
 _PARSED: Final = "_hubline_parsed"
 _MALFORMED: Final = "_hubline_malformed"
-# Spark reads one value, and does not look at what comes after it. Put into an object, the body has to end where that
-# goes on: of a body that has several objects, line by line, all but the first would be lost.
-_BODY: Final = "body"
+# Spark reads one value, and does not look at what comes after it. Put into a list within an object, the body has to end
+# where that goes on: of a body that has several objects, line by line, all but the first would be lost.
+_BODIES: Final = "bodies"
 _END: Final = "end"
-_OPENING: Final = f'{{"{_BODY}":'
-_CLOSING: Final = f',"{_END}":true}}'
+_OPENING: Final = f'{{"{_BODIES}":['
+_CLOSING: Final = f'],"{_END}":true}}'
 
 
 def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
@@ -37,7 +37,11 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
     text = F.when(F.is_valid_utf8(body), F.concat(F.lit(_OPENING), body, F.lit(_CLOSING)))
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _MALFORMED, "allowSingleQuotes": "false"}
     wanted = StructType(
-        [StructField(_BODY, fields), StructField(_END, BooleanType()), StructField(_MALFORMED, StringType())]
+        [
+            StructField(_BODIES, ArrayType(fields)),
+            StructField(_END, BooleanType()),
+            StructField(_MALFORMED, StringType()),
+        ]
     )
     # In steps: Spark interprets what stands beside from_json, and would look for the method behind is_valid_utf8 in
     # each row, which takes as long as parsing. The body itself goes no further than the first, unless it is wanted.
@@ -48,7 +52,11 @@ def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = 
 
 
 def _field(name: str) -> Column:
-    return F.col(_PARSED).getField(_BODY).getField(name)
+    return _body().getField(name)
+
+
+def _body() -> Column:
+    return F.get(F.col(_PARSED).getField(_BODIES), F.lit(0))
 
 
 def _quoted(name: str) -> str:
@@ -58,10 +66,14 @@ def _quoted(name: str) -> str:
 
 def _error(fields: StructType, *, required: bool) -> Column:
     parsed = F.col(_PARSED)
+    is_one = F.size(parsed.getField(_BODIES)) == 1
     error = F.when(F.col(_IS_EMPTY), F.lit("the event has no body"))
     error = error.when(F.col(_TEXT).isNull(), F.lit("the body is not UTF-8 text"))
     error = error.when(
-        parsed.getField(_BODY).isNull() | parsed.getField(_END).isNull() | parsed.getField(_MALFORMED).isNotNull(),
+        ~F.coalesce(is_one, F.lit(False))
+        | _body().isNull()
+        | parsed.getField(_END).isNull()
+        | parsed.getField(_MALFORMED).isNotNull(),
         F.lit(f"the body is not a JSON object of {fields.simpleString().removeprefix('struct')}"),
     )
     if required:

@@ -8,14 +8,14 @@ null. A job that says nothing reads whole events.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from hubline.spark.microbatch import execution_of
+from hubline.spark.microbatch import each_of, execution_of, kind_of
 
 _LEFT_OUT: Final = "hubline.columns.left_out"
 
@@ -46,43 +46,42 @@ def is_handed_over(frame: DataFrame) -> bool:
     """Whether it is a batch as a query hands it over, and nobody keeps what is read of it."""
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
     level = frame.storageLevel
-    return _kind(plan) == _HANDED_OVER and not (level.useMemory or level.useDisk)
+    return kind_of(plan) == _HANDED_OVER and not (level.useMemory or level.useDisk)
 
 
 def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
     """Of the columns that are dropped of a batch, those that its query reads for nothing else; None if nobody can say.
 
-    Where one of them is something that the query made, all are read: it may not be made of null.
+    Where one of them is something that the query made, all are read: it may not be made of null. So they are where the
+    time of day is in the query: another batch may use what this one does not.
     """
     batch = execution_of(frame).lastExecution()
-    datasets: Any = frame.sparkSession.sparkContext._jvm.org.apache.spark.sql.classic.Dataset  # type: ignore[union-attr]  # noqa: SLF001
-    whole = DataFrame(datasets.ofRows(batch.sparkSession(), batch.analyzed()), frame.sparkSession)
+    sql: Any = frame.sparkSession.sparkContext._jvm.org.apache.spark.sql  # type: ignore[union-attr]  # noqa: SLF001
+    if batch.analyzed().containsPattern(sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
+        return []
+    whole = DataFrame(sql.classic.Dataset.ofRows(batch.sparkSession(), batch.analyzed()), frame.sparkSession)
     analyzed = whole.drop(*dropped)._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
     plan = batch.sparkSession().sessionState().optimizer().execute(analyzed)
     scanned = [
-        column for leaf in _each(plan.collectLeaves()) if _kind(leaf) == _SCAN for column in _each(leaf.output())
+        column for leaf in each_of(plan.collectLeaves()) if kind_of(leaf) == _SCAN for column in each_of(leaf.output())
     ]
     if not scanned:
         return None  # this batch has nothing to read
     ids = {column.exprId().id() for column in scanned}
-    given = {column.name(): column.exprId().id() for column in _each(batch.analyzed().output())}
+    given = {column.name(): column.exprId().id() for column in each_of(batch.analyzed().output())}
     if not {given[name] for name in dropped} <= ids:
         return []
-    used = [node.references() for node in _nodes(plan)]
-    read = {column.exprId().id() for column in scanned if any(names.contains(column) for names in used)}
+    used = [step.references() for step in _steps(plan)]
+    # A user's schema may say that a column is never null.
+    read = {
+        column.exprId().id()
+        for column in scanned
+        if not column.nullable() or any(names.contains(column) for names in used)
+    }
     return [name for name in dropped if given[name] not in read]
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _steps(plan: Any) -> Iterator[Any]:
     yield plan
-    for child in _each(plan.children()):
-        yield from _nodes(child)
-
-
-def _each(sequence: Any) -> Iterable[Any]:
-    """The elements of a sequence of Java's."""
-    return (sequence.apply(number) for number in range(sequence.size()))
-
-
-def _kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+    for child in each_of(plan.children()):
+        yield from _steps(child)

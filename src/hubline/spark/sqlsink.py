@@ -47,7 +47,7 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from hubline.config import PostgresAddress, SqliteAddress
-from hubline.errors import ConfigError, Fenced, SinkError
+from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError
 from hubline.model import Checkpoint, DeadLetter, GroupKey, PartitionKey, Stage
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
 from hubline.sinks import SqlSink as Database
@@ -326,6 +326,12 @@ class _Commits:
             frame = frame.toDF(*map(str, range(len(frame.columns))))
         with _settings(frame.sparkSession, _HANDED_OVER):
             answers = frame.mapInArrow(commits, _DONE_DDL).collect()
+        partitions = [partition for partition, *_ in answers]
+        if len(set(partitions)) < len(partitions):
+            raise SinkError(
+                "rows of one partition came to several tasks, and the first of them committed the whole range: this is "
+                "a bug, please report the query. Let the driver commit: SqlSink(..., by='batch')"
+            )
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
 
@@ -439,7 +445,8 @@ class _Commits:
         """Tries again where a partition was taken or moved since it was opened: what its row says now counts.
 
         So, too, where the table was altered, which may be harmless: each process finds that out for itself, and would
-        fail the query once.
+        fail the query once. And where a commit was refused: now that it is known that constraints wait for it, the rows
+        are asked one by one.
         """
         with lent(self.database) as database:
             for number in range(FENCE_ATTEMPTS_MAX):
@@ -449,6 +456,9 @@ class _Commits:
                     continue
                 except Altered:
                     if number == FENCE_ATTEMPTS_MAX - 1:
+                        raise
+                except RowsRefused:
+                    if number > 0:
                         raise
         raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
