@@ -1,9 +1,9 @@
 """Columns of events that the rows of a batch are made without.
 
 Spark takes all columns of a Python source, and copies each of them at every row, whatever becomes of them: those that
-only dead letters need cost as much as parsing JSON does. So a sink that drops them has its tasks read without them. It
-tells what to leave out beside the job, as Spark lets a job's properties go with it; the source leaves these columns
-null. A job that says nothing reads whole events.
+only dead letters need take a sixth of a stage that parses JSON. So a sink that drops them has its tasks read without
+them. It tells what to leave out beside the job, as Spark lets a job's properties go with it; the source leaves these
+columns null. A job that says nothing reads whole events.
 """
 
 from __future__ import annotations
