@@ -79,7 +79,7 @@ class MicroBatch:
             own_plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001 (Spark has no public way)
             steps = plan.toString()
             rows_id = last.toRdd().id()
-            is_spread = any(_is_spread(each, rows_id) for each in (plan, own_plan))
+            is_spread = _is_spread(plan, steps, rows_id) or _is_spread(own_plan, own_plan.toString(), rows_id)
             # Rows that were somewhere in between, such as in the driver, are in whatever task they came to.
             is_own = _rows_scanned(_leaves(own_plan)).count(rows_id) == 1
             state_of = execution.id().toString() if _STATE.search(steps) else None
@@ -127,23 +127,23 @@ def _rows_scanned(leaves: Iterable[tuple[str, Any]]) -> list[int]:
     return [leaf.rdd().id() for kind, leaf in leaves if kind == _ROWS]
 
 
-def _is_spread(plan: Any, rows_id: int) -> bool:
+def _is_spread(plan: Any, steps: str, rows_id: int) -> bool:
     """Whether the batch's rows of one task may come to several: moved, or sent to all to be joined with."""
-    steps = plan.toString()
     if _SPREAD.search(steps):
         return True
     if _BROADCAST not in steps:
         return False
-    sent = [leaf for step in _steps(plan) if kind_of(step).startswith(_BROADCAST) for leaf in _leaves(step)]
+    sent = [leaf for step in steps_of(plan) if kind_of(step).startswith(_BROADCAST) for leaf in _leaves(step)]
     return rows_id in _rows_scanned(sent) or any(kind == _SCAN for kind, _ in sent)
 
 
-def _steps(plan: Any) -> Iterator[Any]:
+def steps_of(plan: Any) -> Iterator[Any]:
+    """The steps of a plan, logical or physical, from its end."""
     yield plan
     # Of what Spark changes as it goes the first plan has the steps; the one before that has no exchanges yet.
     inner = [plan.initialPlan()] if kind_of(plan) == _ADAPTIVE else each_of(plan.children())
     for child in inner:
-        yield from _steps(child)
+        yield from steps_of(child)
 
 
 def each_of(sequence: Any) -> Iterator[Any]:

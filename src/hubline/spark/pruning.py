@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from hubline.spark.microbatch import each_of, execution_of, kind_of
+from hubline.spark.microbatch import each_of, execution_of, kind_of, steps_of
 
 _LEFT_OUT: Final = "hubline.columns.left_out"
 
@@ -71,7 +71,7 @@ def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
     given = {column.name(): column.exprId().id() for column in each_of(batch.analyzed().output())}
     if not {given[name] for name in dropped} <= ids:
         return []
-    used = [step.references() for step in _steps(plan)]
+    used = [step.references() for step in steps_of(plan)]
     # A user's schema may say that a column is never null.
     read = {
         column.exprId().id()
@@ -79,9 +79,3 @@ def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
         if not column.nullable() or any(names.contains(column) for names in used)
     }
     return [name for name in dropped if given[name] not in read]
-
-
-def _steps(plan: Any) -> Iterator[Any]:
-    yield plan
-    for child in each_of(plan.children()):
-        yield from _steps(child)
