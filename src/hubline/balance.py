@@ -164,7 +164,7 @@ class All:
 def stranded(snapshot: Snapshot) -> tuple[str, ...]:
     """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
     me, held = snapshot.me.owner_id, snapshot.held
-    own = [p for p, record in _living(snapshot).items() if record.owner_id == me and p not in held]
+    own = [p for p, record in living_records(snapshot).items() if record.owner_id == me and p not in held]
     return tuple(own[: _room(snapshot)])
 
 
@@ -182,7 +182,7 @@ def _check_maximum(partitions_max: int | None) -> None:
 def _first_expiry_seconds(snapshot: Snapshot) -> float | None:
     """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
     leases, others_seconds = _leases(snapshot)
-    others = (record for p, record in _living(snapshot).items() if p not in snapshot.held)
+    others = (record for p, record in living_records(snapshot).items() if p not in snapshot.held)
     return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)
 
 
@@ -321,7 +321,7 @@ class _Classes:
 
 
 def _classify(snapshot: Snapshot) -> _Classes:
-    living, members = _living(snapshot), _living_members(snapshot)
+    living, members = living_records(snapshot), _living_members(snapshot)
     level = _Level.of(len(snapshot.partitions), members)
     owners = {partition: record.owner_id for partition, record in living.items()}
     owners |= dict.fromkeys(snapshot.held.intersection(snapshot.partitions), snapshot.me.owner_id)
@@ -376,7 +376,7 @@ def _evens_out(counts: Mapping[str, int], level: _Level, *, giver: str | None, t
     return giver is None or counts[giver] > min(level.most(giver), counts[taker] + 1)
 
 
-def _living(snapshot: Snapshot) -> dict[str, Ownership]:
+def living_records(snapshot: Snapshot) -> dict[str, Ownership]:
     """The records that name an owner whose lease runs."""
     records, (leases, others_seconds) = snapshot.ownerships, _leases(snapshot)
     return {
@@ -399,7 +399,7 @@ def _living_members(snapshot: Snapshot) -> dict[str, Member]:
     """Members by id: this one, those heard of within the lease, and whoever owns under a lease that runs."""
     announced = {member.owner_id: member for member in snapshot.members}
     names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
-    names |= {record.owner_id for record in _living(snapshot).values()}
+    names |= {record.owner_id for record in living_records(snapshot).values()}
     members = {name: announced.get(name, Member(name)) for name in names}
     members[snapshot.me.owner_id] = snapshot.me
     return dict(sorted(members.items()))

@@ -24,6 +24,7 @@ from hubline.pipeline import runner as runner_module
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
+from hubline.pipeline.source import Gate
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -133,6 +134,84 @@ def test_failed_stage_starts_again_and_a_signal_ends_all_between_two_batches(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_signal_while_the_next_batch_is_not_due_for_long_still_writes_the_checkpoints_of_the_last_one(
+    spark: SparkSession, raw: TestHub, tmp_path: Path
+) -> None:
+    send(raw, readings(COUNT))
+    checked = checked_file(
+        write(tmp_path, "life", CODE, PLACES), stages=["copy"], settings={"stages.copy.batch_wait": "15s"}
+    )
+    view = Notes()
+    ending = signal_when(lambda: "copy" in view.reports and view.reports["copy"].events >= COUNT)
+
+    assert not run(checked, Request(), spark=spark, view=view)
+
+    ending.join()
+    assert "copy: stopped" in view.notes  # and not cut short
+    store = f"sqlite:///{tmp_path}/state/life/checkpoints.db"
+    eventually(lambda: owners(store, raw, "copy") == set())
+    assert sum((last or 0) + 1 for last in checkpoints(store, raw, "copy").values()) == COUNT
+    assert not list((tmp_path / "state" / "life").glob(".gate*"))
+
+
+def test_what_spark_does_not_run_as_a_stream_is_told_before_any_stage_starts(
+    spark: SparkSession, raw: TestHub, tmp_path: Path
+) -> None:
+    code = """
+        import hubline
+        pipeline = hubline.Pipeline("counting")
+        @pipeline.stage(source="raw", to="copy", group="copy")
+        def copy(events):
+            return events
+        @pipeline.stage(source="copy", to="rows", group="rows")
+        def counted(events):
+            return events.groupBy("partitionKey").count()
+    """
+    checked = checked_file(write(tmp_path, "counting", code, PLACES))
+    with pytest.raises(PipelineInvalid, match=r"counting\.py:6: stage counted: .*append"):
+        run(checked, Request(once=True), spark=spark, view=Notes())
+    assert not (tmp_path / "state" / "counting" / "copy").exists()
+
+
+def test_run_whose_reader_went_away_ends_in_good_order(spark: SparkSession, raw: TestHub, tmp_path: Path) -> None:
+    class Gone(Notes):
+        def show(self, reports: Sequence[StageReport]) -> None:
+            super().show(reports)
+            if reports[0].events:
+                raise BrokenPipeError
+
+    send(raw, readings(COUNT))
+    checked = checked_file(write(tmp_path, "life", CODE, PLACES), stages=["copy"])
+    with pytest.raises(BrokenPipeError):
+        run(checked, Request(), spark=spark, view=Gone())
+    store = f"sqlite:///{tmp_path}/state/life/checkpoints.db"
+    eventually(lambda: owners(store, raw, "copy") == set())
+    assert sum((last or 0) + 1 for last in checkpoints(store, raw, "copy").values()) == COUNT
+
+
+def test_sigterm_while_spark_starts_interrupts_the_command(
+    raw: TestHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*_: object, **__: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(runner_module, "session", start)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["run", str(write(tmp_path, "life", CODE, PLACES))]) == ExitCode.INTERRUPTED
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_gate_whose_folder_was_tidied_away_is_closed_all_the_same(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    gate.close()
+    assert gate.is_closed
+    gate.remove()
+    gate.say_idle()
+    assert gate.is_idle
+
+
 def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
@@ -210,7 +289,11 @@ def test_what_moves_rows_between_tasks_is_seen_in_the_plan(spark: SparkSession) 
 
 def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
     plan = checked_file(write(tmp_path, "life", CODE, PLACES)).plan
-    with locked(plan), pytest.raises(ConfigError, match=r"another run uses .*--set run\.state=PATH"), locked(plan):
+    with (
+        locked(plan),
+        pytest.raises(ConfigError, match=r"another run uses .*run\.state=PATH.*run\.store=URL"),
+        locked(plan),
+    ):
         pass
     with locked(plan):
         pass

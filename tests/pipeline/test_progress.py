@@ -54,3 +54,13 @@ def test_lag_is_that_of_the_partitions_that_are_held() -> None:
     tally.add([told], now=1.0)
 
     assert tally.lag_events == 3
+
+
+def test_batch_that_replays_what_was_handled_before_gets_no_further() -> None:
+    tally = Tally()
+    replayed = {**offset(0, 10), "0": {"from": 0, "to": 10, "epoch": 1, "replayed_to": 10}}
+    assert not tally.add([batch(0, None, replayed)], now=1.0)
+    assert not tally.add([batch(1, replayed, replayed)], now=2.0)
+    mixed = {**offset(10, 13), "0": {"from": 8, "to": 13, "epoch": 1, "replayed_to": 10}}
+    assert tally.add([batch(2, replayed, mixed)], now=3.0)
+    assert (tally.events, tally.batches) == (15, 3)

@@ -649,3 +649,39 @@ async def test_a_run_that_ends_by_itself_waits_for_its_share() -> None:
     assert len(one.read) == 20
     assert await checkpoints(store) == {"0": 9, "1": 9}
     await one.stop()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"strategy": None, "reads_all": True}, {"strategy": Greedy()}, {"strategy": Balanced()}, {"strategy": Fixed(2)}],
+)
+@virtual
+async def test_a_run_that_ends_by_itself_waits_for_what_a_killed_one_owns(options: dict[str, Any]) -> None:
+    hub, store = filled(10, 10), new_store()
+    killed = await query(hub, store, "a", strategy=Fixed(2)).start()
+    await killed.owns("0", "1")
+    await killed.kill()
+
+    one = await query(hub, store, "b", **options).start()
+    await one.planning.pin()
+    while await one.batch():
+        pass
+
+    assert len(one.read) == 20
+    await one.stop()
+
+
+@virtual
+async def test_a_run_that_ends_by_itself_leaves_one_that_lives_what_it_owns() -> None:
+    hub, store = filled(10, 10), new_store()
+    living = await query(hub, store, "a", strategy=Fixed(2)).start()
+    await living.owns("0", "1")
+
+    one = await query(hub, store, "b", strategy=None, reads_all=True).start()
+    started_at = asyncio.get_running_loop().time()
+    await one.planning.pin()
+
+    assert asyncio.get_running_loop().time() - started_at < LEASE.lease_seconds
+    assert await one.owned() == []
+    await one.stop()
+    await living.stop()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -129,15 +131,16 @@ def run(
     from hubline.pipeline.runner import run as run_pipeline
 
     request = Request(master=master, once=once)
-    with _progress() as tell:
-        checked = _checked(pipeline, stage, places, set_, tell)
-    with _view(checked.plan, json=json) as view:
-        try:
-            is_done = run_pipeline(checked, request, view=view)
-        except PipelineInvalid as error:
-            problems = error.problems
-        else:
-            problems = ()
+    with _interrupted_by_sigterm():
+        with _progress() as tell:
+            checked = _checked(pipeline, stage, places, set_, tell)
+        with _view(checked.plan, json=json) as view:
+            try:
+                is_done = run_pipeline(checked, request, view=view)
+            except PipelineInvalid as error:
+                problems = error.problems
+            else:
+                problems = ()
     if problems:
         _tell_problems(problems)
     if once and not is_done:
@@ -255,12 +258,25 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
 
 
 @contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def _view(plan: Plan, *, json: bool) -> Iterator[View]:
     """A table that lives on a terminal; elsewhere a line now and then; for programs JSON."""
     console = stdout_console()
     if json:
         yield _JsonView()
-    elif not console.is_terminal or console.is_dumb_terminal or _prints_rows(plan):
+    elif not sys.stdout.isatty() or console.is_dumb_terminal or _prints_rows(plan):
         yield _LineView()
     else:
         from rich.live import Live

@@ -86,13 +86,17 @@ class Tally:
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
+    _further: int = 0
     _last: tuple[str, ...] = ()
     _history: deque[tuple[float, int]] = field(default_factory=deque)
 
     def add(self, newest_first: Iterable[Mapping[str, Any]], now: float) -> bool:
-        """Takes the progress of a query up to what it knows; whether there was a batch among it."""
+        """Takes the progress of a query up to what it knows; whether a batch among it got further.
+
+        One that replays what was handled before does not: a stage that looks back does so at each start.
+        """
         new = list(takewhile(lambda each: _identity(each) != self._last, newest_first))
-        before = self.batches
+        before = self._further
         for each in reversed(new):
             # Without this entry nothing was run: Spark tells from time to time that it is idle.
             if "addBatch" in each["durationMs"]:
@@ -100,7 +104,7 @@ class Tally:
             self.lag_events = _lag(each["sources"])
         self._last = _identity(new[0]) if new else self._last
         self._remember(now)
-        return self.batches > before
+        return self._further > before
 
     def tell(self, written: Written) -> None:
         """What a batch came to. Called by a thread of its query's, one batch after the other."""
@@ -122,8 +126,10 @@ class Tally:
         moved = [
             each for each in _hubs(batch["sources"]) if _parsed(each.get("startOffset")) != _parsed(each["endOffset"])
         ]
-        self.events += sum(_read(_parsed(source["endOffset"])) for source in moved)
-        jumps = [jump for source in moved for jump in _jumps(_parsed(source["endOffset"]))]
+        ends = [_parsed(source["endOffset"]) for source in moved]
+        self.events += sum(map(_read, ends))
+        self._further += any(map(_is_new, ends))
+        jumps = [jump for end in ends for jump in _jumps(end)]
         self.gap_events += sum(jump.events for jump in jumps)
         self.untold += jumps
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
@@ -148,6 +154,11 @@ def _entries(offset: Mapping[str, Any]) -> dict[str, Mapping[str, int]]:
 
 def _read(offset: Mapping[str, Any]) -> int:
     return sum(entry["to"] - entry["from"] for entry in _entries(offset).values())
+
+
+def _is_new(offset: Mapping[str, Any]) -> bool:
+    """Whether the batch read an event that was not handled before."""
+    return any(entry["to"] > max(entry["from"], entry.get("replayed_to", 0)) for entry in _entries(offset).values())
 
 
 def _jumps(offset: Mapping[str, Any]) -> Iterator[Jump]:

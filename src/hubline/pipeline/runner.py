@@ -19,14 +19,15 @@ import logging
 import random
 import signal
 import socket
+import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 log = logging.getLogger("hubline.pipeline")
+
+T = TypeVar("T")
 
 POLL_SECONDS: Final = 0.2
 """How often queries are looked after: a stop is noticed at once, and looking costs a call to Java."""
@@ -131,19 +134,22 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
     with ExitStack() as stack:
         stack.enter_context(locked(plan))
         _prepare(plan, view)
+        is_own = spark is None
         if spark is None:
             view.note("starting Spark ...")
             spark = _session(plan, request)
-            stack.callback(_stop_session, spark)
         running = _Run(plan, request, spark, view)
+        # Until Spark has stopped: a call to Java that a signal interrupts leaves nothing that could be stopped well.
+        stack.enter_context(running.stopped_by_signals())
+        if is_own:
+            stack.callback(_stop_session, spark)
         stack.callback(running.close)
         try:
-            # From here on: a call to Java that a signal interrupts leaves nothing that could be stopped in order.
-            stack.enter_context(running.stopped_by_signals())
             running.build()
             return running.run()
         except JAVA_GONE:
-            pass
+            if running.is_unread:
+                raise
         # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
         raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
 
@@ -180,9 +186,11 @@ def locked(plan: Plan) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            # The store that is made where none is named lies in the folder: another folder would read all of it again.
+            store = " and name a store for both (--set run.store=URL)" if plan.default_store else ""
             raise ConfigError(
                 f"another run uses the state folder {folder}: stop it, or give this one a folder of its own "
-                "(--set run.state=PATH); runs share their work through the store"
+                f"(--set run.state=PATH){store}; runs share their work through the store"
             ) from None
         yield
 
@@ -222,6 +230,13 @@ def _owner_id(plan: Plan) -> str | None:
     return f"{plan.name}@{socket.gethostname()[:40]}-{mark}"
 
 
+def _gate(plan: Plan, stage: PlannedStage) -> Gate:
+    """Within the state folder, where that is on this machine: nobody tidies up there while the run goes on."""
+    if is_remote(plan.run.state):
+        return Gate(Path(tempfile.mkdtemp(prefix="hubline-gate-")))
+    return Gate(Path(plan.run.state).expanduser().resolve() / f".gate-{stage.name}")
+
+
 # The run -----------------------------------------------------------------------------------------------------------
 
 
@@ -236,7 +251,7 @@ class _StageRun:
     state: State = State.WAITING
     tally: Tally = field(default_factory=Tally)
     failures: int = 0
-    """In a row: a batch that is done starts the count anew."""
+    """In a row: a batch that is done and gets further starts the count anew."""
     restarts: int = 0
     restart_at: float = 0.0
     started_at: float = 0.0
@@ -265,6 +280,29 @@ class _StageRun:
         )
 
 
+class _Audience:
+    """A view, until nobody reads it any more: then the run ends, as by a signal, and tells no more."""
+
+    def __init__(self, view: View, stopping: threading.Event) -> None:
+        self._view = view
+        self._stopping = stopping
+        self.gone: BrokenPipeError | None = None
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        self._tell(self._view.show, reports)
+
+    def note(self, text: str) -> None:
+        self._tell(self._view.note, text)
+
+    def _tell(self, tell: Callable[[T], None], what: T) -> None:
+        if self.gone is None:
+            try:
+                tell(what)
+            except BrokenPipeError as error:
+                self.gone = error
+                self._stopping.set()
+
+
 class _Run:
     """The stages of a run. Everything happens in the caller's thread; signals only set events."""
 
@@ -272,9 +310,9 @@ class _Run:
         self._plan = plan
         self._request = request
         self._spark = spark
-        self._view = view
-        self._stages = {stage.name: _StageRun(stage, Gate.new()) for stage in plan.stages}
+        self._stages = {stage.name: _StageRun(stage, _gate(plan, stage)) for stage in plan.stages}
         self._stopping = threading.Event()
+        self._view = _Audience(view, self._stopping)
         self._is_forced = False
         self._shown_at = 0.0
         self._rng = random.Random()  # noqa: S311 - spreads restarts, guards nothing
@@ -292,8 +330,11 @@ class _Run:
             self._view.note(f"{each.stage.name}: checking its columns")
             try:
                 each.frame = built(self._spark, each.stage, Reading(each.gate, owner_id, self._request.once))
+                self._require_streamable(each.stage, each.frame)
             except PipelineInvalid as error:
                 problems += error.problems
+            except AnalysisException as error:
+                problems.append(_problem(each.stage, error))
         problems = problems or [found for each in self._stages.values() if (found := claim(self._spark, each.stage))]
         if problems:
             raise PipelineInvalid(problems)
@@ -308,6 +349,8 @@ class _Run:
         finally:
             self._end()
             self._show(is_last=True)
+        if self._view.gone is not None:
+            raise self._view.gone
         failed = [each for each in self._stages.values() if each.state is State.FAILED]
         if failed:
             raise StageFailed(
@@ -317,6 +360,11 @@ class _Run:
                 stage=failed[0].stage.name,
             )
         return not self._stopping.is_set()
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether whoever read what the run tells went away."""
+        return self._view.gone is not None
 
     def close(self) -> None:
         for each in self._stages.values():
@@ -348,6 +396,15 @@ class _Run:
         register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
+
+    def _require_streamable(self, stage: PlannedStage, frame: DataFrame) -> None:
+        """What Spark itself asks of a query when it starts: by then, other stages would have begun."""
+        if self._spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") != "true":
+            return
+        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
+        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, stage.stage.mode.capitalize())()
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)  # noqa: SLF001 - no public way
 
     def _start(self, each: _StageRun, *, is_first: bool) -> None:
         stage = each.stage
@@ -420,22 +477,24 @@ class _Run:
             self._start(each, is_first=is_first)
         except AnalysisException as error:
             # It would fail the same way again: what Spark finds wrong with the query itself.
-            where = each.stage.where
-            problem = Problem(where.file, where.line, f"stage {each.stage.name}: {explained(error)}")
+            if any(other.query is not None for other in self._stages.values()):
+                self._failed(each, error, is_final=True)
+            else:
+                problem = _problem(each.stage, error)
         except (PySparkException, Py4JJavaError) as error:
             self._failed(each, error)
         if problem is not None:
             raise PipelineInvalid([problem])
 
-    def _failed(self, each: _StageRun, error: Exception) -> None:
+    def _failed(self, each: _StageRun, error: Exception, *, is_final: bool = False) -> None:
         each.failures += 1
         each.error = explained(error)
         each.tally.lag_events = None  # it grows from now on, and nobody looks
         # Of the source's error, Spark leaves the text alone.
-        is_of_another = OF_ANOTHER_HUB in each.error
-        if is_of_another:  # it stays so, however often the stage is started
+        if OF_ANOTHER_HUB in each.error:  # it stays so, however often the stage is started
             each.error += f". {_begin_anew(each.stage)}"
-        if is_of_another or each.failures > self._plan.run.restarts:
+            is_final = True
+        if is_final or each.failures > self._plan.run.restarts:
             each.state = State.FAILED
             restarts = _counted(each.restarts, "restart")
             self._view.note(f"{each.stage.name}: failed for good, after {restarts}: {each.error}")
@@ -485,6 +544,8 @@ class _Run:
     def _stop(self, each: _StageRun, *, is_cut: bool) -> None:
         assert each.query is not None  # noqa: S101 - only those that have one are stopped
         self._take_progress(each)
+        if not is_cut:
+            each.gate.say_done()
         try:
             each.query.stop()
         except (PySparkException, Py4JJavaError) as error:
@@ -499,6 +560,11 @@ def _newest_first(query: StreamingQuery) -> Iterator[dict[str, Any]]:
     recent = query._jsq.recentProgress()  # noqa: SLF001 - PySpark reads all of them, field by field
     for place in reversed(range(len(recent))):
         yield json.loads(recent[place].json())
+
+
+def _problem(stage: PlannedStage, error: AnalysisException) -> Problem:
+    """What Spark finds wrong with a stage's query."""
+    return Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {explained(error)}")
 
 
 def _begin_anew(stage: PlannedStage) -> str:

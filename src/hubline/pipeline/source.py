@@ -8,6 +8,9 @@ the planning process, which Spark asks for the next batch whenever one is done, 
     3. planning process  is asked for the next one; checkpoints what is done; sees the gate; says "idle"
     4. runner            stops the query: there is nothing to cut short, and the partitions are released
 
+Where the next batch is not due for a while, the runner sees that none runs, says "done" in place of 3, and the planning
+process checkpoints at 4.
+
 Dying anywhere in between is dying at that moment without a gate. The gate is a folder of the driver's machine, which
 both processes can see.
 """
@@ -15,16 +18,16 @@ both processes can see.
 from __future__ import annotations
 
 import shutil
-import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from hubline.spark.datasource import EventHubs
+from hubline.spark.offsets import StreamOffset
 from hubline.spark.options import Options
 from hubline.spark.planner import Planner
 from hubline.spark.stream import StreamReader
@@ -34,6 +37,7 @@ GATE_OPTION: Final = "gate"
 _READY: Final = "ready"
 _CLOSED: Final = "closed"
 _IDLE: Final = "idle"
+_DONE: Final = "done"
 
 
 class Gate:
@@ -42,17 +46,13 @@ class Gate:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    @classmethod
-    def new(cls) -> Gate:
-        return cls(Path(tempfile.mkdtemp(prefix="hubline-gate-")))
-
     def open(self) -> None:
         """For a query that is about to start."""
-        for name in (_READY, _CLOSED, _IDLE):
+        for name in (_READY, _CLOSED, _IDLE, _DONE):
             (self.folder / name).unlink(missing_ok=True)
 
     def say_ready(self) -> None:
-        (self.folder / _READY).touch()
+        self._say(_READY)
 
     @property
     def is_ready(self) -> bool:
@@ -61,19 +61,31 @@ class Gate:
 
     def close(self) -> None:
         """Lets no further batch begin."""
-        (self.folder / _CLOSED).touch()
+        self._say(_CLOSED)
 
     @property
     def is_closed(self) -> bool:
         return (self.folder / _CLOSED).exists()
 
     def say_idle(self) -> None:
-        (self.folder / _IDLE).touch()
+        self._say(_IDLE)
 
     @property
     def is_idle(self) -> bool:
         """Whether no batch runs, and none will."""
         return (self.folder / _IDLE).exists()
+
+    def say_done(self) -> None:
+        self._say(_DONE)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that was planned is done: no batch ran once the gate was closed."""
+        return (self.folder / _DONE).exists()
+
+    def _say(self, name: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)  # whoever tidies up temporary files may have been there
+        (self.folder / name).touch()
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,6 +113,7 @@ class StageReader(StreamReader):
     def __init__(self, options: Options, schema: StructType, gate: Gate) -> None:
         super().__init__(options, schema)
         self._gate = gate
+        self._planned: dict[str, Any] | None = None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         # Asked in any case: that is how what is done gets checkpointed.
@@ -109,6 +122,17 @@ class StageReader(StreamReader):
             return end
         self._gate.say_idle()
         return start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._planned = end
+        return super().partitions(start, end)
+
+    def _end(self, planner: Planner) -> None:
+        try:
+            if self._planned is not None and self._gate.is_done:
+                planner.done(StreamOffset.from_json(self._planned))
+        finally:
+            super()._end(planner)
 
     def _started(self) -> Planner:
         is_first = self._planner is None

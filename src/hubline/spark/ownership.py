@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hubline.balance import Plan, Snapshot, Strategy
+from hubline.balance import Plan, Snapshot, Strategy, living_records
 from hubline.errors import Fenced, HublineError, PositionInvalid
 from hubline.model import Checkpoint, GroupKey, Ownership, Position, PositionKind, StartPositions
 from hubline.ports import CheckpointStore
@@ -39,6 +39,8 @@ log = logging.getLogger("hubline.spark.ownership")
 
 # After a store did not take a checkpoint. A query asks a hundred times a second whether there is something to do.
 STORE_RETRY_SECONDS: Final = 1.0
+# How much younger than the first look at it a lease is that was renewed since: listing takes a moment, too.
+RENEWAL_SEEN_SECONDS: Final = 0.5
 # How long a stop may take: Spark waits for its planning process, and people for Spark.
 STOP_SECONDS_MAX: Final = 10.0
 
@@ -118,10 +120,11 @@ class Owned:
 
 
 class Settling:
-    """A strategy as it is, that also tells when there was nothing left to do."""
+    """A strategy as it is, that also tells when there was nothing left to do, and nothing to wait for."""
 
     def __init__(self, strategy: Strategy) -> None:
         self._strategy = strategy
+        self._seen_at: dict[tuple[str, int], float] = {}
         self.is_settled = asyncio.Event()
 
     @property
@@ -130,9 +133,25 @@ class Settling:
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
         plan = self._strategy.plan(snapshot, rng)
-        if plan.is_idle:
+        if plan.is_idle and not self._awaits(snapshot, asyncio.get_running_loop().time()):
             self.is_settled.set()
         return plan
+
+    def _awaits(self, snapshot: Snapshot, now: float) -> bool:
+        """Whether a partition may still come: it was asked for, or its owner was not seen to renew it, and may be dead.
+
+        Then its lease runs out. An owner that lives renews it meanwhile, and reads it, too.
+        """
+        limit = self.partitions_max
+        if limit is not None and len(snapshot.held) >= limit:
+            return False
+        me = snapshot.me.owner_id
+        others = [record for record in living_records(snapshot).values() if record.owner_id != me]
+        seen_at = {(o.key.partition, o.epoch): self._seen_at.get((o.key.partition, o.epoch), now) for o in others}
+        self._seen_at = seen_at
+        is_renewed = (o.age_seconds + RENEWAL_SEEN_SECONDS < now - seen_at[o.key.partition, o.epoch] for o in others)
+        is_asked = (o.requested_by == me and o.request_age_seconds < snapshot.grace_seconds for o in others)
+        return any(is_asked) or not all(is_renewed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,9 @@ class Planner:
     def latest(self) -> dict[str, int]:
         return self._run(self._planning.latest())
 
+    def done(self, end: StreamOffset) -> None:
+        self._run(self._planning.done(end))
+
     def stop(self) -> None:
         self._run(self._planning.stop())
         asyncio.run(self._control.close())
@@ -213,6 +216,11 @@ class Planning:
         self._pinned = {partition: held.last_sequence + 1 for partition, held in there.items()}
         if self._share is not None:
             await self._share.settled(self._options.outage_seconds)
+
+    async def done(self, end: StreamOffset) -> None:
+        """All up to ``end`` is done, and Spark will not ask for the next batch."""
+        if self._share is not None:
+            await self._share.done(end)
 
     async def latest(self) -> dict[str, int]:
         there = await self._watch.latest()

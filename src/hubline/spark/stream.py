@@ -75,7 +75,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner, self._planner = self._planner, None
         if planner is not None:
             ignore_sigterm()
-            planner.stop()
+            self._end(planner)
+
+    def _end(self, planner: Planner) -> None:
+        planner.stop()
 
     def _started(self) -> Planner:
         if self._planner is None:
