@@ -245,3 +245,17 @@ def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> Non
 def test_what_is_no_such_table_is_an_error(given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         by_batch(lambda _: given, events(b"a"))
+
+
+@pytest.mark.parametrize(("column", "value"), [("sequenceNumber", 7), ("partition", "9")])
+def test_rows_of_events_that_the_function_was_not_given_fail_the_stage(column: str, value: object) -> None:
+    traced = ("partition", "sequenceNumber", "eventId")
+    own = pa.schema([*NUMBER, *(EVENTS.field(name) for name in traced)])
+
+    def strange(table: pa.Table) -> pa.Table:
+        kept = table.select(traced).append_column("number", [[1] * len(table)])
+        place = kept.schema.get_field_index(column)
+        return kept.set_column(place, kept.schema.field(place), pa.array([value] * len(kept), kept.schema.types[place]))
+
+    with pytest.raises(ConfigError, match=f"gave a row with {column} {value}, which none of its events has"):
+        by_batch(strange, events(b"1", b"2"), own=own)

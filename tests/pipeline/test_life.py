@@ -256,6 +256,15 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         @pipeline.stage(source="raw", to="rows", group="k")
         def spelt(events):
             return events.selectExpr("*", "'x' as other")
+        @pipeline.stage(source="hub-h", to="rows", group="l")
+        def relabelled(events):
+            return events.selectExpr("'7' as partition", "sequenceNumber", "'x' as other")
+        @pipeline.events(source="raw", to="rows", group="m", schema="other string, sequenceNumber long")
+        def counts(event):
+            return {"other": "x", "sequenceNumber": 1}
+        @pipeline.batches(source="raw", to="rows", group="n", schema="other string, partition string")
+        def labels(events):
+            return events
     """
     hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefgh")
     checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
@@ -271,7 +280,10 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     assert "it moves rows between tasks (Repartition)" in told[23]
     assert "the query made string of the column 'properties', which is map<string,string>" in told[32]
     assert "the table has a column partitionkey, and events have partitionKey" in told[35]
-    assert len(told) == 9
+    assert "the query makes the column 'partition' itself, which tells what its rows were made of" in told[38]
+    assert "schema names 'sequenceNumber', by which a row's event is known" in told[41]
+    assert "schema names 'partition', by which a row's event is known" in told[44]
+    assert len(told) == 12
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
 
 

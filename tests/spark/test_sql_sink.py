@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import psycopg
@@ -86,6 +86,17 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 def read(spark: SparkSession, hub: TestHub, start: str = "earliest") -> DataFrame:
     return spark.readStream.format("eventhubs").options(hub=hub.address, start=start).load()
+
+
+def renumbered(events: DataFrame, number: int | None) -> DataFrame:
+    """By a function over whole rows, which nobody looks into."""
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            place = batch.schema.get_field_index("sequenceNumber")
+            yield batch.set_column(place, "sequenceNumber", pa.array([number] * len(batch), pa.int64()))
+
+    return events.mapInArrow(rows, events.schema)
 
 
 def devices(database: sqlite3.Connection) -> list[str]:
@@ -270,10 +281,34 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
     with pytest.raises(StreamingQueryException, match="'body' and 'Body', which Spark does not tell apart"):
         run_once(events.selectExpr("*", "1 as Body"), sink, tmp_path / "spelling")
-    nulled = events.withColumn("sequenceNumber", expr("nullif(sequenceNumber, 2)"))
     with pytest.raises(StreamingQueryException, match="a row has no partition, or no sequenceNumber"):
-        run_once(nulled, sink, tmp_path / "nulls")
+        run_once(renumbered(events, None), sink, tmp_path / "nulls")
     assert devices(database) == []
+
+
+def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
+    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+) -> None:
+    send(hub, bodies(4), partition="0")
+    events = parse_json(read(spark, hub), FIELDS)
+    numbered = {"sequenceNumber": lit(1).cast("long")}
+    static = broadcast(spark.createDataFrame([("0",)], "partition string"))
+    for number, wrong in enumerate([events.withColumns(numbered), events.drop("partition").join(static)]):
+        with pytest.raises(ConfigError, match=r"the query makes the column '\w+' itself"):
+            sink.check_origins(wrong)
+        with pytest.raises(StreamingQueryException, match=r"the query makes the column '\w+' itself"):
+            run_once(wrong, sink, tmp_path / str(number))
+    with pytest.raises(StreamingQueryException, match="the query makes the column 'sequenceNumber' itself"):
+        run_once(events, lambda frame, batch_id: sink(frame.withColumns(numbered), batch_id), tmp_path / "own")
+    with pytest.raises(StreamingQueryException, match=r"row is of event 100 of partition 0, .* batch reads 0 to 3"):
+        run_once(renumbered(events, 100), sink, tmp_path / "rows")
+    assert devices(database) == []
+    assert checkpoints(database) == {}
+
+    # By an offset nothing is known but where to read on, which the sequence number tells as well.
+    run_once(events.withColumn("offset", lit("12.5")), sink, tmp_path / "offset")
+    assert devices(database) == ["d0", "d1", "d2", "d3"]
+    assert database.execute('SELECT sequence_number, "offset" FROM hubline_checkpoint').fetchall() == [(3, "")]
 
 
 def test_joins_that_send_rows_of_one_task_to_several_are_refused(
@@ -332,10 +367,9 @@ def test_columns_are_taken_whatever_their_names(
 def test_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     send(hub, [b"no json"])
     sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", by="batch")
-    for name in ("partition", "sequenceNumber"):
-        events = parse_json(read(spark, hub), FIELDS).withColumn(name, expr(f"nullif({name}, {name})"))
-        with pytest.raises(StreamingQueryException, match="need the columns partition and sequenceNumber"):
-            run_once(events, sink, tmp_path / name)
+    events = renumbered(parse_json(read(spark, hub), FIELDS), None)
+    with pytest.raises(StreamingQueryException, match="need the columns partition and sequenceNumber"):
+        run_once(events, sink, tmp_path / "folder")
 
 
 def test_frames_that_are_not_made_of_the_batch_alone_are_refused(

@@ -25,8 +25,9 @@ from hubline.connect import open_hub, open_store
 from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
 from hubline.model import GroupKey
 from hubline.pipeline.columns import EVENT_ID, REPLAYED, UNUSED, published, stored
-from hubline.pipeline.definition import Checkpoints, Stage, StageKind
+from hubline.pipeline.definition import Checkpoints, DropRepeats, Stage, StageKind
 from hubline.pipeline.explaining import explained
+from hubline.pipeline.handlers import TRACED as TRACED_BY
 from hubline.pipeline.handlers import BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
@@ -152,7 +153,7 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
         if stage.stage.kind is StageKind.FRAME:
             frame = stage.stage.function(*events, **tables)
         else:
-            frame = _handled(stage.stage, events[0])
+            frame = _handled(stage, events[0])
     except (HublineError, PySparkException, Py4JJavaError) as error:
         problem = _raised(stage.stage, error, explained(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
@@ -179,10 +180,12 @@ def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
     return Problem(file if frames else stage.where.file, line, f"stage {stage.name}: {text}", "correct the function")
 
 
-def _handled(stage: Stage, events: DataFrame) -> DataFrame:
+def _handled(planned: PlannedStage, events: DataFrame) -> DataFrame:
+    stage = planned.stage
     own = _columns(stage.schema or "")
     _require_binary_body(own)
     _require_spelt(own, events.columns)
+    _require_own(planned, own.names)
     output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
     own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
     kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
@@ -203,6 +206,17 @@ def _columns(schema: str) -> StructType:
 def _require_binary_body(own: StructType) -> None:
     if any(field.name == "body" and not isinstance(field.dataType, BinaryType) for field in own):
         raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
+
+
+def _require_own(planned: PlannedStage, names: Sequence[str]) -> None:
+    """By these columns of its event a row is known, and how far its partition is: what a person makes is neither."""
+    taken = {"partition", "sequenceNumber", "offset"}
+    if planned.stage.kind is StageKind.BATCHES and set(TRACED_BY) <= set(names):
+        taken = {"offset"}  # rows that are not one for each event have to say of which they are
+    if isinstance(planned.target, TablePlace) and planned.repeats is not DropRepeats.NONE:
+        taken.add("properties")
+    if wrong := [name for name in names if name in taken]:
+        raise ConfigError(f"schema names {wrong[0]!r}, by which a row's event is known: give the column another name")
 
 
 def _require_spelt(own: StructType, names: Sequence[str]) -> None:
@@ -391,7 +405,9 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
         for name, own in empty
     ]
     try:
-        table_sink(stage, place, rows.columns, By.BATCH).check(rows.schema)
+        sink = table_sink(stage, place, rows.columns, By.BATCH)
+        sink.check(rows.schema)
+        sink.check_origins(rows)
     except (ConfigError, SinkError) as error:
         wrong.append((" ".join(str(error).split()), ""))
     return wrong

@@ -54,10 +54,12 @@ class BatchHandler:
                 f"stage {self.stage}: its function gave {ERROR_COLUMN}, which makes rows dead letters, and schema does "
                 f"not name it: add '{ERROR_COLUMN} string'"
             )
-        if len(given) != len(events):
+        is_one_each = len(given) == len(events)
+        if not is_one_each:
             self._require_traced(len(events), len(given))
-            events = None
-        arrays = [self._column(field, given, events) for field in self.output]
+        if set(TRACED) <= set(self.own.names):
+            self._require_given(events, given)
+        arrays = [self._column(field, given, events if is_one_each else None) for field in self.output]
         return pa.Table.from_arrays(arrays, schema=self.output)
 
     def _column(self, field: pa.Field, given: pa.Table, events: pa.Table | None) -> pa.ChunkedArray:
@@ -66,6 +68,16 @@ class BatchHandler:
         if events is not None and field.name in events.column_names:
             return events.column(field.name).cast(field.type)
         return pa.chunked_array([pa.nulls(len(given), field.type)])
+
+    def _require_given(self, events: pa.Table, given: pa.Table) -> None:
+        """Rows are of the events that the function was given: others' would be lost, or pass for written."""
+        for name in ("partition", "sequenceNumber"):
+            strange = given.column(name).filter(pc.invert(pc.is_in(given.column(name), pc.unique(events.column(name)))))
+            if len(strange):
+                raise ConfigError(
+                    f"stage {self.stage}: its function gave a row with {name} {strange[0]}, which none of its events "
+                    "has: hand on what they have, and give what you make another name"
+                )
 
     def _require_traced(self, events_count: int, rows_count: int) -> None:
         if lost := [name for name in TRACED if name not in self.own.names]:

@@ -61,6 +61,7 @@ from hubline.spark.garbage import spare_modules
 from hubline.spark.letters import letter_of, letter_rows
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.offsets import Entry, Gap
+from hubline.spark.origins import made_anew, made_in_batch
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.positions import OF_ANOTHER_HUB
 from hubline.spark.pruning import is_handed_over, leaving_out, unread
@@ -79,6 +80,7 @@ _PARTITION: Final = "partition"
 _SEQUENCE: Final = "sequenceNumber"
 _OFFSET: Final = "offset"
 _PROPERTIES: Final = "properties"
+_ORIGINS: Final = (_PARTITION, _SEQUENCE, _OFFSET, _PROPERTIES)
 # Where the number of the last batch of a query with state is kept. Nobody takes it from its query.
 _STATE: Final = "state"
 _STATE_EPOCH: Final = 1
@@ -156,6 +158,7 @@ class SqlSink:
         # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
         self._expects_letters = False
         self._unread_by_run: dict[tuple[str, ...], Sequence[str]] = {}
+        self._made_by_run: dict[tuple[str, ...], set[str]] = {}
         self._database = Database(
             url,
             table=table,
@@ -180,6 +183,11 @@ class SqlSink:
             names = _columns(database, schema.names)
             return database.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
 
+    def check_origins(self, frame: DataFrame) -> None:
+        """Raises ConfigError where a query gives a column of its own for one by which the sink knows events."""
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
+        self._require_own(frame.columns, made_anew(plan, _ORIGINS))
+
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """What ``foreachBatch`` calls."""
         self.write(frame, batch_id, MicroBatch.of(frame))
@@ -194,9 +202,13 @@ class SqlSink:
                 "rows would pass for written. Give the sink all rows of a batch at once; what goes to another table "
                 "needs a query of its own, in a consumer group of its own"
             )
+        made = self._made_anew(frame, batch.run_id)
+        self._require_own(frame.columns, made)
         with lent(self._database) as database:
             columns = _columns(database, frame.columns, optional)
-        commits = _Commits(self._database, columns, batch.group, batch.offset.entries, batch.gaps)
+        commits = _Commits(
+            self._database, columns, batch.group, batch.offset.entries, batch.gaps, has_offsets=_OFFSET not in made
+        )
         if self._by is By.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             rows, moved = plain(frame.toArrow()), sorted(batch.moved)
@@ -248,6 +260,28 @@ class SqlSink:
                 return ()
             self._unread_by_run = {known: found}
         return self._unread_by_run[known]
+
+    def _made_anew(self, frame: DataFrame, run_id: str) -> set[str]:
+        """The columns of events' names that are none of events: found out once for a run, as above."""
+        known = run_id, *frame.columns
+        is_as_before = is_handed_over(frame)
+        if not is_as_before or known not in self._made_by_run:
+            made = made_in_batch(frame, _ORIGINS)
+            if not is_as_before:
+                return made
+            self._made_by_run = {known: made}
+        return self._made_by_run[known]
+
+    def _require_own(self, names: Sequence[str], made: set[str]) -> None:
+        """An offset of the query's own is the table's alone: the sequence number has to do for the checkpoint."""
+        known_by = {_PARTITION, _SEQUENCE} if {_PARTITION, _SEQUENCE} <= set(names) else set()
+        if self._database.drop_repeats is not None:
+            known_by.add(_PROPERTIES)
+        if wrong := sorted(known_by & made):
+            raise ConfigError(
+                f"the query makes the column {wrong[0]!r} itself, which tells what its rows were made of: keep that of "
+                "the events, and give what you make another name"
+            )
 
     def _columns_of_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
         """The columns of events that only dead letters need."""
@@ -312,6 +346,8 @@ class _Commits:
     group: GroupKey
     entries: Mapping[str, Entry]
     gaps: Mapping[str, Gap]
+    has_offsets: bool = True
+    """Whether the rows' offsets are those of their events."""
     has_events: bool = True
     """Whether rows come with all that a dead letter keeps; without, a partition that has one is not written."""
     names: Sequence[str] = ()
@@ -329,8 +365,9 @@ class _Commits:
         partitions = [partition for partition, *_ in answers]
         if len(set(partitions)) < len(partitions):
             raise SinkError(
-                "rows of one partition came to several tasks, and the first of them committed the whole range: this is "
-                "a bug, please report the query. Let the driver commit: SqlSink(..., by='batch')"
+                "rows of one partition came to several tasks, and the first of them committed the whole range: the "
+                f"query gave rows another {_PARTITION} than their events have (keep the column as it is), or this is "
+                "a bug (please report the query, and let the driver commit: SqlSink(..., by='batch'))"
             )
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
@@ -362,6 +399,8 @@ class _Commits:
                 f"a row is of partition {partition!r}, which the batch does not read: keep the column as it is"
             )
         key = self.group.partition(partition)
+        if rows is not None:
+            _require_read(partition, entry, rows)
 
         def attempt(database: Database) -> Written:
             opened = database.join(key, entry.epoch)
@@ -369,7 +408,7 @@ class _Commits:
             if self._is_done(opened):
                 return Written()
             self._require_next(opened)
-            checkpoint = Checkpoint(key, _offset_of(entry.end - 1, rows), entry.end - 1)
+            checkpoint = Checkpoint(key, self._offset_of(entry.end - 1, rows), entry.end - 1)
             with opened.transaction(checkpoint) as transaction:
                 if rows is None:
                     transaction.handled(opened, self._handled(opened))
@@ -496,6 +535,13 @@ class _Commits:
                 raise _Overtaken
         return Written(rows_count, len(letters), sum(map(len, fresh.repeats.values())))
 
+    def _offset_of(self, sequence: int, rows: pa.Table | None) -> str:
+        """Of the range's last event, if the query kept that; else empty, and the sequence number has to do."""
+        if rows is None or not self.has_offsets or _OFFSET not in rows.column_names:
+            return ""
+        last = rows.select([_OFFSET, _SEQUENCE]).slice(len(rows) - 1).to_pylist()[0]
+        return last[_OFFSET] or "" if last[_SEQUENCE] == sequence else ""
+
     def _require_events(self, *, needed: bool) -> None:
         if needed and not self.has_events:
             raise _EventNeeded
@@ -595,16 +641,19 @@ def _distinct(sequences: Units) -> tuple[Units, Units, Units]:
     return np.unique(sequences, return_index=True, return_inverse=True)
 
 
+def _require_read(partition: str, entry: Entry, rows: pa.Table) -> None:
+    """Refuses rows of events that the batch did not read: a function over whole rows may give any number."""
+    sequences = rows.column(_SEQUENCE).to_numpy()
+    strange = sequences[(sequences < entry.start) | (sequences >= entry.end)]
+    if len(strange):
+        raise SinkError(
+            f"a row is of event {strange[0]} of partition {partition}, of which the batch reads {entry.start} to "
+            f"{entry.end - 1}: keep the columns {_PARTITION} and {_SEQUENCE} of the events as they are"
+        )
+
+
 def _last_sequence(opened: SinkPartition) -> int | None:
     return opened.checkpoint.last_sequence if opened.checkpoint else None
-
-
-def _offset_of(sequence: int, rows: pa.Table | None) -> str:
-    """The offset of the range's last event, if the query kept that; else empty, and the sequence number has to do."""
-    if rows is None or _OFFSET not in rows.column_names:
-        return ""
-    last = rows.select([_OFFSET, _SEQUENCE]).slice(len(rows) - 1).to_pylist()[0]
-    return last[_OFFSET] or "" if last[_SEQUENCE] == sequence else ""
 
 
 @contextmanager
