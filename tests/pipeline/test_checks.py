@@ -160,6 +160,19 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
             "telemetry.py:3 stage f: group: it is text in quotes, and not int",
         ),
         (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
+        ("import hubline\n\nreturn 5\n", "telemetry.py:3 the line is not Python ('return' outside function)"),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean', dead_letters=['raw'])\ndef f(e): ...\n",
+            "telemetry.py:3 dead_letters is text in quotes, and not list",
+        ),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean', name=5)\ndef f(e): ...\n",
+            "telemetry.py:3 name is text in quotes, and not int",
+        ),
+        (
+            f"{HEAD}pipeline.stage(source='raw', to='clean')(None)\n",
+            "telemetry.py:3 stage stage: its function cannot be called: give a plain function",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
@@ -172,6 +185,39 @@ def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: s
 def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[places.spare\n"))
     assert "the line is not TOML" in told([found])
+
+
+@pytest.mark.parametrize(
+    "option", ["checkpoint", "group", "ownership", "start", "batch_count_max", "batch_wait", "on_invalid_position",
+               "drop_repeats", "mode", "identity"],
+)  # fmt: skip
+def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
+    code = f"{HEAD}@pipeline.stage(source='raw', to='clean', {option}=None)\ndef f(e): return e\n"
+    (found,) = problems(write(folder, "telemetry", code, PLACES))
+    assert f"telemetry.py:3 stage f: {option}: it cannot be None: leave it out" in told([found])
+
+
+@pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
+def test_what_is_no_option_of_a_stage_in_the_places_is_told_and_changes_nothing(folder: Path, key: str) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES + f"[stages.store]\n{key} = 'x'\n"))
+    assert f"telemetry.toml:13 the key {key} is unknown" in told([found])
+
+
+@pytest.mark.parametrize(
+    "setting", [{"run__state": "~nosuchuser/s"}, {"places__readings__format": "csv", "places__readings__path": "~no/s"}]
+)
+def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> None:
+    places = PLACES.replace('url = "sqlite:///results.db"', "").replace('table = "readings"\n    create = true', "")
+    file = write(folder, "telemetry", CODE, places if "run__state" not in setting else PLACES)
+    (found,) = problems(file, **setting)
+    assert found.file == f"--set {list(setting)[-1].replace('__', '.')}"
+    assert "leads nowhere: check '~'" in found.what
+
+
+def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[run.spark]\nx = [\n\n"))
+    assert "telemetry.toml:13 the line is not TOML" in told([found])
+    assert "close quotes and brackets" in found.mend
 
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:

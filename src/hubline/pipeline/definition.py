@@ -115,7 +115,10 @@ class Stage:
         """The places that the function takes as static tables: its parameters after the streams."""
         if self.kind is not StageKind.FRAME:
             return ()
-        parameters = list(inspect.signature(self.function).parameters.values())[len(self.sources) :]
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())[len(self.sources) :]
+        except (TypeError, ValueError):
+            return ()  # no function: the checks tell
         return tuple(each.name for each in parameters if each.default is each.empty and each.kind in _NAMED)
 
 
@@ -264,6 +267,9 @@ class Pipeline:
         sources = tuple(source) if isinstance(source, Sequence) and not isinstance(source, str) else (source,)
         if not sources or not all(isinstance(place, str) and place for place in (*sources, settings["to"])):
             raise ConfigError("source and to are names of places: write for instance source='raw', to='readings'")
+        for option, value in (("dead_letters", settings["dead_letters"]), ("name", name)):
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{option} is text in quotes, and not {type(value).__name__}")
 
         def add(function: Function) -> Function:
             named = name or getattr(function, "__name__", "stage")

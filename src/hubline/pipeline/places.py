@@ -34,6 +34,7 @@ from hubline.config import (
     SqliteAddress,
     may_hold_secret,
     parse_hub,
+    parse_path,
     parse_store,
 )
 from hubline.errors import ConfigError, Problem
@@ -229,8 +230,11 @@ class _Reading:
         master = self.text(("run", "master"), table)
         if master is not None:
             self.parsed(("run", "master"), lambda: validate_master(master))
+        state = self.text(("run", "state"), table)
+        if state and "://" not in state and self.path(("run", "state"), state) is None:
+            state = None
         return RunSettings(
-            state=self.text(("run", "state"), table) or f"./state/{pipeline}",
+            state=state or f"./state/{pipeline}",
             store=store,
             master=master,
             restarts=restarts or 0,
@@ -323,7 +327,11 @@ class _Reading:
         if kind in FILE_FORMATS and "path" not in table and "path" not in options:
             self.wrong(path, f"the place {name} has no path", 'add path = "FOLDER"')
             return None
-        return FormatPlace(name, self.file.where(*path), kind, _absolute(self.text((*path, "path"), table)), options)
+        folder = self.text((*path, "path"), table)
+        if folder is not None and _is_local(folder):
+            # As it is seen from here: Java may have been started in another folder.
+            folder = self.path((*path, "path"), folder)
+        return FormatPlace(name, self.file.where(*path), kind, folder, options)
 
     # Single values
 
@@ -357,6 +365,11 @@ class _Reading:
             self.wrong(path, str(error))
             return None
 
+    def path(self, path: tuple[str, ...], text: str) -> str | None:
+        """The absolute path, if it leads somewhere."""
+        is_known = self.parsed(path, lambda: parse_path(path[-1], text)) is not None
+        return str(Path(text).expanduser().absolute()) if is_known else None
+
     def _texts(self, path: tuple[str, ...], table: object) -> dict[str, str]:
         if not isinstance(table, dict):
             self.wrong(path, f"{path[-1]} is a table", f"write [{'.'.join(path)}] and its keys below")
@@ -377,11 +390,9 @@ def anywhere(store: str) -> str:
     return str(address) if isinstance(address, SqliteAddress) else store
 
 
-def _absolute(path: str | None) -> str | None:
-    """A path of this machine as it is seen from here: Java may have been started in another folder."""
-    if path is None or "://" in path or path.startswith(("/", "file:", "dbfs:")):
-        return path
-    return str(Path(path).expanduser().absolute())
+def _is_local(path: str) -> bool:
+    """Whether it is a path of this machine that depends on who reads it."""
+    return "://" not in path and not path.startswith(("/", "file:", "dbfs:"))
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

@@ -35,6 +35,7 @@ from hubline.pipeline.definition import (
 )
 from hubline.pipeline.places import (
     FLEETING_FORMATS,
+    STAGE_KEYS,
     FormatPlace,
     HubPlace,
     Place,
@@ -320,13 +321,15 @@ class _Planning:
 
     def _overridden(self, stage: Stage) -> Stage:
         given = self._places.overrides.get(stage.name, {})
-        for name, value in given.items():
+        taken = {}
+        for name in [key for key in STAGE_KEYS if key in given]:  # unknown ones were told where the file was read
             wanted = int if name == "batch_count_max" else str
-            if hasattr(stage, name) and (not isinstance(value, wanted) or isinstance(value, bool)):
+            if isinstance(given[name], wanted) and not isinstance(given[name], bool):
+                taken[name] = given[name]
+            else:
                 where = self._places.file.where("stages", stage.name, name)
                 self._wrong(where, f"{name} is {'a whole number' if wanted is int else 'text in quotes'}")
-                given = {key: kept for key, kept in given.items() if key != name}
-        return replace(stage, **{name: value for name, value in given.items() if hasattr(stage, name)})
+        return replace(stage, **taken)
 
     def _parsed(self, stage: Stage, target: Place | None) -> PlannedStage | None:
         """The stage with its options as they will be used; its places are put in later."""
@@ -341,6 +344,7 @@ class _Planning:
         invalid = self._option(stage, "on_invalid_position", partial(_one_of, InvalidPositionChoice))
         repeats = self._option(stage, "drop_repeats", partial(_one_of, DropRepeats))
         self._option(stage, "mode", _mode)
+        self._option(stage, "identity", _truth)
         if len(self.problems) > before or checkpoint is None or target is None:
             return None
         store = self._store_of(stage, target, checkpoint)
@@ -375,9 +379,11 @@ class _Planning:
 
     def _option(self, stage: Stage, name: str, parse: Callable[[Any], Value]) -> Value | None:
         value = getattr(stage, name)
-        if value is None:
+        if value is None and name == "lookback":
             return None
         try:
+            if value is None:
+                raise ConfigError("it cannot be None: leave it out, and the default counts")
             if name in _TEXTS and not isinstance(value, str):
                 raise ConfigError(f"it is text in quotes, and not {type(value).__name__}")
             return parse(value)
@@ -496,6 +502,12 @@ def _one_of(kind: type[Choice], value: str) -> Choice:
 def _mode(value: str) -> str:
     if value not in MODES:
         raise ConfigError(f"it is {', '.join(MODES)}, and not {value!r}")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"it is True or False, and not {type(value).__name__}")
     return value
 
 

@@ -60,7 +60,7 @@ def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[P
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         is_toml = False
-        problems.append(_syntax(str(path), str(error)))
+        problems.append(_syntax(str(path), text, str(error)))
     overridden = set()
     for key, value in settings.items():
         if found := _set(data, key, value):
@@ -88,10 +88,12 @@ def _text(path: Path) -> tuple[str, list[Problem]]:
         ]
 
 
-def _syntax(file: str, message: str) -> Problem:
-    match = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(match[1]) if match else 1
-    return Problem(file, line, f"the line is not TOML ({message.split(' (at ')[0]})", 'write KEY = "VALUE"')
+def _syntax(file: str, text: str, message: str) -> Problem:
+    what = f"the line is not TOML ({message.split(' (at ')[0]})"
+    if match := re.search(r"\(at line (\d+), column \d+\)", message):
+        return Problem(file, int(match[1]), what, 'write KEY = "VALUE"')
+    last = len(text.rstrip().splitlines())  # the end of the file came too early
+    return Problem(file, max(last, 1), what, 'write KEY = "VALUE", and close quotes and brackets')
 
 
 def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
