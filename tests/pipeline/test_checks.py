@@ -289,6 +289,20 @@ def test_stages_in_a_circle_are_named(folder: Path) -> None:
     )
 
 
+def test_dead_letters_that_come_back_to_their_stage_are_a_cycle(folder: Path) -> None:
+    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="raw"')
+    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    assert "telemetry.py:5 the stages form a cycle (ingest -> ingest): what one of them writes, dead letters" in text
+
+
+def test_stage_that_reads_dead_letters_comes_after_the_one_that_writes_them(folder: Path) -> None:
+    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="bad"').replace(
+        'source="clean"', 'source="bad"'
+    )
+    places = PLACES + '[places.bad]\nhub = "local:./hubs/bad"\ncreate = true\n'
+    assert checked(folder, code, places).plan.levels == (("ingest",), ("store",))
+
+
 def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(folder: Path) -> None:
     code = CODE.replace('source="clean", to="readings", group="store"', 'source="raw", to="spare", group="ingest"')
     places = PLACES + '[places.spare]\nformat = "noop"\n'

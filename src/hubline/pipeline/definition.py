@@ -310,15 +310,15 @@ def loading() -> Iterator[None]:
         _is_loading = before
 
 
-def in_topological_order(stages: Iterable[tuple[str, Iterable[str], str]]) -> list[list[str]] | None:
+def in_topological_order(stages: Iterable[tuple[str, Iterable[str], Iterable[str]]]) -> list[list[str]] | None:
     """Stages in levels, each after those that write what it reads; None where they form a cycle.
 
-    A stage is its name, the places that it reads, and the place that it writes.
+    A stage is its name, the places that it reads, and those that it writes.
     """
-    waiting = {name: (set(sources), to) for name, sources, to in stages}
+    waiting = {name: (set(sources), set(outputs)) for name, sources, outputs in stages}
     levels: list[list[str]] = []
     while waiting:
-        written = {to for _, to in waiting.values()}
+        written = {output for _, outputs in waiting.values() for output in outputs}
         ready = [name for name, (sources, _) in waiting.items() if not sources & written]
         if not ready:
             return None

@@ -89,6 +89,11 @@ class PlannedStage:
         return self.stage.where
 
     @property
+    def outputs(self) -> set[str]:
+        """The places that it writes, by identity: dead letters are events of a hub like others."""
+        return {place.identity for place in (self.target, self.letters) if place is not None}
+
+    @property
     def is_new_each_run(self) -> bool:
         """Whether Spark's folder of the last run is of no use."""
         return self.is_new_each_start or self.checkpoint is not Checkpoints.EACH_BATCH
@@ -239,13 +244,13 @@ class _Planning:
 
     def levels(self, stages: Sequence[PlannedStage]) -> tuple[tuple[str, ...], ...]:
         """By the hubs themselves: two names may stand for one hub."""
-        edges = [(stage.name, [source.identity for source in stage.sources], stage.target.identity) for stage in stages]
+        edges = [(stage.name, [source.identity for source in stage.sources], stage.outputs) for stage in stages]
         levels = in_topological_order(edges)
         if levels is not None:
             return tuple(map(tuple, levels))
         rings = [stage for stage in stages if _reaches(stage, stage, stages)]
         names = " -> ".join([*(stage.name for stage in rings), rings[0].name])
-        mend = "what one of them writes comes back to it for ever: let one write somewhere else"
+        mend = "what one of them writes, dead letters included, comes back to it for ever: let it go somewhere else"
         self._wrong(rings[0].where, f"the stages form a cycle ({names})", mend)
         return ()
 
@@ -412,9 +417,9 @@ def _reaches(stage: PlannedStage, goal: PlannedStage, stages: Sequence[PlannedSt
     seen: set[str] = set()
     ahead = [stage]
     while ahead:
-        written = ahead.pop().target.identity
+        written = ahead.pop().outputs
         for each in stages:
-            if written in {source.identity for source in each.sources} and each.name not in seen:
+            if written & {source.identity for source in each.sources} and each.name not in seen:
                 if each.name == goal.name:
                     return True
                 seen.add(each.name)
