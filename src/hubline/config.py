@@ -142,6 +142,11 @@ def _shown(text: str) -> str:
     return ascii(text)
 
 
+def parse_secret(what: str, text: str) -> Secret:
+    """What the environment variable or the file holds that ``env:NAME`` or ``file:PATH`` names."""
+    return Secret(_resolved(what, text)[1])
+
+
 # Hub addresses -----------------------------------------------------------------------------------------------------
 
 

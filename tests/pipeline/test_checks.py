@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 from dataclasses import replace
@@ -13,9 +14,11 @@ import pytest
 import hubline
 from hubline.cli import main
 from hubline.cli.exits import ExitCode
+from hubline.config import Secret
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked, checked_file
+from hubline.pipeline.places import FormatPlace
 from hubline.pipeline.promises import promises
 from hubline.pipeline.runner import Request, locked
 from hubline.pipeline.toml import read_toml
@@ -265,6 +268,103 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
     assert "--set places.readings.url" in told(
         problems(file, places__readings__url=f"postgresql://me:{PLANTED}@host/db")
     )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"options = {{ 'password' = '{PLANTED}' }}",
+        f"options.sfPassword = '{PLANTED}'",
+        "options.password = 12345678",
+        f"[run.spark]\n'spark.hadoop.fs.azure.account.key.id.dfs.core.windows.net' = '{PLANTED}=='",
+        f"[run.spark]\nspark.hadoop.fs.s3a.secret.key = '{PLANTED}'",
+    ],
+)
+def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) -> None:
+    places = PLACES + f"[places.other]\nformat = 'jdbc'\n{line}\n"
+    (found,) = problems(write(folder, "telemetry", CODE, places))
+    assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
+    assert "env:NAME or file:PATH" in found.mend
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("places.readings.options.password", PLANTED),
+        ("run.spark.spark.hadoop.fs.azure.account.key.a", PLANTED),
+        (f"postgresql://me:{PLANTED}@host/db?a", "b"),
+    ],
+)
+def test_a_secret_on_the_command_line_is_known_by_its_name(folder: Path, setting: tuple[str, str]) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES), **dict([setting]))
+    assert found.file.startswith("--set ")
+    assert "every user can list command lines" in found.mend
+
+
+def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
+    settings = {
+        "spark.authenticate.secret.driver.file": "/run/secrets/spark",
+        "spark.hadoop.fs.azure.sas.token.provider.type.acme.dfs.core.windows.net": "com.acme.Provider",
+        "spark.kubernetes.authenticate.driver.oauthTokenFile": "/run/token",
+        "spark.hadoop.fs.s3a.awsAccessKeyId": "acme",
+        "spark.acme.password.enabled": True,
+        "spark.acme.tokens": 4000,
+    }
+    lines = [f"'{name}' = {json.dumps(value)}\n" for name, value in settings.items()]
+    assert len(checked(folder, CODE, PLACES + "[run.spark]\n" + "".join(lines)).plan.run.spark) == len(settings)
+
+
+@pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options = {{'password': '{}'}}", "options['password'] = '{}'"])
+def test_a_password_in_the_pipeline_is_told_with_its_line(folder: Path, line: str) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
+    assert "telemetry.py:1 there is a password in it" in told(problems(file))
+
+
+@pytest.mark.parametrize("option", ["source", "to", "dead_letters"])
+def test_an_address_in_place_of_a_name_is_not_shown(folder: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB", f"postgresql://me:{PLANTED}@host/db")
+    given = {"source": "'raw'", "to": "'clean'", option: "os.environ['DB']"}
+    options = ", ".join(f"{name}={value}" for name, value in given.items())
+    code = f"import os\n{HEAD}@pipeline.stage({options})\ndef f(e): return e\n"
+    file = write(folder, "telemetry", code, PLACES)
+    (found,) = problems(file)
+    assert f"telemetry.py:4 stage f: there is no place (not shown, it may hold a secret) ({option})" in told([found])
+    assert "write its address under [places.NAME]" in found.mend
+    assert len(problems(file, places__readings__create="true")) == 2  # places that are used are named without it
+
+
+def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", PLANTED)
+    (folder / "key").write_text(f"{PLANTED}\n")
+    places = f"""{PLACES}
+    [places.spare]
+    format = "jdbc"
+    options = {{ password = "env:PW", url = "file:key", header = "file:key", path = "env:PW" }}
+    [run.spark]
+    "spark.hadoop.fs.azure.account.key.a" = "file:key"
+    "spark.eventLog.dir" = "file:///tmp/log"
+    """
+    plan = checked(folder, CODE.replace('to="clean"', 'to="spare"'), places).plan
+    target = plan.stages[0].target
+    assert isinstance(target, FormatPlace)
+    assert target.options == {
+        "password": Secret(PLANTED), "url": Secret(PLANTED), "header": "file:key", "path": "env:PW"
+    }  # fmt: skip
+    assert plan.run.spark == {
+        "spark.hadoop.fs.azure.account.key.a": Secret(PLANTED),
+        "spark.eventLog.dir": "file:///tmp/log",
+    }
+    assert PLANTED not in repr(plan)
+
+
+def test_secret_that_is_not_where_it_is_said_to_be_is_told(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES + "[run.spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
+    assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in told(
+        problems(file)
+    )
+    (found,) = problems(file, **{"run.spark.spark.acme.password": "file:nowhere"})
+    assert found.file == "--set run.spark.spark.acme.password"
 
 
 def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> None:

@@ -16,6 +16,7 @@ from hubline.balance import Balanced, Fixed, Greedy
 from hubline.config import (
     MemoryAddress,
     StoreAddress,
+    may_hold_secret,
     parse_duration,
     parse_position,
     parse_store,
@@ -45,6 +46,7 @@ from hubline.pipeline.places import (
     anywhere,
     nearest,
 )
+from hubline.pipeline.secrets import without_secrets
 from hubline.processor import InvalidPositionChoice
 
 Value = TypeVar("Value")
@@ -195,7 +197,11 @@ class _Planning:
         for path in self._places.file.overridden:
             if path[0] == "places" and path[1] not in used:
                 where = self._places.file.where(*path)
-                self._wrong(where, f"no stage uses a place {path[1]}", nearest(path[1], used))
+                self._wrong(
+                    where,
+                    f"no stage uses a place {path[1]}",
+                    nearest(path[1], [each for each in used if not may_hold_secret(each)]),
+                )
 
     def stage(self, written: Stage) -> PlannedStage | None:
         """None if a place is missing: then there is nothing more to say about it."""
@@ -259,8 +265,11 @@ class _Planning:
     def _place(self, stage: Stage, name: str, what: str) -> Place | None:
         place = self._places.by_name.get(name)
         if place is None and self._places.file.is_toml and name not in self._places.broken:
-            known = self._places.by_name
-            mend = f"{nearest(name, known)} (a place is a table [places.{name}] in {self._places.file.file})"
+            file = self._places.file.file
+            mend = f"{nearest(name, self._places.by_name)} (a place is a table [places.{name}] in {file})"
+            if may_hold_secret(name):
+                name = "(not shown, it may hold a secret)"
+                mend = f"give the place a name, and write its address under [places.NAME] in {file}, as env:VARIABLE"
             self._wrong(stage.where, f"stage {stage.name}: there is no place {name} ({what})", mend)
         return place
 
@@ -395,7 +404,7 @@ class _Planning:
         except (ConfigError, TypeError, ValueError) as error:
             is_ours = name in self._places.overrides.get(stage.name, {})
             where = self._places.file.where("stages", stage.name, name) if is_ours else stage.where
-            self._wrong(where, f"stage {stage.name}: {name}: {error}")
+            self._wrong(where, f"stage {stage.name}: {name}: {without_secrets(str(error))}")
             return None
 
     def _wrong(self, where: Where, what: str, mend: str = "") -> None:
