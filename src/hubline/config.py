@@ -142,6 +142,11 @@ def _shown(text: str) -> str:
     return ascii(text)
 
 
+def parse_secret(what: str, text: str) -> Secret:
+    """What the environment variable or the file holds that ``env:NAME`` or ``file:PATH`` names."""
+    return Secret(_resolved(what, text)[1])
+
+
 # Hub addresses -----------------------------------------------------------------------------------------------------
 
 
@@ -231,7 +236,7 @@ def parse_local_root(text: str) -> Path:
     scheme = _scheme(text)
     if scheme != "local":
         raise _unknown_scheme(what, scheme, known=("local",), forms="local:PATH")
-    return _absolute(what, _local_path(what, text))
+    return parse_path(what, _local_path(what, text))
 
 
 def _parse_local(what: str, text: str) -> LocalHubAddress:
@@ -240,7 +245,7 @@ def _parse_local(what: str, text: str) -> LocalHubAddress:
     if not slash:
         raise ConfigError(f"{what}: local: needs a folder and a name: write local:PATH/NAME, for instance local:./NAME")
     name = _plain_name(f"hub name in the {what}", name, length_max=LOCAL_NAME_LENGTH_MAX)
-    return LocalHubAddress(_absolute(what, folder or "/"), name)
+    return LocalHubAddress(parse_path(what, folder or "/"), name)
 
 
 def _local_path(what: str, text: str) -> str:
@@ -461,7 +466,7 @@ def _parse_sqlite(what: str, text: str) -> SqliteAddress:
         raise ConfigError(f"{what}: write sqlite:///relative/file.db or sqlite:////absolute/file.db; or use memory:")
     if "?" in match[1] or "#" in match[1]:
         raise ConfigError(f"{what}: sqlite:/// takes a path and no options: remove '?' or '#' and what follows")
-    return SqliteAddress(_absolute(what, match[1]))
+    return SqliteAddress(parse_path(what, match[1]))
 
 
 def _parse_postgres(what: str, text: str) -> PostgresAddress:
@@ -699,7 +704,7 @@ def _from_environment(what: str, name: str) -> str:
 def _from_file(what: str, name: str) -> str:
     if not name:
         raise ConfigError(f"{what}: file: needs the path of a file that holds the address")
-    path = _absolute(what, name)
+    path = parse_path(what, name)
     try:
         with path.open("rb") as file:
             content = file.read(ADDRESS_LENGTH_MAX + 1)
@@ -721,7 +726,7 @@ def _decoded(content: bytes) -> str | None:
         return None  # the exception holds the content
 
 
-def _absolute(what: str, path: str) -> Path:
+def parse_path(what: str, path: str) -> Path:
     """The absolute path, ``~`` expanded and links followed, so that one place has one name."""
     absolute = _expanded(path)
     if absolute is None:
@@ -732,7 +737,7 @@ def _absolute(what: str, path: str) -> Path:
 def _expanded(path: str) -> Path | None:
     try:
         return Path(path).expanduser().resolve()
-    except (RuntimeError, OSError):  # an unknown user after ~, or links in a circle
+    except (RuntimeError, OSError, ValueError):  # an unknown user after ~, links in a circle, or a null byte
         return None
 
 

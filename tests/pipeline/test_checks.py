@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 from dataclasses import replace
@@ -13,9 +14,11 @@ import pytest
 import hubline
 from hubline.cli import main
 from hubline.cli.exits import ExitCode
+from hubline.config import Secret
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked, checked_file
+from hubline.pipeline.places import FormatPlace
 from hubline.pipeline.promises import promises
 from hubline.pipeline.runner import Request, locked
 from hubline.pipeline.toml import read_toml
@@ -160,6 +163,19 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
             "telemetry.py:3 stage f: group: it is text in quotes, and not int",
         ),
         (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
+        ("import hubline\n\nreturn 5\n", "telemetry.py:3 the line is not Python ('return' outside function)"),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean', dead_letters=['raw'])\ndef f(e): ...\n",
+            "telemetry.py:3 dead_letters is text in quotes, and not list",
+        ),
+        (
+            f"{HEAD}@pipeline.stage(source='raw', to='clean', name=5)\ndef f(e): ...\n",
+            "telemetry.py:3 name is text in quotes, and not int",
+        ),
+        (
+            f"{HEAD}pipeline.stage(source='raw', to='clean')(None)\n",
+            "telemetry.py:3 stage stage: its function cannot be called: give a plain function",
+        ),
     ],
 )
 def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
@@ -172,6 +188,39 @@ def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: s
 def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[places.spare\n"))
     assert "the line is not TOML" in told([found])
+
+
+@pytest.mark.parametrize(
+    "option", ["checkpoint", "group", "ownership", "start", "batch_count_max", "batch_wait", "on_invalid_position",
+               "drop_repeats", "mode", "identity"],
+)  # fmt: skip
+def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
+    code = f"{HEAD}@pipeline.stage(source='raw', to='clean', {option}=None)\ndef f(e): return e\n"
+    (found,) = problems(write(folder, "telemetry", code, PLACES))
+    assert f"telemetry.py:3 stage f: {option}: it cannot be None: leave it out" in told([found])
+
+
+@pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
+def test_what_is_no_option_of_a_stage_in_the_places_is_told_and_changes_nothing(folder: Path, key: str) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES + f"[stages.store]\n{key} = 'x'\n"))
+    assert f"telemetry.toml:13 the key {key} is unknown" in told([found])
+
+
+@pytest.mark.parametrize(
+    "setting", [{"run__state": "~nosuchuser/s"}, {"places__readings__format": "csv", "places__readings__path": "~no/s"}]
+)
+def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> None:
+    places = PLACES.replace('url = "sqlite:///results.db"', "").replace('table = "readings"\n    create = true', "")
+    file = write(folder, "telemetry", CODE, places if "run__state" not in setting else PLACES)
+    (found,) = problems(file, **setting)
+    assert found.file == f"--set {list(setting)[-1].replace('__', '.')}"
+    assert "leads nowhere: check '~'" in found.what
+
+
+def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[run.spark]\nx = [\n\n"))
+    assert "telemetry.toml:13 the line is not TOML" in told([found])
+    assert "close quotes and brackets" in found.mend
 
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
@@ -221,6 +270,103 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"options = {{ 'password' = '{PLANTED}' }}",
+        f"options.sfPassword = '{PLANTED}'",
+        "options.password = 12345678",
+        f"[run.spark]\n'spark.hadoop.fs.azure.account.key.id.dfs.core.windows.net' = '{PLANTED}=='",
+        f"[run.spark]\nspark.hadoop.fs.s3a.secret.key = '{PLANTED}'",
+    ],
+)
+def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) -> None:
+    places = PLACES + f"[places.other]\nformat = 'jdbc'\n{line}\n"
+    (found,) = problems(write(folder, "telemetry", CODE, places))
+    assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
+    assert "env:NAME or file:PATH" in found.mend
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        ("places.readings.options.password", PLANTED),
+        ("run.spark.spark.hadoop.fs.azure.account.key.a", PLANTED),
+        (f"postgresql://me:{PLANTED}@host/db?a", "b"),
+    ],
+)
+def test_a_secret_on_the_command_line_is_known_by_its_name(folder: Path, setting: tuple[str, str]) -> None:
+    (found,) = problems(write(folder, "telemetry", CODE, PLACES), **dict([setting]))
+    assert found.file.startswith("--set ")
+    assert "every user can list command lines" in found.mend
+
+
+def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
+    settings = {
+        "spark.authenticate.secret.driver.file": "/run/secrets/spark",
+        "spark.hadoop.fs.azure.sas.token.provider.type.acme.dfs.core.windows.net": "com.acme.Provider",
+        "spark.kubernetes.authenticate.driver.oauthTokenFile": "/run/token",
+        "spark.hadoop.fs.s3a.awsAccessKeyId": "acme",
+        "spark.acme.password.enabled": True,
+        "spark.acme.tokens": 4000,
+    }
+    lines = [f"'{name}' = {json.dumps(value)}\n" for name, value in settings.items()]
+    assert len(checked(folder, CODE, PLACES + "[run.spark]\n" + "".join(lines)).plan.run.spark) == len(settings)
+
+
+@pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options = {{'password': '{}'}}", "options['password'] = '{}'"])
+def test_a_password_in_the_pipeline_is_told_with_its_line(folder: Path, line: str) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
+    assert "telemetry.py:1 there is a password in it" in told(problems(file))
+
+
+@pytest.mark.parametrize("option", ["source", "to", "dead_letters"])
+def test_an_address_in_place_of_a_name_is_not_shown(folder: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB", f"postgresql://me:{PLANTED}@host/db")
+    given = {"source": "'raw'", "to": "'clean'", option: "os.environ['DB']"}
+    options = ", ".join(f"{name}={value}" for name, value in given.items())
+    code = f"import os\n{HEAD}@pipeline.stage({options})\ndef f(e): return e\n"
+    file = write(folder, "telemetry", code, PLACES)
+    (found,) = problems(file)
+    assert f"telemetry.py:4 stage f: there is no place (not shown, it may hold a secret) ({option})" in told([found])
+    assert "write its address under [places.NAME]" in found.mend
+    assert len(problems(file, places__readings__create="true")) == 2  # places that are used are named without it
+
+
+def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", PLANTED)
+    (folder / "key").write_text(f"{PLANTED}\n")
+    places = f"""{PLACES}
+    [places.spare]
+    format = "jdbc"
+    options = {{ password = "env:PW", url = "file:key", header = "file:key", path = "env:PW" }}
+    [run.spark]
+    "spark.hadoop.fs.azure.account.key.a" = "file:key"
+    "spark.eventLog.dir" = "file:///tmp/log"
+    """
+    plan = checked(folder, CODE.replace('to="clean"', 'to="spare"'), places).plan
+    target = plan.stages[0].target
+    assert isinstance(target, FormatPlace)
+    assert target.options == {
+        "password": Secret(PLANTED), "url": Secret(PLANTED), "header": "file:key", "path": "env:PW"
+    }  # fmt: skip
+    assert plan.run.spark == {
+        "spark.hadoop.fs.azure.account.key.a": Secret(PLANTED),
+        "spark.eventLog.dir": "file:///tmp/log",
+    }
+    assert PLANTED not in repr(plan)
+
+
+def test_secret_that_is_not_where_it_is_said_to_be_is_told(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES + "[run.spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
+    assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in told(
+        problems(file)
+    )
+    (found,) = problems(file, **{"run.spark.spark.acme.password": "file:nowhere"})
+    assert found.file == "--set run.spark.spark.acme.password"
+
+
 def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> None:
     looked_up = 'import os\npassword = os.environ.get("P")\nURL = f"postgresql://me:{password}@host/db"\n'
     file = write(folder, "telemetry", CODE, PLACES)
@@ -241,6 +387,20 @@ def test_stages_in_a_circle_are_named(folder: Path) -> None:
     assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(
         problems(write(folder, "telemetry", code, PLACES))
     )
+
+
+def test_dead_letters_that_come_back_to_their_stage_are_a_cycle(folder: Path) -> None:
+    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="raw"')
+    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    assert "telemetry.py:5 the stages form a cycle (ingest -> ingest): what one of them writes, dead letters" in text
+
+
+def test_stage_that_reads_dead_letters_comes_after_the_one_that_writes_them(folder: Path) -> None:
+    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="bad"').replace(
+        'source="clean"', 'source="bad"'
+    )
+    places = PLACES + '[places.bad]\nhub = "local:./hubs/bad"\ncreate = true\n'
+    assert checked(folder, code, places).plan.levels == (("ingest",), ("store",))
 
 
 def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(folder: Path) -> None:

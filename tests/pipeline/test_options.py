@@ -23,6 +23,7 @@ from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
 from tests.pipeline.files import Notes, checkpoints, new_hub, readings, send, write
 from tests.spark.hubs import TestHub
+from tests.spark.planted import address_of, fetched
 
 # Far longer than anything takes: a bound on waiting, not a measure.
 pytestmark = pytest.mark.timeout(600)
@@ -218,6 +219,42 @@ def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hu
     assert "schema names 'Body', beside 'body'" in told
     assert "two columns 'a'" in told
     assert "'age' is interval year" in told
+
+
+def test_options_that_are_kept_elsewhere_reach_spark_and_are_not_shown(
+    once: Once, hubs: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+        import hubline
+        from hubline.spark import parse_json
+        from pyspark.sql import functions as F
+        pipeline = hubline.Pipeline("hidden")
+        @pipeline.stage(source="raw", to="files", group="files", dead_letters="dead")
+        def files(events, names):
+            return parse_json(events, "id long").join(F.broadcast(names), "id").select("id", "name", "_error")
+        @pipeline.stage(source="raw", to="nowhere", group="nowhere")
+        def nowhere(events):
+            return events
+    """
+    places = """
+        [places]
+        raw = { hub = "local:hubs/raw" }
+        dead = { hub = "local:hubs/dead", create = true }
+        names = { format = "csv", path = "names", options = { header = true, sep = "env:MARK" } }
+        files = { format = "csv", path = "files", options = { sep = "env:MARK" } }
+        nowhere = { format = "noop", options = { sep = "env:MARK" } }
+    """
+    monkeypatch.setenv("MARK", "~pLaNtEdMaRk~")  # a name that nothing hides by itself
+    file = write(hubs.parent, "hidden", code, places)
+    (hubs.parent / "names").mkdir()
+    (hubs.parent / "names" / "names.csv").write_text("id~pLaNtEdMaRk~name\n0~pLaNtEdMaRk~zero\n")
+    send(new_hub(hubs, "raw"), readings(2))
+
+    once(file)
+    assert "".join(each.read_text() for each in (hubs.parent / "files").glob("*.csv")) == "0~pLaNtEdMaRk~zero\n"
+    ran = fetched(f"{spark.sparkContext.uiWebUrl}{address_of(spark)}/sql?length=1000&details=true&planDescription=true")
+    assert "sep=*********(redacted)" in ran
+    assert "pLaNtEd" not in ran
 
 
 def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and_need_no_hub_for_them_else(

@@ -17,11 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import hubline.spark
+from hubline.config import Secret
 from hubline.errors import ConfigError
 
 SECRETS = {
     "account key": "UGxhbnRlZEFjY291bnRLZXk=",
     "user's own": "PLANTED-ACME-CODE",
+    "kept elsewhere": "PLANTED-ACME-PIN",
     "password of a URL": "PLANTED-URL-PASSWORD",
     "signature": "PLANTED%2FSIGNATURE%3D",
     "password of an option": "PLANTED-OPTION-PASSWORD",
@@ -41,6 +43,7 @@ def settings(folder: Path) -> dict[str, object]:
         "spark.eventLog.compress": False,
         "spark.hadoop.fs.azure.account.key.acme.dfs.core.windows.net": SECRETS["account key"],
         "spark.acme.code": SECRETS["user's own"],
+        "spark.hadoop.acme.pin": Secret(SECRETS["kept elsewhere"]),
         "spark.acme.database": URL,
         "spark.redaction.regex": "(?i)acme[.]code",
     }

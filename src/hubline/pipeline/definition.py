@@ -115,7 +115,10 @@ class Stage:
         """The places that the function takes as static tables: its parameters after the streams."""
         if self.kind is not StageKind.FRAME:
             return ()
-        parameters = list(inspect.signature(self.function).parameters.values())[len(self.sources) :]
+        try:
+            parameters = list(inspect.signature(self.function).parameters.values())[len(self.sources) :]
+        except (TypeError, ValueError):
+            return ()  # no function: the checks tell
         return tuple(each.name for each in parameters if each.default is each.empty and each.kind in _NAMED)
 
 
@@ -264,6 +267,9 @@ class Pipeline:
         sources = tuple(source) if isinstance(source, Sequence) and not isinstance(source, str) else (source,)
         if not sources or not all(isinstance(place, str) and place for place in (*sources, settings["to"])):
             raise ConfigError("source and to are names of places: write for instance source='raw', to='readings'")
+        for option, value in (("dead_letters", settings["dead_letters"]), ("name", name)):
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{option} is text in quotes, and not {type(value).__name__}")
 
         def add(function: Function) -> Function:
             named = name or getattr(function, "__name__", "stage")
@@ -304,15 +310,15 @@ def loading() -> Iterator[None]:
         _is_loading = before
 
 
-def in_topological_order(stages: Iterable[tuple[str, Iterable[str], str]]) -> list[list[str]] | None:
+def in_topological_order(stages: Iterable[tuple[str, Iterable[str], Iterable[str]]]) -> list[list[str]] | None:
     """Stages in levels, each after those that write what it reads; None where they form a cycle.
 
-    A stage is its name, the places that it reads, and the place that it writes.
+    A stage is its name, the places that it reads, and those that it writes.
     """
-    waiting = {name: (set(sources), to) for name, sources, to in stages}
+    waiting = {name: (set(sources), set(outputs)) for name, sources, outputs in stages}
     levels: list[list[str]] = []
     while waiting:
-        written = {to for _, to in waiting.values()}
+        written = {output for _, outputs in waiting.values() for output in outputs}
         ready = [name for name, (sources, _) in waiting.items() if not sources & written]
         if not ready:
             return None

@@ -34,7 +34,7 @@ from hubline.pipeline.places import FormatPlace, HubPlace, Place, TablePlace
 from hubline.pipeline.planned import PlannedStage
 from hubline.pipeline.source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.surroundings import table_columns
-from hubline.pipeline.writing import TRACED, table_sink
+from hubline.pipeline.writing import TRACED, options_of, table_sink
 from hubline.sinks.sql import SqlSink as Database
 from hubline.sinks.tables import TableName
 from hubline.spark.columns import SOURCE_SCHEMA
@@ -271,7 +271,7 @@ def _static(spark: SparkSession, place: Place) -> DataFrame:
         case TablePlace():
             return _static_table(spark, place)
         case FormatPlace():
-            return spark.read.format(place.format).options(**place.options).load(place.path)
+            return spark.read.format(place.format).options(**options_of(place, spark)).load(place.path)
 
 
 def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:

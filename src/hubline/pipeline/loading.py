@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import inspect
 import re
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -52,7 +52,9 @@ def _text(path: Path) -> str:
 
 def _syntax(text: str, path: Path) -> list[Problem]:
     try:
-        ast.parse(text, str(path))
+        # Not parsed alone: a return outside of a function is found by compiling. What it warns of, the import does.
+        with warnings.catch_warnings(action="ignore"):
+            compile(text, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
         return [Problem(str(path), error.lineno or 1, f"the line is not Python ({error.msg})", "correct it")]
     except ValueError as error:  # null bytes

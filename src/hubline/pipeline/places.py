@@ -24,6 +24,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -31,15 +32,19 @@ from hubline.config import (
     HubAddress,
     LocalHubAddress,
     PostgresAddress,
+    Secret,
     SqliteAddress,
     may_hold_secret,
     parse_hub,
+    parse_path,
+    parse_secret,
     parse_store,
 )
 from hubline.errors import ConfigError, Problem
 from hubline.hubs.local import PARTITIONS_MAX
 from hubline.pipeline.definition import Where
-from hubline.pipeline.toml import TomlFile, read_toml
+from hubline.pipeline.secrets import names_secret
+from hubline.pipeline.toml import TomlFile, leaves, read_toml
 from hubline.sinks.tables import TableName, checked_name
 
 DEFAULT_PARTITIONS: Final = 4
@@ -106,7 +111,7 @@ class FormatPlace:
     where: Where
     format: str
     path: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str | Secret] = field(default_factory=dict)
 
     @property
     def identity(self) -> str:
@@ -115,7 +120,8 @@ class FormatPlace:
     @property
     def counted_folder(self) -> str | None:
         """The folder of a format whose files remember batches by number; None of all others."""
-        return (self.path or self.options.get("path")) if self.format.lower() in COUNTED_FORMATS else None
+        folder = self.path or self.options.get("path")
+        return folder if isinstance(folder, str) and self.format.lower() in COUNTED_FORMATS else None
 
     def __str__(self) -> str:
         return f"{self.format} {self.path}" if self.path else self.format
@@ -132,7 +138,7 @@ class RunSettings:
     store: str | None = None
     master: str | None = None
     restarts: int = DEFAULT_RESTARTS
-    spark: Mapping[str, str] = field(default_factory=dict)
+    spark: Mapping[str, str | Secret] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +235,11 @@ class _Reading:
         master = self.text(("run", "master"), table)
         if master is not None:
             self.parsed(("run", "master"), lambda: validate_master(master))
+        state = self.text(("run", "state"), table)
+        if state and "://" not in state and self.path(("run", "state"), state) is None:
+            state = None
         return RunSettings(
-            state=self.text(("run", "state"), table) or f"./state/{pipeline}",
+            state=state or f"./state/{pipeline}",
             store=store,
             master=master,
             restarts=restarts or 0,
@@ -323,7 +332,11 @@ class _Reading:
         if kind in FILE_FORMATS and "path" not in table and "path" not in options:
             self.wrong(path, f"the place {name} has no path", 'add path = "FOLDER"')
             return None
-        return FormatPlace(name, self.file.where(*path), kind, _absolute(self.text((*path, "path"), table)), options)
+        folder = self.text((*path, "path"), table)
+        if folder is not None and _is_local(folder):
+            # As it is seen from here: Java may have been started in another folder.
+            folder = self.path((*path, "path"), folder)
+        return FormatPlace(name, self.file.where(*path), kind, folder, options)
 
     # Single values
 
@@ -357,14 +370,26 @@ class _Reading:
             self.wrong(path, str(error))
             return None
 
-    def _texts(self, path: tuple[str, ...], table: object) -> dict[str, str]:
+    def path(self, path: tuple[str, ...], text: str) -> str | None:
+        """The absolute path, if it leads somewhere."""
+        is_known = self.parsed(path, lambda: parse_path(path[-1], text)) is not None
+        return str(Path(text).expanduser().absolute()) if is_known else None
+
+    def _texts(self, path: tuple[str, ...], table: object) -> dict[str, str | Secret]:
         if not isinstance(table, dict):
             self.wrong(path, f"{path[-1]} is a table", f"write [{'.'.join(path)}] and its keys below")
             return {}
-        for name, value in _flat(table):
+        found: dict[str, str | Secret] = {}
+        for parts, value in leaves(table):
+            name = ".".join(parts)  # keys with dots in them are tables within tables to TOML, and one name to Spark
+            text = str(value).lower() if isinstance(value, bool) else str(value)
             if isinstance(value, list):
                 self.wrong((*path, name), f"{name} is a list", "write one text, for instance with commas in it")
-        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in _flat(table)}
+            elif not _is_kept_elsewhere(name, text):
+                found[name] = text
+            elif (secret := self.parsed((*path, name), partial(parse_secret, name, text))) is not None:
+                found[name] = secret
+        return found
 
     def wrong(self, path: tuple[str, ...], what: str, mend: str = "") -> None:
         where = self.file.where(*path)
@@ -377,17 +402,13 @@ def anywhere(store: str) -> str:
     return str(address) if isinstance(address, SqliteAddress) else store
 
 
-def _absolute(path: str | None) -> str | None:
-    """A path of this machine as it is seen from here: Java may have been started in another folder."""
-    if path is None or "://" in path or path.startswith(("/", "file:", "dbfs:")):
-        return path
-    return str(Path(path).expanduser().absolute())
+def _is_local(path: str) -> bool:
+    """Whether it is a path of this machine that depends on who reads it."""
+    return "://" not in path and not path.startswith(("/", "file:", "dbfs:"))
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Keys with dots in them are tables within tables to TOML, and one name to Spark."""
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+def _is_kept_elsewhere(name: str, text: str) -> bool:
+    """Whether what Spark gets is in a variable or a file. Where no secret is expected, file: is a path of Spark's."""
+    if text.startswith("file:"):
+        return names_secret(name) or name.lower() == "url"
+    return text.startswith("env:") and name.lower() != "path"

@@ -16,6 +16,7 @@ from hubline.balance import Balanced, Fixed, Greedy
 from hubline.config import (
     MemoryAddress,
     StoreAddress,
+    may_hold_secret,
     parse_duration,
     parse_position,
     parse_store,
@@ -35,6 +36,7 @@ from hubline.pipeline.definition import (
 )
 from hubline.pipeline.places import (
     FLEETING_FORMATS,
+    STAGE_KEYS,
     FormatPlace,
     HubPlace,
     Place,
@@ -44,6 +46,7 @@ from hubline.pipeline.places import (
     anywhere,
     nearest,
 )
+from hubline.pipeline.secrets import without_secrets
 from hubline.processor import InvalidPositionChoice
 
 Value = TypeVar("Value")
@@ -86,6 +89,11 @@ class PlannedStage:
     @property
     def where(self) -> Where:
         return self.stage.where
+
+    @property
+    def outputs(self) -> set[str]:
+        """The places that it writes, by identity: dead letters are events of a hub like others."""
+        return {place.identity for place in (self.target, self.letters) if place is not None}
 
     @property
     def is_new_each_run(self) -> bool:
@@ -189,7 +197,11 @@ class _Planning:
         for path in self._places.file.overridden:
             if path[0] == "places" and path[1] not in used:
                 where = self._places.file.where(*path)
-                self._wrong(where, f"no stage uses a place {path[1]}", nearest(path[1], used))
+                self._wrong(
+                    where,
+                    f"no stage uses a place {path[1]}",
+                    nearest(path[1], [each for each in used if not may_hold_secret(each)]),
+                )
 
     def stage(self, written: Stage) -> PlannedStage | None:
         """None if a place is missing: then there is nothing more to say about it."""
@@ -238,13 +250,13 @@ class _Planning:
 
     def levels(self, stages: Sequence[PlannedStage]) -> tuple[tuple[str, ...], ...]:
         """By the hubs themselves: two names may stand for one hub."""
-        edges = [(stage.name, [source.identity for source in stage.sources], stage.target.identity) for stage in stages]
+        edges = [(stage.name, [source.identity for source in stage.sources], stage.outputs) for stage in stages]
         levels = in_topological_order(edges)
         if levels is not None:
             return tuple(map(tuple, levels))
         rings = [stage for stage in stages if _reaches(stage, stage, stages)]
         names = " -> ".join([*(stage.name for stage in rings), rings[0].name])
-        mend = "what one of them writes comes back to it for ever: let one write somewhere else"
+        mend = "what one of them writes, dead letters included, comes back to it for ever: let it go somewhere else"
         self._wrong(rings[0].where, f"the stages form a cycle ({names})", mend)
         return ()
 
@@ -253,8 +265,11 @@ class _Planning:
     def _place(self, stage: Stage, name: str, what: str) -> Place | None:
         place = self._places.by_name.get(name)
         if place is None and self._places.file.is_toml and name not in self._places.broken:
-            known = self._places.by_name
-            mend = f"{nearest(name, known)} (a place is a table [places.{name}] in {self._places.file.file})"
+            file = self._places.file.file
+            mend = f"{nearest(name, self._places.by_name)} (a place is a table [places.{name}] in {file})"
+            if may_hold_secret(name):
+                name = "(not shown, it may hold a secret)"
+                mend = f"give the place a name, and write its address under [places.NAME] in {file}, as env:VARIABLE"
             self._wrong(stage.where, f"stage {stage.name}: there is no place {name} ({what})", mend)
         return place
 
@@ -320,13 +335,15 @@ class _Planning:
 
     def _overridden(self, stage: Stage) -> Stage:
         given = self._places.overrides.get(stage.name, {})
-        for name, value in given.items():
+        taken = {}
+        for name in [key for key in STAGE_KEYS if key in given]:  # unknown ones were told where the file was read
             wanted = int if name == "batch_count_max" else str
-            if hasattr(stage, name) and (not isinstance(value, wanted) or isinstance(value, bool)):
+            if isinstance(given[name], wanted) and not isinstance(given[name], bool):
+                taken[name] = given[name]
+            else:
                 where = self._places.file.where("stages", stage.name, name)
                 self._wrong(where, f"{name} is {'a whole number' if wanted is int else 'text in quotes'}")
-                given = {key: kept for key, kept in given.items() if key != name}
-        return replace(stage, **{name: value for name, value in given.items() if hasattr(stage, name)})
+        return replace(stage, **taken)
 
     def _parsed(self, stage: Stage, target: Place | None) -> PlannedStage | None:
         """The stage with its options as they will be used; its places are put in later."""
@@ -341,6 +358,7 @@ class _Planning:
         invalid = self._option(stage, "on_invalid_position", partial(_one_of, InvalidPositionChoice))
         repeats = self._option(stage, "drop_repeats", partial(_one_of, DropRepeats))
         self._option(stage, "mode", _mode)
+        self._option(stage, "identity", _truth)
         if len(self.problems) > before or checkpoint is None or target is None:
             return None
         store = self._store_of(stage, target, checkpoint)
@@ -375,16 +393,18 @@ class _Planning:
 
     def _option(self, stage: Stage, name: str, parse: Callable[[Any], Value]) -> Value | None:
         value = getattr(stage, name)
-        if value is None:
+        if value is None and name == "lookback":
             return None
         try:
+            if value is None:
+                raise ConfigError("it cannot be None: leave it out, and the default counts")
             if name in _TEXTS and not isinstance(value, str):
                 raise ConfigError(f"it is text in quotes, and not {type(value).__name__}")
             return parse(value)
         except (ConfigError, TypeError, ValueError) as error:
             is_ours = name in self._places.overrides.get(stage.name, {})
             where = self._places.file.where("stages", stage.name, name) if is_ours else stage.where
-            self._wrong(where, f"stage {stage.name}: {name}: {error}")
+            self._wrong(where, f"stage {stage.name}: {name}: {without_secrets(str(error))}")
             return None
 
     def _wrong(self, where: Where, what: str, mend: str = "") -> None:
@@ -406,9 +426,9 @@ def _reaches(stage: PlannedStage, goal: PlannedStage, stages: Sequence[PlannedSt
     seen: set[str] = set()
     ahead = [stage]
     while ahead:
-        written = ahead.pop().target.identity
+        written = ahead.pop().outputs
         for each in stages:
-            if written in {source.identity for source in each.sources} and each.name not in seen:
+            if written & {source.identity for source in each.sources} and each.name not in seen:
                 if each.name == goal.name:
                     return True
                 seen.add(each.name)
@@ -496,6 +516,12 @@ def _one_of(kind: type[Choice], value: str) -> Choice:
 def _mode(value: str) -> str:
     if value not in MODES:
         raise ConfigError(f"it is {', '.join(MODES)}, and not {value!r}")
+    return value
+
+
+def _truth(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"it is True or False, and not {type(value).__name__}")
     return value
 
 

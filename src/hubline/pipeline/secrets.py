@@ -1,9 +1,9 @@
-"""Secrets that stand in a file for everybody to read: found by their shape, and never repeated."""
+"""Secrets that stand in a file for everybody to read: found by their shape or their name, and never repeated."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from hubline.errors import Problem
@@ -23,14 +23,42 @@ _SHAPES: Final = (
         ),
     ),
     ("a password", re.compile(r"[?&;]password=[^\s&;\"'{}]{3,}", re.IGNORECASE)),
-    # Not one that is looked up: password = os.environ["PASSWORD"].
-    ("a password", re.compile(r"\bpassword\s*=\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),
+    # DB_PASSWORD = "...", options["password"] = "...", {"password": "..."}; not one that is looked up:
+    # password = os.environ["PASSWORD"].
+    ("a password", re.compile(r"password[\"'\]]*\s*[:=]\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),
+)
+
+# Not what is only about a secret: secret.file, token.provider.type, accessKeyId.
+_ABOUT: Final = (
+    "file|path|provider|class|type|name|id|ur[il]|endpoint|column|enabled|interval|timeout|expir|length|size"
+)
+_NAME: Final = re.compile(
+    r"^(?!.*[-._](?:file|path)$).*(?:account[-._]?key|(?:passw(?:or)?d|pwd|secret|token(?!s|iz)"
+    r"|(?:access|api|private)[-._]?key|connection[-._]?string)"
+    rf"(?!{_ABOUT}|[-._](?:{_ABOUT})(?:[-._]|$)))",
+    re.IGNORECASE,
 )
 
 
 def secrets_in(text: str, file: str) -> list[Problem]:
     """One problem for each line that seems to hold a secret."""
     return list(_found(text, file))
+
+
+def names_secret(name: str) -> bool:
+    """Whether what a setting or an option of this name holds is a secret, whatever it looks like."""
+    return _NAME.search(name) is not None
+
+
+def secret_at(path: Sequence[str], value: object, where: tuple[str, int]) -> Problem | None:
+    """The problem with a value whose key names a secret, unless it only says where that is kept.
+
+    The first two keys are names that people choose, of a place or a stage, or those of the table [run.spark].
+    """
+    is_kept_elsewhere = isinstance(value, bool) or not value or str(value).startswith(("env:", "file:"))
+    if is_kept_elsewhere or not names_secret(".".join(path[2:]) or path[-1]):
+        return None
+    return Problem(*where, "there is a secret in it, by the name of its key", _MEND)
 
 
 def without_secrets(text: str) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from hubline.errors import Problem
 from hubline.pipeline.definition import Where
-from hubline.pipeline.secrets import secrets_in
+from hubline.pipeline.secrets import secret_at, secrets_in, without_secrets
 
 # A file of places is a page; one of this size is something else.
 FILE_BYTES_MAX: Final = 1024 * 1024
@@ -60,14 +60,32 @@ def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[P
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         is_toml = False
-        problems.append(_syntax(str(path), str(error)))
+        problems.append(_syntax(str(path), text, str(error)))
+    file = TomlFile(str(path), data, dict(_lines(text)), is_toml=is_toml)
+    problems += _named_secrets(file, {problem.line for problem in problems})
     overridden = set()
     for key, value in settings.items():
         if found := _set(data, key, value):
             problems.append(found)
         else:
-            overridden.add(tuple(key.split(".")))
-    return TomlFile(str(path), data, dict(_lines(text)), frozenset(overridden), is_toml), problems
+            overridden.add(_path(key))
+    return replace(file, overridden=frozenset(overridden)), problems
+
+
+def leaves(table: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
+    """All values, also those of tables within tables, each with its keys."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _named_secrets(file: TomlFile, told: set[int]) -> Iterator[Problem]:
+    for path, value in leaves(file.data):
+        line = file.where(*path).line
+        if line not in told and (found := secret_at(path, value, (file.file, line))):
+            yield found
 
 
 def _text(path: Path) -> tuple[str, list[Problem]]:
@@ -88,23 +106,23 @@ def _text(path: Path) -> tuple[str, list[Problem]]:
         ]
 
 
-def _syntax(file: str, message: str) -> Problem:
-    match = re.search(r"\(at line (\d+), column \d+\)", message)
-    line = int(match[1]) if match else 1
-    return Problem(file, line, f"the line is not TOML ({message.split(' (at ')[0]})", 'write KEY = "VALUE"')
+def _syntax(file: str, text: str, message: str) -> Problem:
+    what = f"the line is not TOML ({message.split(' (at ')[0]})"
+    if match := re.search(r"\(at line (\d+), column \d+\)", message):
+        return Problem(file, int(match[1]), what, 'write KEY = "VALUE"')
+    last = len(text.rstrip().splitlines())  # the end of the file came too early
+    return Problem(file, max(last, 1), what, 'write KEY = "VALUE", and close quotes and brackets')
 
 
 def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
     """Puts a setting of the command line into what the file says."""
-    shown = f"--set {key}"
-    if found := secrets_in(value, shown):
+    shown = f"--set {without_secrets(key)}"
+    *tables, last = path = _path(key)
+    named = secret_at(path, _value(value), (shown, 0))
+    if found := [*secrets_in(key, shown), *secrets_in(value, shown), *([named] if named else [])]:
         return Problem(shown, 0, found[0].what, "every user can list command lines; say env:NAME or file:PATH")
-    *tables, last = key.split(".")
-    if not tables or not all([*tables, last]):
+    if not tables or not all(path):
         return Problem(shown, 0, "is no setting", "write for instance --set places.raw.hub=local:./data/raw")
-    # A setting of Spark has dots in its name: run.spark.KEY.
-    if tables[:2] == ["run", "spark"]:
-        tables, last = ["run", "spark"], ".".join([*tables[2:], last])
     for name in tables:
         inner = data.setdefault(name, {})
         if not isinstance(inner, dict):
@@ -112,6 +130,12 @@ def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
         data = inner
     data[last] = _value(value)
     return None
+
+
+def _path(key: str) -> Path_:
+    """The keys of a setting. One of Spark has dots in its name: run.spark.KEY."""
+    parts = tuple(key.split("."))
+    return (*parts[:2], ".".join(parts[2:])) if parts[:2] == ("run", "spark") and parts[2:] else parts
 
 
 def _value(text: str) -> Any:

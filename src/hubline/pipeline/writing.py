@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from hubline.config import HubAddress
+from hubline.config import HubAddress, Secret
 from hubline.connect import open_hub
 from hubline.model import DeadLetter, GroupKey, Stage
 from hubline.pipeline.columns import ADDED, published
@@ -24,6 +24,7 @@ from hubline.spark.letters import LETTER_COLUMNS, letter_of, letter_rows
 from hubline.spark.microbatch import MicroBatch
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.process import lent, run
+from hubline.spark.redaction import hide_options
 from hubline.spark.sqlsink import By, SqlSink, Written
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
@@ -52,7 +53,13 @@ def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWrite
             return writing.foreachBatch(_HubWriter(place.option))
         case FormatPlace() as place:
             path = {} if place.path is None else {"path": place.path}
-            return writing.format(place.format).options(**place.options, **path)
+            return writing.format(place.format).options(**options_of(place, frame.sparkSession), **path)
+
+
+def options_of(place: FormatPlace, spark: SparkSession) -> dict[str, str]:
+    """The place's options as Spark takes them; first it is told to hide those that are secrets."""
+    hide_options(spark, [name for name, value in place.options.items() if isinstance(value, Secret)])
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in place.options.items()}
 
 
 def table_sink(
@@ -139,9 +146,8 @@ class _SplitWriter:
                 writing = published(self._stage, rows).write.format("eventhubs").option("hub", place.option)
                 writing.mode("append").save()
             case FormatPlace() as place:
-                rows.drop(ERROR_COLUMN).write.format(place.format).options(**place.options).mode("append").save(
-                    place.path
-                )
+                options = options_of(place, rows.sparkSession)
+                rows.drop(ERROR_COLUMN).write.format(place.format).options(**options).mode("append").save(place.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,11 @@ expression is joined to ours: nobody undoes the hiding by adding to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Settings, options and environment variables whose value is hidden whole, by their name or by what the value holds.
 # The first line is Spark's own default.
@@ -50,12 +53,30 @@ HIDING: Final[Mapping[str, str]] = {
 _HIDDEN: Final = re.compile(HIDING["spark.redaction.regex"])
 
 
-def hiding(given: Mapping[str, str]) -> dict[str, str]:
-    """The settings that hide secrets, with those of the user in them."""
+_OPTIONS: Final = "spark.sql.redaction.options.regex"
+
+
+def hiding(given: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
+    """The settings that hide secrets, with those of the user in them, and with the names of ``secrets``."""
     texts = given.get("spark.redaction.string.regex")
     # Without its own expression, SQL goes by the general one.
     given = {**({"spark.sql.redaction.string.regex": texts} if texts else {}), **given}
-    return {name: _joined(ours, given.get(name)) for name, ours in HIDING.items()}
+    hidden = {name: _joined(ours, given.get(name)) for name, ours in HIDING.items()}
+    if secrets:
+        hidden["spark.redaction.regex"] += f"|{_named(secrets)}"
+    return hidden
+
+
+def hide_options(spark: SparkSession, names: Collection[str]) -> None:
+    """Has a session hide the options of these names, too, in what it shows of queries from now on."""
+    known = spark.conf.get(_OPTIONS) or ""
+    if names and (ours := _named(names)) not in known:
+        spark.conf.set(_OPTIONS, f"(?:{known})|{ours}" if known else ours)
+
+
+def _named(names: Collection[str]) -> str:
+    # Hadoop's own settings are shown a second time, without Spark's prefix.
+    return _any_of(*(f"^(?:spark[.]hadoop[.])?{re.escape(name.removeprefix('spark.hadoop.'))}$" for name in names))
 
 
 def is_hidden(name: str, value: str, *, given: str | None = None) -> bool:

@@ -7,11 +7,12 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from hubline.config import Secret
 from hubline.errors import ConfigError
 from hubline.spark.archive import OPTIONS_VARIABLE, with_archive
 from hubline.spark.java import find_java, java_home
@@ -75,7 +76,8 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         spark = hubline.spark.session("billing", **{"spark.sql.shuffle.partitions": 4})
 
     ``config`` is any of Spark's settings; it wins over ours, as do ``spark-defaults.conf`` and what spark-submit was
-    given, but for redaction: expressions of your own are joined to ours. Without a ``master`` anywhere it runs on this
+    given, but for redaction: expressions of your own are joined to ours, and a setting that is a
+    :class:`~hubline.config.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
     machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
     looked for first, see :func:`~hubline.spark.java.find_java`.
 
@@ -86,6 +88,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
     from pyspark.sql import SparkSession
 
     given = _given(app_name, master, config)
+    secrets = [name for name, value in config.items() if isinstance(value, Secret)]
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         running = SparkSession.builder.getOrCreate()
         _require_same(running, given)
@@ -93,7 +96,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
     if "spark.master" not in given and not _is_told_a_master():
         given["spark.master"] = LOCAL_MASTER
     with _uninterrupted(), _surroundings(given):
-        conf = _completed(_started_with(given), given)
+        conf = _completed(_started_with(given, secrets), given, secrets)
         SparkContext.getOrCreate(conf)
     with _uninterrupted():  # again: in the end of the first Spark has put something in its place
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
@@ -119,7 +122,7 @@ def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> d
     for name, value in config.items():
         if not name.startswith("spark."):
             raise ConfigError(f'{name} is no setting of Spark: their names start with "spark.", as in spark.ui.enabled')
-        if not isinstance(value, str | int | float):
+        if not isinstance(value, str | int | float | Secret):
             raise ConfigError(f"{name} is text, a number, True or False, and not {type(value).__name__}")
     given = {name: _as_text(value) for name, value in config.items()}
     given["spark.app.name"] = app_name
@@ -129,6 +132,8 @@ def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> d
 
 
 def _as_text(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -227,7 +232,7 @@ def _is_installed_as_files() -> bool:
 _started: dict[str, str] = {}
 
 
-def _started_with(given: Mapping[str, str]) -> SparkConf:
+def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkConf:
     """Starts Java, if it does not run yet, and gives what it was told: by ``given``, spark-defaults.conf, spark-submit.
 
     What looks like a secret is not told on the command line, where every user of the machine could read it, unless it
@@ -237,7 +242,7 @@ def _started_with(given: Mapping[str, str]) -> SparkConf:
     from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is None:  # noqa: SLF001
-        _started.update(_told_at_start(given))
+        _started.update(_told_at_start(given, secrets))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
         try:
             gateway = _gateway(conf)
@@ -306,21 +311,21 @@ def _passed_on() -> Iterator[int]:
     os.close(target)
 
 
-def _told_at_start(given: Mapping[str, str]) -> dict[str, str]:
+def _told_at_start(given: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
     own = given.get("spark.redaction.regex")
     return {
         name: value
         for name, value in given.items()
-        if name.startswith(_AT_START) or not is_hidden(name, value, given=own)
+        if name.startswith(_AT_START) or not (name in secrets or is_hidden(name, value, given=own))
     }
 
 
-def _completed(conf: SparkConf, given: Mapping[str, str]) -> SparkConf:
+def _completed(conf: SparkConf, given: Mapping[str, str], secrets: Collection[str]) -> SparkConf:
     """The settings of the user, and ours where the user has none."""
     settled = {**dict(conf.getAll()), **given}
     settled["spark.master"] = _with_attempts(settled.get("spark.master", LOCAL_MASTER))
     ours = {**SETTINGS, **(LOCAL_SETTINGS if _LOCAL.fullmatch(settled["spark.master"]) else {})}
-    return conf.setAll(list({**ours, **settled, **hiding(settled)}.items()))
+    return conf.setAll(list({**ours, **settled, **hiding(settled, secrets)}.items()))
 
 
 def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
