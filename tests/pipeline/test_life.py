@@ -265,6 +265,10 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         @pipeline.batches(source="raw", to="rows", group="n", schema="other string, partition string")
         def labels(events):
             return events
+        @pipeline.stage(source="raw", to="rows", group="o")
+        def doubles(events):
+            other = events.selectExpr("partition", "sequenceNumber", "'x' as other")
+            return other.unionByName(other.where("partition = '0'"))
     """
     hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefgh")
     checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
@@ -283,7 +287,8 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     assert "the query makes the column 'partition' itself, which tells what its rows were made of" in told[38]
     assert "schema names 'sequenceNumber', by which a row's event is known" in told[41]
     assert "schema names 'partition', by which a row's event is known" in told[44]
-    assert len(told) == 12
+    assert "the query reads hubs 2 times by format('eventhubs'), in a join or a union" in told[47]
+    assert len(told) == 13
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
 
 

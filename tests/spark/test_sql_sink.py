@@ -295,7 +295,7 @@ def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
     static = broadcast(spark.createDataFrame([("0",)], "partition string"))
     for number, wrong in enumerate([events.withColumns(numbered), events.drop("partition").join(static)]):
         with pytest.raises(ConfigError, match=r"the query makes the column '\w+' itself"):
-            sink.check_origins(wrong)
+            sink.check_query(wrong)
         with pytest.raises(StreamingQueryException, match=r"the query makes the column '\w+' itself"):
             run_once(wrong, sink, tmp_path / str(number))
     with pytest.raises(StreamingQueryException, match="the query makes the column 'sequenceNumber' itself"):

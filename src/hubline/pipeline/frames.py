@@ -407,7 +407,7 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
     try:
         sink = table_sink(stage, place, rows.columns, By.BATCH)
         sink.check(rows.schema)
-        sink.check_origins(rows)
+        sink.check_query(rows)
     except (ConfigError, SinkError) as error:
         wrong.append((" ".join(str(error).split()), ""))
     return wrong

@@ -16,8 +16,10 @@ from pyspark.sql import DataFrame
 
 from hubline.errors import ConfigError
 from hubline.model import GroupKey
+from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
 
+_STREAM: Final = "StreamingRelationV2"
 _SCAN: Final = "MicroBatchScanExec"
 # Better one too many than one too few: rows that were moved and passed for narrow would be lost.
 _SPREAD: Final = re.compile(r"(?<!Broadcast)Exchange|CartesianProduct|^[\W\d]*Union\b", re.MULTILINE)
@@ -94,13 +96,23 @@ class MicroBatch:
 def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
     """The offsets of hubline's own source: one, if the query reads a hub."""
     found = [offset for offset in offsets if HUB_KEY in offset]
-    if len(found) > 1:
+    _require_one(len(found))
+    return found
+
+
+def require_one_hub(plan: Any) -> None:
+    """Refuses an analysed query that reads hubs several times, before it starts."""
+    names = ({column.name() for column in each_of(leaf.output())} for kind, leaf in _leaves(plan) if kind == _STREAM)
+    _require_one(sum(names >= set(SOURCE_SCHEMA.names) for names in names))
+
+
+def _require_one(readings: int) -> None:
+    if readings > 1:
         raise ConfigError(
-            f"the query reads hubs {len(found)} times by format('eventhubs'), in a join or a union: a SqlSink takes "
+            f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a SqlSink takes "
             "queries that read one hub once, since its checkpoint is that reading's. Write each stream by a query of "
             "its own; rows and dead letters of one stream can be told apart by _error"
         )
-    return found
 
 
 def execution_of(frame: DataFrame) -> Any:

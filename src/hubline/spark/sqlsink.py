@@ -59,7 +59,7 @@ from hubline.spark.columns import SOURCE_SCHEMA, plain
 from hubline.spark.databases import lent
 from hubline.spark.garbage import spare_modules
 from hubline.spark.letters import letter_of, letter_rows
-from hubline.spark.microbatch import MicroBatch
+from hubline.spark.microbatch import MicroBatch, require_one_hub
 from hubline.spark.offsets import Entry, Gap
 from hubline.spark.origins import made_anew, made_in_batch
 from hubline.spark.parsing import ERROR_COLUMN
@@ -183,9 +183,13 @@ class SqlSink:
             names = _columns(database, schema.names)
             return database.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
 
-    def check_origins(self, frame: DataFrame) -> None:
-        """Raises ConfigError where a query gives a column of its own for one by which the sink knows events."""
+    def check_query(self, frame: DataFrame) -> None:
+        """Raises ConfigError where a stream reads hubs several times, or makes a column by which the sink knows events.
+
+        What its batches would be refused for, before it starts.
+        """
         plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
+        require_one_hub(plan)
         self._require_own(frame.columns, made_anew(plan, _ORIGINS))
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
