@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
@@ -24,7 +25,10 @@ from hubline.pipeline import runner as runner_module
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
-from hubline.pipeline.source import Gate
+from hubline.pipeline.source import Gate, StageReader, StageSource
+from hubline.spark.columns import SOURCE_SCHEMA
+from hubline.spark.offsets import Entry, StreamOffset
+from hubline.spark.planner import Planner
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -149,7 +153,7 @@ def test_signal_while_the_next_batch_is_not_due_for_long_still_writes_the_checkp
     ending.join()
     assert "copy: stopped" in view.notes  # and not cut short
     store = f"sqlite:///{tmp_path}/state/life/checkpoints.db"
-    eventually(lambda: owners(store, raw, "copy") == set())
+    assert owners(store, raw, "copy") == set()
     assert sum((last or 0) + 1 for last in checkpoints(store, raw, "copy").values()) == COUNT
     assert not list((tmp_path / "state" / "life").glob(".gate*"))
 
@@ -200,6 +204,39 @@ def test_sigterm_while_spark_starts_interrupts_the_command(
     before = signal.getsignal(signal.SIGTERM)
     assert main(["run", str(write(tmp_path, "life", CODE, PLACES))]) == ExitCode.INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+class Planned:
+    """A planner that hears what is done."""
+
+    def __init__(self) -> None:
+        self.done_up_to: list[StreamOffset] = []
+
+    def done(self, end: StreamOffset) -> None:
+        self.done_up_to.append(end)
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_begun_before", [True, False])
+def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_gate_was_closed(
+    tmp_path: Path, *, is_begun_before: bool
+) -> None:
+    source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate")})
+    reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
+    assert isinstance(reader, StageReader)
+    reader._planner = cast("Planner", planner)
+    batch = StreamOffset(entries={"0": Entry(0, 5, 1)})
+    source.gate.open()
+    if is_begun_before:
+        reader.partitions(batch.to_json(), batch.to_json())
+    source.gate.close()
+    if not is_begun_before:
+        reader.partitions(batch.to_json(), batch.to_json())
+    source.gate.say_done()
+    reader.stop()
+    assert planner.done_up_to == ([batch] if is_begun_before else [])
 
 
 def test_gate_whose_folder_was_tidied_away_is_closed_all_the_same(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
 from hubline.spark.datasource import EventHubs
+from hubline.spark.ownership import STOP_SECONDS_MAX
 from hubline.spark.positions import OF_ANOTHER_HUB
 from hubline.spark.sessions import register, session
 
@@ -538,6 +539,10 @@ class _Run:
                 active.remove(each)
                 self._stop(each, is_cut=not _is_at_rest(each))
             time.sleep(POLL_SECONDS if active else 0)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        gates = [each.gate for each in self._stages.values()]
+        while not (self._is_forced or time.monotonic() >= deadline or all(gate.is_left for gate in gates)):
+            time.sleep(POLL_SECONDS)
         for each in self._stages.values():
             each.state = each.state if each.is_over else State.STOPPED
 

@@ -9,7 +9,7 @@ the planning process, which Spark asks for the next batch whenever one is done, 
     4. runner            stops the query: there is nothing to cut short, and the partitions are released
 
 Where the next batch is not due for a while, the runner sees that none runs, says "done" in place of 3, and the planning
-process checkpoints at 4.
+process checkpoints at 4. The runner waits until it has left.
 
 Dying anywhere in between is dying at that moment without a gate. The gate is a folder of the driver's machine, which
 both processes can see.
@@ -17,6 +17,7 @@ both processes can see.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,7 @@ _READY: Final = "ready"
 _CLOSED: Final = "closed"
 _IDLE: Final = "idle"
 _DONE: Final = "done"
+_PLANNER: Final = "planner-"
 
 
 class Gate:
@@ -48,16 +50,25 @@ class Gate:
 
     def open(self) -> None:
         """For a query that is about to start."""
-        for name in (_READY, _CLOSED, _IDLE, _DONE):
-            (self.folder / name).unlink(missing_ok=True)
+        for file in self.folder.glob("*"):
+            file.unlink(missing_ok=True)
 
-    def say_ready(self) -> None:
+    def enter(self) -> None:
+        """The planning process works."""
+        self._say(_planner())
         self._say(_READY)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the planning process works."""
         return (self.folder / _READY).exists()
+
+    def leave(self) -> None:
+        """The planning process has written and released what it had."""
+        (self.folder / _planner()).unlink(missing_ok=True)
+
+    @property
+    def is_left(self) -> bool:
+        return not any(self.folder.glob(f"{_PLANNER}*"))
 
     def close(self) -> None:
         """Lets no further batch begin."""
@@ -89,6 +100,11 @@ class Gate:
 
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _planner() -> str:
+    """A stage of several hubs has a planning process for each."""
+    return f"{_PLANNER}{os.getpid()}"
 
 
 class StageSource(EventHubs):
@@ -124,7 +140,8 @@ class StageReader(StreamReader):
         return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        self._planned = end
+        # Behind a closed gate a batch begins that an earlier run began: nobody waits for its end.
+        self._planned = None if self._gate.is_closed else end
         return super().partitions(start, end)
 
     def _end(self, planner: Planner) -> None:
@@ -133,10 +150,11 @@ class StageReader(StreamReader):
                 planner.done(StreamOffset.from_json(self._planned))
         finally:
             super()._end(planner)
+            self._gate.leave()
 
     def _started(self) -> Planner:
         is_first = self._planner is None
         planner = super()._started()
         if is_first:
-            self._gate.say_ready()
+            self._gate.enter()
         return planner
