@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import os
 import sqlite3
 from dataclasses import replace
@@ -172,6 +173,14 @@ def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: s
 def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[places.spare\n"))
     assert "the line is not TOML" in told([found])
+
+
+def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    creations = checked_file(file).creations
+    places = file.with_suffix(".toml")
+    places.write_bytes(codecs.BOM_UTF8 + places.read_bytes())
+    assert checked_file(file).creations == creations
 
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
