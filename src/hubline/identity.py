@@ -10,6 +10,7 @@ All work is on whole columns.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -38,8 +39,11 @@ ID_COLUMNS: Final = pa.schema(
 
 # 18 digits always fit into 64 bits, and no hub ever counts further.
 _NUMBER: Final = "0|[1-9][0-9]{0,17}"
-_PATTERN: Final = f"^(?P<origin>[^\\n]+)/(?P<partition>[^/\\n]+)/(?P<sequenceNumber>{_NUMBER})/(?P<index>{_NUMBER})$"
+_PATTERN: Final = f"^(?P<origin>[^\\n]+)/(?P<partition>[^/\\n]+)/(?P<sequenceNumber>{_NUMBER})/(?P<index>{_NUMBER})\\z"
 _ID_SHOWN_LENGTH_MAX: Final = 80
+
+ID_PATTERN: Final = re.sub(r"\?P<\w+>", "", _PATTERN)
+"""What an id looks like, for Arrow and for Java, which spells the names of groups otherwise."""
 
 Text: TypeAlias = pa.StringArray | str
 Numbers: TypeAlias = pa.Int64Array | int

@@ -7,7 +7,7 @@ views made on demand.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
@@ -288,28 +288,45 @@ class EventBatch:
 def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None) -> pa.RecordBatch:
     """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
     rows: list[Mapping[str, Any]] = [event if isinstance(event, Mapping) else {"body": event} for event in events]
-    bodies = [_as_bytes(row["body"], index) for index, row in enumerate(rows)]
+    bodies = [_as_bytes(row.get("body"), index) for index, row in enumerate(rows)]
     keys = [row.get("partitionKey", partition_key) for row in rows]
-    properties = [_as_pairs(row.get("properties", {})) for row in rows]
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(values, type=column.type)
-            for values, column in zip((bodies, keys, properties), OUTGOING_SCHEMA, strict=True)
-        ],
-        schema=OUTGOING_SCHEMA,
-    )
+    properties = [_as_pairs(row.get("properties"), index) for index, row in enumerate(rows)]
+    columns = zip((bodies, keys, properties), OUTGOING_SCHEMA, strict=True)
+    return pa.RecordBatch.from_arrays([_column(column, values) for values, column in columns], schema=OUTGOING_SCHEMA)
 
 
 def _as_bytes(body: object, index: int) -> bytes:
     if isinstance(body, bytes):
         return body
     if isinstance(body, str):
-        return body.encode("utf-8")
-    raise ConfigError(f"the body of event {index} is {type(body).__name__}: give bytes or str")
+        try:
+            return body.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the body of event {index} is no text that UTF-8 has: {error}") from None
+    what = "missing" if body is None else type(body).__name__
+    raise ConfigError(f"the body of event {index} is {what}: give bytes or str")
 
 
-def _as_pairs(properties: Mapping[str, str] | None) -> list[tuple[str, str]] | None:
-    return list(properties.items()) if properties else None
+def _as_pairs(properties: object, index: int) -> list[tuple[str, str]] | None:
+    if not properties:
+        return None
+    if not isinstance(properties, Mapping):
+        raise ConfigError(f"the properties of event {index} are {type(properties).__name__}: give a mapping")
+    return list(properties.items())
+
+
+def _column(column: pa.Field, values: Sequence[object]) -> pa.Array:
+    """The values as Arrow has them; Arrow does not say whose value is wrong, so then they are tried one by one."""
+    try:
+        return pa.array(values, column.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+        for index, value in enumerate(values):
+            try:
+                pa.array([value], column.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
+                what = f"the {column.name} of event {index} cannot be sent ({error})"
+                raise ConfigError(f"{what}: give text that UTF-8 has") from None
+        raise
 
 
 @dataclass(frozen=True, slots=True)

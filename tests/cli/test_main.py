@@ -12,7 +12,7 @@ import typer
 
 from hubline import errors
 from hubline.cli import app, tail
-from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, exit_code_of
+from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, exit_code_of
 from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
@@ -142,6 +142,12 @@ def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch:
 )
 def test_errors_have_their_exit_code(error: Exception, code: ExitCode) -> None:
     assert exit_code_of(error) == code
+
+
+def test_stages_that_failed_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    failed = errors.StageFailed("stage a failed 1 time: x\nstage b failed 2 times: y", stage="a")
+    assert complain(failed, debug=False) == ExitCode.STAGE_FAILED
+    assert capsys.readouterr().err == "hubline: stage a failed 1 time: x\nhubline: stage b failed 2 times: y\n"
 
 
 def test_unreachable_store_is_told_and_has_its_own_code(cli: Cli, hub: str) -> None:

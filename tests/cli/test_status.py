@@ -138,6 +138,11 @@ def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
     beyond = partition_status(cli, hub, group, "0")
     assert (beyond["lagEvents"], beyond["lagSeconds"]) == (None, None)
     assert "2 events beyond the last one" in beyond["problem"]
+    assert ": how much waits in 1 of 4 partitions is unknown\n" in cli("status", hub, *group.args).out
+    append(hub, "1", "a")
+    told = cli("status", hub, *group.args).out.splitlines()[0]
+    assert "1 event behind, " in told
+    assert told.endswith("; how much waits in 1 of 4 partitions is unknown")
     append(hub, "0", "d", "e", "f")
     foreign = partition_status(cli, hub, group, "0")
     assert (foreign["lagEvents"], foreign["lagSeconds"]) == (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import os
 import sqlite3
@@ -221,6 +222,14 @@ def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[run.spark]\nx = [\n\n"))
     assert "telemetry.toml:13 the line is not TOML" in told([found])
     assert "close quotes and brackets" in found.mend
+
+
+def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> None:
+    file = write(folder, "telemetry", CODE, PLACES)
+    creations = checked_file(file).creations
+    places = file.with_suffix(".toml")
+    places.write_bytes(codecs.BOM_UTF8 + places.read_bytes())
+    assert checked_file(file).creations == creations
 
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,6 +22,8 @@ from tests.sinks.conftest import SinkDatabase
 from tests.sinks.test_commit import KEY, at
 
 ORIGIN = "ns/first@17"
+# Longer than what an index of PostgreSQL takes, and nothing that it could compress.
+LONG = "".join(random.Random(1).choices(string.ascii_letters, k=3_000))
 
 
 def batch_of(ids: Sequence[str | None], *, first: int = 0) -> EventBatch:
@@ -109,6 +113,7 @@ class TestSifting:
         ids = ["", "a/0/1", "a/0/x/0", f"{ORIGIN}/0/1/0", f"{ORIGIN}/0/1/0", "a/0/99999999999999999999/0", None]
 
         assert kept(sift_ordered(properties_of(ids), {})) == [0, 1, 2, 3, 5, 6]
+        assert kept(sift_known(ids_in(properties_of([*ids, *ids])), set())) == [0, 1, 2, 3, 5, 6, 7, 8, 9, 12, 13]
 
     def test_shuffled_ids_are_known_one_by_one(self) -> None:
         ids = ["a/0/5/0", "a/0/3/0", None, "a/0/5/0", "a/0/4/0"]
@@ -141,11 +146,11 @@ class TestRemembering:
 
     @pytest.mark.parametrize("how", ["ordered", "shuffled"])
     @pytest.mark.parametrize("others", [[], ["a/0/7/0"]], ids=["alone", "among others"])
+    @pytest.mark.parametrize("hostile", ["a\x00b/0/1/0", f"{LONG}/0/1/0"], ids=["zero", "long"])
     def test_an_id_that_no_database_can_keep_is_none(
-        self, database: SinkDatabase, how: str, others: Sequence[str]
+        self, database: SinkDatabase, how: str, others: Sequence[str], hostile: str
     ) -> None:
         partition = database.sink(drop_repeats=how).open(KEY, 1)
-        hostile = "a\x00b/0/1/0"
 
         assert write(partition, [hostile, hostile, *others], first=0) == list(range(2 + len(others)))
         assert write(partition, [hostile, *others], first=10) == [10]

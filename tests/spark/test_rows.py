@@ -154,6 +154,14 @@ class TestRows:
         with pytest.raises(ConfigError, match=f"row 1001 of the task {message}"):
             outgoing(columns, good, row, row, first_row=1000)
 
+    def test_a_wrong_id_is_refused_with_where_its_row_was_read(self) -> None:
+        columns = schema(body=StringType(), partition=StringType(), sequenceNumber=LongType(), eventId=StringType())
+
+        with pytest.raises(
+            ConfigError, match=r"row 1 of the task \(sequence number 17 of partition '3'\) has an eventId .*, 'x\\n'"
+        ):
+            outgoing(columns, ("a", "3", 16, "h/3/16/0"), ("b", "3", 17, "x\n"))
+
     def test_properties_arrive_as_they_are_and_nulls_among_them(self) -> None:
         columns = schema(body=StringType(), properties=TEXTS)
 

@@ -18,13 +18,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import hubline.spark
 from hubline.hubs.hashing import partition_index
-from hubline.identity import ID_PROPERTY, derived_ids, origin_of
+from hubline.identity import ID_PROPERTY, derived_ids, is_id, origin_of
 from hubline.model import Event
 from tests.endpoint.serving import Server, serving
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 120
+
+SENT_COLUMNS = "body string, properties map<string,string>, partitionId string"
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,26 @@ class TestIdentity:
         origin = origin_of(source.described())
         derived = derived_ids(pa.array(["first/3/17/0"] * 2), pa.array([0, 1])).to_pylist()
         assert [row[0] for row in ids] == [*derived, f"{origin}/0/1/0", f"{origin}/0/1/1"]
+
+    def test_what_any_producer_sends_as_an_id_stops_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
+        """An event whose property is no id has its own id, as if it carried none; Spark and Arrow see ids alike."""
+        texts = ["", "not-an-id", "h/0/01/0", "h/0/1/0\n", "h/0/1/0\r", "h/0/1/0\u2028", "h\r/0/1/0", "h/0/1/0"]
+        source, hub = TestHub.local(tmp_path / "source", "source"), TestHub.local(tmp_path)
+        sent = spark.createDataFrame([("x", {ID_PROPERTY: text}, "0") for text in texts], SENT_COLUMNS)
+        write(sent.coalesce(1), source)
+        read = spark.read.format("eventhubs").option("hub", source.address).load()
+        carried = [str(event.properties[ID_PROPERTY]) for event in source.events()["0"]]
+
+        write(read.withColumn("eventId", hubline.spark.event_id(source.address)).drop("partition"), hub)
+        derived = read.select(hubline.spark.event_id(source.address, F.lit(0))).collect()
+
+        origin = origin_of(source.described())
+        own = [f"{origin}/0/{number}/0" for number in range(len(texts))]
+        expected = [text if is_id(pa.array([text]))[0].as_py() else own[place] for place, text in enumerate(carried)]
+        assert carried == texts
+        assert expected == [*own[:6], *texts[6:]]
+        assert [event.properties[ID_PROPERTY] for event in hub.events()["0"]] == expected
+        assert [row[0] for row in derived] == expected
 
     @pytest.mark.kills
     def test_a_killed_worker_repeats_the_same_ids_in_the_same_order(

@@ -55,7 +55,9 @@ def complain(error: Exception, *, debug: bool) -> ExitCode:
     """Prints one line about the error (all of it with ``debug``) and returns the exit code."""
     if debug:
         traceback.print_exception(error)
-    say(f"hubline: {_line(error)}")
+    # Of stages that failed, each has a line of its own.
+    for line in str(error).splitlines() if isinstance(error, errors.StageFailed) else [_line(error)]:
+        say(f"hubline: {line}")
     return exit_code_of(error)
 
 

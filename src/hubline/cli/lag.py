@@ -52,6 +52,11 @@ class GroupLag:
         return max((each.lag_seconds or 0.0 for each in self.partitions), default=0.0)
 
     @property
+    def unknown_count(self) -> int:
+        """Of how many partitions the lag cannot be told."""
+        return sum(each.lag_events is None for each in self.partitions)
+
+    @property
     def owned_count(self) -> Counter[str]:
         """How many partitions each owner has."""
         return Counter(each.ownership.owner_id for each in self.partitions if each.ownership)

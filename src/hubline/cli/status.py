@@ -101,10 +101,7 @@ def _view(lag: GroupLag) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    behind = "nothing waits"
-    if lag.lag_events:
-        behind = f"{counted(lag.lag_events, 'event')} behind, the oldest waits for {seconds_text(lag.lag_seconds)}"
-    summary = f"{lag.group.hub}, group {lag.group.group}, at {timestamp(lag.time)}: {behind}"
+    summary = f"{lag.group.hub}, group {lag.group.group}, at {timestamp(lag.time)}: {_behind(lag)}"
     columns = (
         "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">waits", "?wanted by", "?problem",
     )  # fmt: skip
@@ -118,6 +115,16 @@ def _view(lag: GroupLag) -> RenderableType:
         ],
     )
     return Group(Text(summary), "", partitions, "", members if lag.members else Text("no members"))
+
+
+def _behind(lag: GroupLag) -> str:
+    told = []
+    if lag.lag_events:
+        told.append(f"{counted(lag.lag_events, 'event')} behind, the oldest waits for {seconds_text(lag.lag_seconds)}")
+    if lag.unknown_count:
+        of = counted(len(lag.partitions), "partition")
+        told.append(f"how much waits in {lag.unknown_count} of {of} is unknown")
+    return "; ".join(told) or "nothing waits"
 
 
 def _partition_row(lag: PartitionLag) -> tuple[object, ...]:

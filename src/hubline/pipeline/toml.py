@@ -94,7 +94,7 @@ def _text(path: Path) -> tuple[str, list[Problem]]:
             content = file.read(FILE_BYTES_MAX + 1)
         if len(content) > FILE_BYTES_MAX:
             return "", [Problem(str(path), 1, f"the file is larger than {FILE_BYTES_MAX:,} bytes", "is it another?")]
-        return content.decode("utf-8"), []
+        return content.decode("utf-8-sig"), []
     except FileNotFoundError:
         mend = "create it, with a table [places.NAME] for each place, or name another with --places"
         return "", [Problem(str(path), 0, "there is no such file of places", mend)]

@@ -27,11 +27,13 @@ Marks: TypeAlias = Mapping[str, tuple[int, int]]
 """By origin partition, ``ORIGIN/PARTITION``: the sequence number and the index of the highest id that was taken."""
 
 
-# What PostgreSQL cannot keep, though it may arrive: whatever has it is no id.
+# What PostgreSQL cannot keep, though it may arrive: whatever has it, or is longer, is no id. Its indexes take rows of
+# 2,704 bytes; this leaves room for the hub and the group beside the id, and is more than any hub's address has.
 _ZERO = "\x00"
+_ID_BYTES_MAX = 2_000
 _NUMBER_END = 10**18
 _NAME = ID_PROPERTY.encode()
-_ID = re.compile(r"([^\n\x00]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
+_ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
 
 
 class Repeats(enum.StrEnum):
@@ -81,7 +83,7 @@ def sift_ordered(properties: pa.MapArray, marks: Marks) -> Sifting:
     origins, sequences, indexes, places = _parts(ids)
     risen: dict[str, tuple[int, int]] = {}
     for code, origin in enumerate(origins.dictionary.to_pylist()):
-        if _ZERO in origin:
+        if not _is_kept(origin):
             continue
         mine = np.flatnonzero(origins.indices.to_numpy() == code)
         known = marks.get(origin, (-1, -1))
@@ -110,8 +112,15 @@ def sift_known(ids: Sequence[str | None], known: set[str]) -> Sifting:
 
 
 def ids_in(properties: pa.MapArray) -> list[str | None]:
-    """The id of each event, where it has one."""
-    return [one if one is None or _ZERO not in one else None for one in ids_of(properties).to_pylist()]
+    """The id of each event, where it has one: what is no id, or has what no database keeps, is nobody's repeat."""
+    ids = ids_of(properties)
+    ids = pc.if_else(is_id(ids), ids, None)
+    return [one if one is not None and _is_kept(one) else None for one in ids.to_pylist()]
+
+
+def _is_kept(text: str) -> bool:
+    """Whether every database can keep it."""
+    return _ZERO not in text and len(text.encode()) <= _ID_BYTES_MAX
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
@@ -133,6 +142,8 @@ def _plain(ids: pa.StringArray) -> tuple[str, Numbers, int] | None:
     if ids.null_count or not (match := _ID.fullmatch(ids[0].as_py())) or (characters := _characters(ids)) is None:
         return None
     origin, number, index = match.groups()
+    if not _is_kept(origin):
+        return None
     first = len(origin.encode()) + 1
     place = slice(first, first + len(number))
     digits = characters[:, place] - np.uint8(ord("0"))

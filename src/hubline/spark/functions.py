@@ -6,7 +6,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
 from hubline.config import HubAddress, parse_hub
-from hubline.identity import ID_PROPERTY, OUTPUTS_MAX, origin_of
+from hubline.identity import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of
 from hubline.model import HubProperties
 from hubline.spark.process import lent, run
 
@@ -16,11 +16,14 @@ def event_id(hub: str, place: Column | None = None) -> Column:
 
         events.select("body", hubline.spark.event_id("env:TELEMETRY").alias("eventId"))
 
-    An event that carries an id already keeps it: it says where the event first came from. Where one event becomes
-    several (as by ``posexplode``), ``place`` counts them from 0, and tells them apart. The hub is asked once who it is.
+    An event that carries an id already keeps it: it says where the event first came from. What is no id counts as none.
+    Where one event becomes several (as by ``posexplode``), ``place`` counts them from 0, and tells them apart. The hub
+    is asked once who it is.
     """
     origin = F.lit(origin_of(run(_described(parse_hub(hub)))))
-    carried = F.col("properties")[ID_PROPERTY]
+    text = F.col("properties")[ID_PROPERTY]
+    # Any producer can send the property. What is no id would stop whoever publishes the event, for good.
+    carried = F.when(text.rlike(ID_PATTERN), text)
     if place is None:
         return F.coalesce(carried, _joined(origin, F.lit("0")))
     return F.coalesce(derived_id(carried, place), _joined(origin, _checked(place).cast("string")))
@@ -37,7 +40,7 @@ def _joined(origin: Column, index: Column) -> Column:
 
 def derived_id(carried: Column, place: Column) -> Column:
     """As :func:`hubline.identity.derived_ids`, in the words of Spark; null where there is no id."""
-    origin = F.regexp_extract(carried, "^(.+)/[0-9]+$", 1)
+    origin = F.regexp_extract(carried, r"^([^\n]+)/[0-9]+\z", 1)
     index = F.substring_index(carried, "/", -1).try_cast("bigint")
     return F.concat(origin, F.lit("/"), (index * OUTPUTS_MAX + _checked(place)).cast("string"))
 

@@ -75,6 +75,13 @@ IGNORED: Final = frozenset(SOURCE_SCHEMA.names) - COLUMNS.keys()
 """What a hub gives an event when it takes it: a DataFrame that was read from one may keep them."""
 
 
+SEQUENCE: Final = "sequenceNumber"
+"""Not sent: errors name it."""
+
+# Of what users gave, in errors: enough to know it again.
+SHOWN_LENGTH_MAX: Final = 80
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
     """Events to send, and for each the index of its partition, or ANYWHERE."""
@@ -88,7 +95,7 @@ class RowLayout:
 
     def __init__(self, schema: StructType) -> None:
         _require_columns(schema)
-        self._places = {name: place for place, name in enumerate(schema.names) if name in COLUMNS}
+        self._places = {name: place for place, name in enumerate(schema.names) if name in (*COLUMNS, SEQUENCE)}
 
     def outgoing(self, rows: pa.RecordBatch, partition_ids: Sequence[str], *, first_row: int) -> Outgoing:
         """The rows as events. ``first_row`` is the number of the first, for errors: they name the row."""
@@ -96,7 +103,7 @@ class RowLayout:
         body = columns.text_or_null("body").cast(pa.binary())
         columns.require_none(body.is_null(), "has no body: it is null. An event's body may be empty, but not missing")
         key, ids = columns.text_or_null("partitionKey"), columns.text_or_null("eventId")
-        columns.require_none(pc.invert(is_id(ids)), "has an eventId that is none: make it with hubline.spark.event_id")
+        columns.require_ids(ids)
         properties = with_ids(columns.properties(), ids)
         targets = columns.targets(partition_ids, key, ids_of(properties))
         events = pa.RecordBatch.from_arrays([body, key, properties], schema=OUTGOING_SCHEMA)
@@ -176,10 +183,23 @@ class _Rows:
         targets: Indexes = index.fill_null(ANYWHERE).to_numpy().astype(np.int64)
         return targets
 
+    def require_ids(self, ids: pa.StringArray) -> None:
+        is_wrong = pc.invert(is_id(ids))
+        for first in ids.filter(is_wrong)[:1].to_pylist():
+            shown = ascii(first)[:SHOWN_LENGTH_MAX]
+            self.require_none(is_wrong, f"has an eventId that is none, {shown}: make it with hubline.spark.event_id")
+
     def require_none(self, is_wrong: pa.BooleanArray, what: str) -> None:
         row = pc.index(is_wrong, True).as_py()
         if row >= 0:
-            raise ConfigError(f"row {self._first_row + row} of the task {what}")
+            raise ConfigError(f"row {self._first_row + row} of the task{self._origin(row)} {what}")
+
+    def _origin(self, row: int) -> str:
+        """Where the row was read, if it tells."""
+        partition, sequence = (self.text_or_null(name)[row].as_py() for name in ("partition", SEQUENCE))
+        if partition is None or sequence is None:
+            return ""
+        return f" (sequence number {sequence} of partition {ascii(partition)[:SHOWN_LENGTH_MAX]})"
 
 
 def _readable(texts: pa.Array) -> pa.Array:
