@@ -291,8 +291,8 @@ def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key
     bodies = [_as_bytes(row.get("body"), index) for index, row in enumerate(rows)]
     keys = [row.get("partitionKey", partition_key) for row in rows]
     properties = [_as_pairs(row.get("properties"), index) for index, row in enumerate(rows)]
-    columns = zip((bodies, keys, properties), OUTGOING_SCHEMA, strict=True)
-    return pa.RecordBatch.from_arrays([_column(column, values) for values, column in columns], schema=OUTGOING_SCHEMA)
+    columns: Iterable[tuple[pa.Field, Sequence[object]]] = zip(OUTGOING_SCHEMA, (bodies, keys, properties), strict=True)
+    return pa.RecordBatch.from_arrays([_column(*column) for column in columns], schema=OUTGOING_SCHEMA)
 
 
 def _as_bytes(body: object, index: int) -> bytes:

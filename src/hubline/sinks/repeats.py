@@ -114,8 +114,10 @@ def sift_known(ids: Sequence[str | None], known: set[str]) -> Sifting:
 def ids_in(properties: pa.MapArray) -> list[str | None]:
     """The id of each event, where it has one: what is no id, or has what no database keeps, is nobody's repeat."""
     ids = ids_of(properties)
-    ids = pc.if_else(is_id(ids), ids, None)
-    return [one if one is not None and _is_kept(one) else None for one in ids.to_pylist()]
+    is_short = pc.less_equal(pc.binary_length(ids), _ID_BYTES_MAX)
+    is_kept = pc.and_not(pc.and_(is_id(ids), is_short), pc.match_substring(ids, _ZERO))
+    kept: list[str | None] = pc.if_else(is_kept, ids, None).to_pylist()
+    return kept
 
 
 def _is_kept(text: str) -> bool:
