@@ -249,6 +249,22 @@ def test_gate_whose_folder_was_tidied_away_is_closed_all_the_same(tmp_path: Path
     assert gate.is_idle
 
 
+def test_gate_of_several_hubs_is_idle_when_all_of_them_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    for process in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        gate.enter()
+    gate.close()
+    gate.say_idle()
+    is_idle_early = gate.is_idle  # the first was asked before, and its batch runs
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    gate.say_idle()
+    assert (is_idle_early, gate.is_idle) == (False, True)
+    gate.leave()
+    assert not gate.is_left
+
+
 def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:

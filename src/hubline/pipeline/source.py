@@ -37,9 +37,9 @@ GATE_OPTION: Final = "gate"
 
 _READY: Final = "ready"
 _CLOSED: Final = "closed"
-_IDLE: Final = "idle"
 _DONE: Final = "done"
-_PLANNER: Final = "planner-"
+_IDLE: Final = "idle"
+_PLANNER: Final = "planner"
 
 
 class Gate:
@@ -55,7 +55,7 @@ class Gate:
 
     def enter(self) -> None:
         """The planning process works."""
-        self._say(_planner())
+        self._say(_own(_PLANNER))
         self._say(_READY)
 
     @property
@@ -64,11 +64,11 @@ class Gate:
 
     def leave(self) -> None:
         """The planning process has written and released what it had."""
-        (self.folder / _planner()).unlink(missing_ok=True)
+        (self.folder / _own(_PLANNER)).unlink(missing_ok=True)
 
     @property
     def is_left(self) -> bool:
-        return not any(self.folder.glob(f"{_PLANNER}*"))
+        return not self._processes(_PLANNER)
 
     def close(self) -> None:
         """Lets no further batch begin."""
@@ -79,12 +79,13 @@ class Gate:
         return (self.folder / _CLOSED).exists()
 
     def say_idle(self) -> None:
-        self._say(_IDLE)
+        self._say(_own(_IDLE))
 
     @property
     def is_idle(self) -> bool:
-        """Whether no batch runs, and none will."""
-        return (self.folder / _IDLE).exists()
+        """Whether no batch runs, and none will. One that has read of another hub before the gate was closed does."""
+        idle = self._processes(_IDLE)
+        return bool(idle) and self._processes(_PLANNER) <= idle
 
     def say_done(self) -> None:
         self._say(_DONE)
@@ -98,13 +99,16 @@ class Gate:
         self.folder.mkdir(parents=True, exist_ok=True)  # whoever tidies up temporary files may have been there
         (self.folder / name).touch()
 
+    def _processes(self, said: str) -> set[str]:
+        return {file.suffix for file in self.folder.glob(f"{said}.*")}
+
     def remove(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _planner() -> str:
-    """A stage of several hubs has a planning process for each."""
-    return f"{_PLANNER}{os.getpid()}"
+def _own(name: str) -> str:
+    """What a planning process says for itself: a stage of several hubs has one for each."""
+    return f"{name}.{os.getpid()}"
 
 
 class StageSource(EventHubs):
@@ -129,19 +133,22 @@ class StageReader(StreamReader):
     def __init__(self, options: Options, schema: StructType, gate: Gate) -> None:
         super().__init__(options, schema)
         self._gate = gate
+        self._offered: dict[str, Any] | None = None
         self._planned: dict[str, Any] | None = None
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         # Asked in any case: that is how what is done gets checkpointed.
         end = super().latestOffset(start, limit)
         if not self._gate.is_closed:
+            self._offered = end
             return end
         self._gate.say_idle()
         return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        # Behind a closed gate a batch begins that an earlier run began: nobody waits for its end.
-        self._planned = None if self._gate.is_closed else end
+        # One that an earlier run began may begin again behind a closed gate, and nobody waits for its end.
+        is_waited_for = end == self._offered or not self._gate.is_closed
+        self._planned = end if is_waited_for else None
         return super().partitions(start, end)
 
     def _end(self, planner: Planner) -> None:
