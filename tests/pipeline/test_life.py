@@ -26,6 +26,7 @@ from hubline.pipeline.checks import checked_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
 from hubline.pipeline.source import Gate, StageReader, StageSource
+from hubline.spark import stream
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.offsets import Entry, StreamOffset
 from hubline.spark.planner import Planner
@@ -221,8 +222,9 @@ class Planned:
 
 @pytest.mark.parametrize("is_begun_before", [True, False])
 def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_gate_was_closed(
-    tmp_path: Path, *, is_begun_before: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun_before: bool
 ) -> None:
+    monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)  # this process goes on, and so do those it starts
     source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate")})
     reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
     assert isinstance(reader, StageReader)
