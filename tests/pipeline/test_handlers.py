@@ -60,7 +60,7 @@ def by_event(function: Callable[[Event], Any], *batches: pa.RecordBatch, own: pa
 def by_batch(function: Callable[[pa.Table], Any], *batches: pa.RecordBatch, own: pa.Schema = NUMBER) -> list[Row]:
     kept = [field for field in EVENTS if field.name not in own.names]
     handler = BatchHandler("stage", function, own, pa.schema([*own, *kept]))
-    rows: list[Row] = pa.Table.from_batches(handler(batches)).to_pylist()
+    rows: list[Row] = pa.Table.from_batches(handler(batches), handler.output).to_pylist()
     return rows
 
 
@@ -231,7 +231,8 @@ def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> Non
         return kept.append_column("number", pa.array([7]))
 
     (row,) = by_batch(last, events(b"a", b"b"), own=own)
-    assert (row["number"], row["sequenceNumber"], row["body"]) == (7, 1, None)
+    assert (row["number"], row["sequenceNumber"], row["body"]) == (7, 1, b"b")  # and all else that its event had
+    assert by_batch(lambda _: pa.table({name: [] for name in own.names}), events(b"a", b"b"), own=own) == []
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,29 @@ def test_sigterm_while_spark_starts_interrupts_the_command(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_batch_that_fails_while_the_run_ends_is_not_done(
+    spark: SparkSession, raw: TestHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its planning process may not have left yet, and would believe it."""
+    said: list[Gate] = []
+    monkeypatch.setattr(Gate, "say_done", said.append)
+    code = HOLDING.replace("return pa.table", "raise RuntimeError('no')\n        return pa.table")
+    file = write(tmp_path, "held", code, PLACES)
+    (tmp_path / "hold").touch()
+    send(raw, readings(COUNT))
+
+    class Releasing(Notes):
+        def note(self, text: str) -> None:
+            super().note(text)
+            if text.startswith("stopping rows"):
+                (tmp_path / "hold").unlink()
+
+    ending = signal_when((tmp_path / "begun").exists)
+    assert not run(checked_file(file), Request(), spark=spark, view=Releasing())
+    ending.join()
+    assert said == []
+
+
 class Planned:
     """A planner that hears what is done."""
 

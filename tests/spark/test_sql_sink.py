@@ -305,8 +305,10 @@ def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
     assert devices(database) == []
     assert checkpoints(database) == {}
 
-    # By an offset nothing is known but where to read on, which the sequence number tells as well.
-    run_once(events.withColumn("offset", lit("12.5")), sink, tmp_path / "offset")
+    # By an offset nothing is known but where to read on, which the sequence number tells as well. What fills nulls, and
+    # there is none, makes nothing.
+    own = events.withColumn("offset", lit("12.5")).fillna({"partition": "none", "sequenceNumber": 0})
+    run_once(own.withColumn("sequenceNumber", own["sequenceNumber"].cast("long")), sink, tmp_path / "offset")
     assert devices(database) == ["d0", "d1", "d2", "d3"]
     assert database.execute('SELECT sequence_number, "offset" FROM hubline_checkpoint').fetchall() == [(3, "")]
 

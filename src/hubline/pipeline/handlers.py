@@ -54,37 +54,38 @@ class BatchHandler:
                 f"stage {self.stage}: its function gave {ERROR_COLUMN}, which makes rows dead letters, and schema does "
                 f"not name it: add '{ERROR_COLUMN} string'"
             )
-        is_one_each = len(given) == len(events)
-        if not is_one_each:
-            self._require_traced(len(events), len(given))
         if set(TRACED) <= set(self.own.names):
-            self._require_given(events, given)
-        arrays = [self._column(field, given, events if is_one_each else None) for field in self.output]
+            events = self._given(events, given)
+        elif len(given) != len(events):
+            raise self._untraced(len(events), len(given))
+        arrays = [self._column(field, given, events) for field in self.output]
         return pa.Table.from_arrays(arrays, schema=self.output)
 
-    def _column(self, field: pa.Field, given: pa.Table, events: pa.Table | None) -> pa.ChunkedArray:
+    def _column(self, field: pa.Field, given: pa.Table, events: pa.Table) -> pa.ChunkedArray:
         if field.name in self.own.names and field.name in given.column_names:
             return given.column(field.name).cast(field.type)
-        if events is not None and field.name in events.column_names:
+        if field.name in events.column_names:
             return events.column(field.name).cast(field.type)
         return pa.chunked_array([pa.nulls(len(given), field.type)])
 
-    def _require_given(self, events: pa.Table, given: pa.Table) -> None:
-        """Rows are of the events that the function was given: others' would be lost, or pass for written."""
+    def _given(self, events: pa.Table, given: pa.Table) -> pa.Table:
+        """The event of each row. Rows of others than the function was given would be lost, or pass for written."""
         for name in ("partition", "sequenceNumber"):
-            strange = given.column(name).filter(pc.invert(pc.is_in(given.column(name), pc.unique(events.column(name)))))
-            if len(strange):
+            values = given.column(name).cast(events.schema.field(name).type)
+            places = pc.index_in(values, events.column(name).combine_chunks())
+            if len(strange := values.filter(pc.is_null(places))):
                 raise ConfigError(
                     f"stage {self.stage}: its function gave a row with {name} {strange[0]}, which none of its events "
                     "has: hand on what they have, and give what you make another name"
                 )
+        return events.take(places)  # which are those of the numbers: all events are of one partition
 
-    def _require_traced(self, events_count: int, rows_count: int) -> None:
-        if lost := [name for name in TRACED if name not in self.own.names]:
-            raise ConfigError(
-                f"stage {self.stage}: of {events_count} events its function made {rows_count} rows, and nobody knows "
-                f"which of which: give {', '.join(lost)} as columns as well, and name them in schema"
-            )
+    def _untraced(self, events_count: int, rows_count: int) -> ConfigError:
+        lost = [name for name in TRACED if name not in self.own.names]
+        return ConfigError(
+            f"stage {self.stage}: of {events_count} events its function made {rows_count} rows, and nobody knows which "
+            f"of which: give {', '.join(lost)} as columns as well, and name them in schema"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -540,7 +540,7 @@ class _Run:
                 self._stop(each, is_cut=not _is_at_rest(each))
             time.sleep(POLL_SECONDS if active else 0)
         deadline = time.monotonic() + STOP_SECONDS_MAX
-        gates = [each.gate for each in self._stages.values()]
+        gates = [each.gate for each in self._stages.values() if each.query is not None]
         while not (self._is_forced or time.monotonic() >= deadline or all(gate.is_left for gate in gates)):
             time.sleep(POLL_SECONDS)
         for each in self._stages.values():
@@ -549,7 +549,7 @@ class _Run:
     def _stop(self, each: _StageRun, *, is_cut: bool) -> None:
         assert each.query is not None  # noqa: S101 - only those that have one are stopped
         self._take_progress(each)
-        if not is_cut:
+        if not is_cut and each.query.isActive:  # one that failed meanwhile has not done its batch
             each.gate.say_done()
         try:
             each.query.stop()

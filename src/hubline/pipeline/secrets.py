@@ -23,18 +23,19 @@ _SHAPES: Final = (
         ),
     ),
     ("a password", re.compile(r"[?&;]password=[^\s&;\"'{}]{3,}", re.IGNORECASE)),
-    # DB_PASSWORD = "...", options["password"] = "...", {"password": "..."}; not one that is looked up:
-    # password = os.environ["PASSWORD"].
-    ("a password", re.compile(r"password[\"'\]]*\s*[:=]\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),
+    # DB_PASSWORD = "...", options["password"] = "..."; not one that is looked up, password = os.environ["PASSWORD"],
+    # nor a column: {"password": "string"}.
+    ("a password", re.compile(r"password[\"'\]]*\s*=\s*([\"'])(?!env:|file:)[^\"'{}]{3,}\1", re.IGNORECASE)),
 )
 
-# Not what is only about a secret: secret.file, token.provider.type, accessKeyId.
+# Not what is only about a secret: secret.file, token.provider.type, accessKeyId, secrets that Kubernetes keeps.
 _ABOUT: Final = (
     "file|path|provider|class|type|name|id|ur[il]|endpoint|column|enabled|interval|timeout|expir|length|size"
+    "|mechanism|service|bit|keyref"
 )
 _NAME: Final = re.compile(
-    r"^(?!.*[-._](?:file|path)$).*(?:account[-._]?key|(?:passw(?:or)?d|pwd|secret|token(?!s|iz)"
-    r"|(?:access|api|private)[-._]?key|connection[-._]?string)"
+    r"^(?!.*[-._](?:file|path)$).*(?:account[-._]?key(?!provider)"
+    r"|(?:passw(?:or)?d|pwd|secret(?!s[-._])|token(?!s|iz)|(?:access|api|private)[-._]?key|connection[-._]?string)"
     rf"(?!{_ABOUT}|[-._](?:{_ABOUT})(?:[-._]|$)))",
     re.IGNORECASE,
 )

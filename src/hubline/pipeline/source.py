@@ -139,6 +139,7 @@ class StageReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         # Asked in any case: that is how what is done gets checkpointed.
         end = super().latestOffset(start, limit)
+        self._planned = None
         if not self._gate.is_closed:
             self._offered = end
             return end

@@ -16,6 +16,8 @@ from hubline.spark.microbatch import each_of, execution_of, kind_of, steps_of
 _PROJECT: Final = "Project"
 _ALIAS: Final = "Alias"
 _ATTRIBUTE: Final = "AttributeReference"
+_CAST: Final = "Cast"
+_COALESCE: Final = "Coalesce"
 
 
 def made_in_batch(frame: DataFrame, names: Iterable[str]) -> set[str]:
@@ -55,8 +57,18 @@ def _computed(project: Any, sought: dict[int, str]) -> set[str]:
     made = set()
     for column in each_of(project.projectList()):
         if kind_of(column) == _ALIAS and (name := sought.pop(column.exprId().id(), None)) is not None:
-            if kind_of(column.child()) == _ATTRIBUTE:
-                sought[column.child().exprId().id()] = name
+            value = _unwrapped(column.child())
+            if kind_of(value) == _ATTRIBUTE:
+                sought[value.exprId().id()] = name
             else:
                 made.add(name)
     return made
+
+
+def _unwrapped(value: Any) -> Any:
+    """Without what changes nothing: a cast to its own type, and what ``fillna`` puts in where there is nothing."""
+    while kind_of(value) == _COALESCE or (
+        kind_of(value) == _CAST and value.dataType().equals(value.child().dataType())
+    ):
+        value = value.children().apply(0)
+    return value

@@ -39,8 +39,8 @@ log = logging.getLogger("hubline.spark.ownership")
 
 # After a store did not take a checkpoint. A query asks a hundred times a second whether there is something to do.
 STORE_RETRY_SECONDS: Final = 1.0
-# How much younger than the first look at it a lease is that was renewed since: listing takes a moment, too.
-RENEWAL_SEEN_SECONDS: Final = 0.5
+# How much younger than the first look at it a lease is that was renewed since: stores count in whole seconds, too.
+RENEWAL_SEEN_SECONDS: Final = 2.5
 # How long a stop may take: Spark waits for its planning process, and people for Spark.
 STOP_SECONDS_MAX: Final = 10.0
 
