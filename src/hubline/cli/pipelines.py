@@ -7,7 +7,6 @@ import signal
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -127,11 +126,12 @@ def run(
       hubline run telemetry.py --places production.toml --master spark://head:7077
     """
     _require_spark()
-    from hubline.pipeline.runner import Request
+    from hubline.pipeline.runner import Request, signals_to
     from hubline.pipeline.runner import run as run_pipeline
 
     request = Request(master=master, once=once)
-    with _interrupted_by_sigterm():
+    # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.
+    with signals_to(signal.default_int_handler, signal.SIGTERM):
         with _progress() as tell:
             checked = _checked(pipeline, stage, places, set_, tell)
         with _view(checked.plan, json=json) as view:
@@ -255,19 +255,6 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
 
 
 # The run -----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

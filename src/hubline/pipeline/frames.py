@@ -39,6 +39,7 @@ from hubline.sinks.sql import SqlSink as Database
 from hubline.sinks.tables import TableName
 from hubline.spark.columns import SOURCE_SCHEMA
 from hubline.spark.functions import event_id
+from hubline.spark.microbatch import analyzed, each_of
 from hubline.spark.parsing import ERROR_COLUMN
 from hubline.spark.rows import RowLayout
 from hubline.spark.sqlsink import By
@@ -325,7 +326,7 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
             f"it drops the column {EVENT_ID}, by which repetitions are known",
             "keep it; rows that are made of many events have none: say identity=False, and they go without",
         ))  # fmt: skip
-    elif stage.stage.identity and "Generate" in _steps(_plan(frame)) and _id_attribute(frame) in given_ids:
+    elif stage.stage.identity and "Generate" in _steps(analyzed(frame)) and _id_attribute(frame) in given_ids:
         wrong.append((
             f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for repetitions",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
@@ -350,13 +351,9 @@ _MOVING: Final = frozenset(
 """Steps of a plan that move rows between tasks; so do those that group by key."""
 
 
-def _plan(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - no public way
-
-
 def _steps(node: Any) -> Iterator[str]:
     """The steps that events go through, the last one first. Not those of a table that a join sends to every task."""
-    name, sides = node.nodeName(), _inputs(node)
+    name, sides = node.nodeName(), list(each_of(node.children()))
     if name == "Join" and (stays := [side for side in sides if not _is_sent(side)]) != sides:
         name, sides = "BroadcastJoin", stays
     yield name
@@ -368,24 +365,19 @@ def _is_sent(side: Any) -> bool:
     """Whether one side of a join is marked to be sent, there or before steps that take it as it is."""
     if side.nodeName() == "ResolvedHint":
         return "strategy=broadcast" in side.toString().partition("\n")[0]
-    inputs = _inputs(side)
+    inputs = list(each_of(side.children()))
     return len(inputs) == 1 and _is_sent(inputs[0])
-
-
-def _inputs(node: Any) -> list[Any]:
-    children = node.children()
-    return [children.apply(number) for number in range(children.size())]
 
 
 def _id_attribute(frame: DataFrame) -> str:
     """The column of ids as Spark knows it: another one of the same name is not the same."""
-    names: list[str] = _plan(frame).output().mkString(",").split(",")
+    names: list[str] = analyzed(frame).output().mkString(",").split(",")
     return next((name for name in names if name.startswith(f"{EVENT_ID}#")), "")
 
 
 def _moving(frame: DataFrame) -> str | None:
     """What in the frame's plan moves rows between tasks, if anything does."""
-    moving = (step for step in _steps(_plan(frame)) if step in _MOVING or "Groups" in step or "WithState" in step)
+    moving = (step for step in _steps(analyzed(frame)) if step in _MOVING or "Groups" in step or "WithState" in step)
     return next(moving, None)
 
 

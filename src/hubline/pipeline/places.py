@@ -51,7 +51,7 @@ DEFAULT_PARTITIONS: Final = 4
 """Of a hub that is made because it is missing: as ``hubline hub create`` has it."""
 
 DEFAULT_RESTARTS: Final = 10
-"""With pauses that grow half a second to 30 seconds, an outage of some three minutes is waited for."""
+"""With pauses that grow from half a second to 30 seconds, an outage of some three minutes is waited for."""
 
 Value = TypeVar("Value")
 

@@ -166,6 +166,11 @@ def is_remote(folder: str) -> bool:
     return "://" in folder
 
 
+def local_folder(folder: str) -> Path | None:
+    """The whole path of a folder; None where it is not of this machine."""
+    return None if is_remote(folder) else Path(folder).expanduser().resolve()
+
+
 class _Planning:
     """Puts stages and places together, and collects what does not fit."""
 
@@ -173,10 +178,8 @@ class _Planning:
         self._pipeline = pipeline
         self._places = places
         self.problems: list[Problem] = []
-        state = places.run.state
-        self.default_store = None
-        if places.run.store is None and not is_remote(state):
-            self.default_store = Path(state).expanduser().resolve() / "checkpoints.db"
+        state = local_folder(places.run.state)
+        self.default_store = state / "checkpoints.db" if places.run.store is None and state else None
         self.store = places.run.store or (f"sqlite:///{self.default_store}" if self.default_store else None)
 
     def check_names(self) -> None:
@@ -327,9 +330,8 @@ class _Planning:
 
     def _folder(self, stage: Stage) -> str:
         state = self._places.run.state
-        if is_remote(state):
-            return f"{state.rstrip('/')}/{stage.name}"
-        return str(Path(state).expanduser().resolve() / stage.name)
+        folder = local_folder(state)
+        return f"{state.rstrip('/')}/{stage.name}" if folder is None else str(folder / stage.name)
 
     # Options
 

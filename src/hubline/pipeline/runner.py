@@ -24,9 +24,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
@@ -40,12 +41,13 @@ from hubline.pipeline.explaining import explained
 from hubline.pipeline.folders import claim
 from hubline.pipeline.frames import Reading, built
 from hubline.pipeline.places import FormatPlace, HubPlace, validate_master
-from hubline.pipeline.planned import Plan, PlannedStage, is_remote
+from hubline.pipeline.planned import Plan, PlannedStage, local_folder
 from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.source import Gate, StageSource
 from hubline.pipeline.writing import writer
 from hubline.processor.options import RetryPolicy
 from hubline.spark.datasource import EventHubs
+from hubline.spark.microbatch import analyzed
 from hubline.spark.ownership import STOP_SECONDS_MAX
 from hubline.spark.positions import OF_ANOTHER_HUB
 from hubline.spark.sessions import register, session
@@ -177,12 +179,12 @@ def _stop_session(spark: SparkSession) -> None:
 @contextmanager
 def locked(plan: Plan) -> Iterator[None]:
     """The state folder, for this run alone: two runs in one folder would write over each other's batches."""
-    if is_remote(plan.run.state):
+    folder = local_folder(plan.run.state)
+    if folder is None:
         yield
         return
     import fcntl
 
-    folder = Path(plan.run.state).expanduser().resolve()
     with _lock_file(folder) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -224,18 +226,17 @@ def _prepare(plan: Plan, view: View) -> None:
 
 def _owner_id(plan: Plan) -> str | None:
     """The same after a crash, so that partitions are taken back at once. By the lock, nobody else has it."""
-    if is_remote(plan.run.state):
+    folder = local_folder(plan.run.state)
+    if folder is None:
         return None
-    folder = str(Path(plan.run.state).expanduser().resolve())
-    mark = hashlib.sha256(folder.encode()).hexdigest()[:8]
+    mark = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
     return f"{plan.name}@{socket.gethostname()[:40]}-{mark}"
 
 
 def _gate(plan: Plan, stage: PlannedStage) -> Gate:
     """Within the state folder, where that is on this machine: nobody tidies up there while the run goes on."""
-    if is_remote(plan.run.state):
-        return Gate(Path(tempfile.mkdtemp(prefix="hubline-gate-")))
-    return Gate(Path(plan.run.state).expanduser().resolve() / f".gate-{stage.name}")
+    folder = local_folder(plan.run.state)
+    return Gate(folder / f".gate-{stage.name}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))
 
 
 # The run -----------------------------------------------------------------------------------------------------------
@@ -302,6 +303,20 @@ class _Audience:
             except BrokenPipeError as error:
                 self.gone = error
                 self._stopping.set()
+
+
+@contextmanager
+def signals_to(handler: Callable[[int, FrameType | None], object], *numbers: signal.Signals) -> Iterator[None]:
+    """Within it the handler gets these signals. Whoever runs something in a thread has signals of their own."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, other in before.items():
+            signal.signal(number, other)
 
 
 class _Run:
@@ -371,18 +386,9 @@ class _Run:
         for each in self._stages.values():
             each.gate.remove()
 
-    @contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
+    def stopped_by_signals(self) -> AbstractContextManager[None]:
         """SIGINT and SIGTERM end the run in good order; a second one does not wait for batches."""
-        if threading.current_thread() is not threading.main_thread():
-            yield  # whoever runs it in a thread has signals of their own
-            return
-        before = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return signals_to(self._on_signal, signal.SIGINT, signal.SIGTERM)
 
     def _on_signal(self, *_: object) -> None:
         self._is_forced = self._stopping.is_set()
@@ -405,7 +411,7 @@ class _Run:
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
         mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, stage.stage.mode.capitalize())()
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)  # noqa: SLF001 - no public way
+        checker.checkForStreaming(analyzed(frame), mode)
 
     def _start(self, each: _StageRun, *, is_first: bool) -> None:
         stage = each.stage

@@ -20,7 +20,7 @@ from hubline.errors import HublineError, HubNotFound, Problem
 from hubline.model import GroupKey
 from hubline.pipeline.definition import Where
 from hubline.pipeline.places import HubPlace, Place, TablePlace
-from hubline.pipeline.planned import Plan, PlannedStage, is_remote
+from hubline.pipeline.planned import Plan, PlannedStage, local_folder
 from hubline.sinks.tables import TableName, quoted
 
 LOOK_SECONDS_MAX: Final = 20.0
@@ -41,15 +41,14 @@ class Found:
 def look(plan: Plan, stages: Sequence[PlannedStage], tell: Callable[[str], None] = lambda _: None) -> Found:
     """Looks at everything that the stages use, all at once."""
     found = Found()
-    if not is_remote(plan.run.state):
-        _state(plan, found)
+    if (state := local_folder(plan.run.state)) is not None:
+        _state(plan, state, found)
     asyncio.run(_look(plan, stages, found, tell))
     found.creations.sort()
     return found
 
 
-def _state(plan: Plan, found: Found) -> None:
-    state = Path(plan.run.state).expanduser().resolve()
+def _state(plan: Plan, state: Path, found: Found) -> None:
     if not state.exists():
         found.creations.append(f"folder {state}, for Spark's own checkpoints")
     there = next(each for each in (state, *state.parents) if each.exists())

@@ -102,8 +102,9 @@ def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
 
 def require_one_hub(plan: Any) -> None:
     """Refuses an analysed query that reads hubs several times, before it starts."""
-    names = ({column.name() for column in each_of(leaf.output())} for kind, leaf in _leaves(plan) if kind == _STREAM)
-    _require_one(sum(names >= set(SOURCE_SCHEMA.names) for names in names))
+    streams = [leaf for kind, leaf in _leaves(plan) if kind == _STREAM]
+    hubs_columns = set(SOURCE_SCHEMA.names)
+    _require_one(sum({column.name() for column in each_of(each.output())} >= hubs_columns for each in streams))
 
 
 def _require_one(readings: int) -> None:
@@ -147,6 +148,11 @@ def _is_spread(plan: Any, steps: str, rows_id: int) -> bool:
         return False
     sent = [leaf for step in steps_of(plan) if kind_of(step).startswith(_BROADCAST) for leaf in _leaves(step)]
     return rows_id in _rows_scanned(sent) or any(kind == _SCAN for kind, _ in sent)
+
+
+def analyzed(frame: DataFrame) -> Any:
+    """A frame's plan as Spark understood it, before it is made any faster."""
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001 (Spark has no public way)
 
 
 def steps_of(plan: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame
 
-from hubline.spark.microbatch import each_of, execution_of, kind_of, steps_of
+from hubline.spark.microbatch import analyzed, each_of, execution_of, kind_of, steps_of
 
 _PROJECT: Final = "Project"
 _ALIAS: Final = "Alias"
@@ -22,8 +22,7 @@ _COALESCE: Final = "Coalesce"
 
 def made_in_batch(frame: DataFrame, names: Iterable[str]) -> set[str]:
     """Of these columns of a batch, those that its query made, or who was given the batch."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
-    made = made_anew(plan, names, is_own=lambda _: True)
+    made = made_anew(analyzed(frame), names, is_own=lambda _: True)
     return made | made_anew(execution_of(frame).lastExecution().analyzed(), set(names) - made)
 
 

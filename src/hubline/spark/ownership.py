@@ -146,11 +146,11 @@ class Settling:
         if limit is not None and len(snapshot.held) >= limit:
             return False
         me = snapshot.me.owner_id
-        others = [record for record in living_records(snapshot).values() if record.owner_id != me]
-        seen_at = {(o.key.partition, o.epoch): self._seen_at.get((o.key.partition, o.epoch), now) for o in others}
-        self._seen_at = seen_at
-        is_renewed = (o.age_seconds + RENEWAL_SEEN_SECONDS < now - seen_at[o.key.partition, o.epoch] for o in others)
-        is_asked = (o.requested_by == me and o.request_age_seconds < snapshot.grace_seconds for o in others)
+        records = living_records(snapshot).items()
+        others = {(partition, record.epoch): record for partition, record in records if record.owner_id != me}
+        self._seen_at = {lease: self._seen_at.get(lease, now) for lease in others}
+        is_renewed = (o.age_seconds + RENEWAL_SEEN_SECONDS < now - self._seen_at[lease] for lease, o in others.items())
+        is_asked = (o.requested_by == me and o.request_age_seconds < snapshot.grace_seconds for o in others.values())
         return any(is_asked) or not all(is_renewed)
 
 

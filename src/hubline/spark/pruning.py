@@ -15,7 +15,7 @@ from typing import Any, Final
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from hubline.spark.microbatch import each_of, execution_of, kind_of, steps_of
+from hubline.spark.microbatch import analyzed, each_of, execution_of, kind_of, steps_of
 
 _LEFT_OUT: Final = "hubline.columns.left_out"
 
@@ -44,9 +44,8 @@ def left_out() -> frozenset[str]:
 
 def is_handed_over(frame: DataFrame) -> bool:
     """Whether it is a batch as a query hands it over, and nobody keeps what is read of it."""
-    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
     level = frame.storageLevel
-    return kind_of(plan) == _HANDED_OVER and not (level.useMemory or level.useDisk)
+    return kind_of(analyzed(frame)) == _HANDED_OVER and not (level.useMemory or level.useDisk)
 
 
 def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
@@ -60,8 +59,7 @@ def unread(frame: DataFrame, dropped: Sequence[str]) -> list[str] | None:
     if batch.analyzed().containsPattern(sql.catalyst.trees.TreePattern.CURRENT_LIKE()):
         return []
     whole = DataFrame(sql.classic.Dataset.ofRows(batch.sparkSession(), batch.analyzed()), frame.sparkSession)
-    analyzed = whole.drop(*dropped)._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
-    plan = batch.sparkSession().sessionState().optimizer().execute(analyzed)
+    plan = batch.sparkSession().sessionState().optimizer().execute(analyzed(whole.drop(*dropped)))
     scanned = [
         column for leaf in each_of(plan.collectLeaves()) if kind_of(leaf) == _SCAN for column in each_of(leaf.output())
     ]

@@ -59,7 +59,7 @@ from hubline.spark.columns import SOURCE_SCHEMA, plain
 from hubline.spark.databases import lent
 from hubline.spark.garbage import spare_modules
 from hubline.spark.letters import letter_of, letter_rows
-from hubline.spark.microbatch import MicroBatch, require_one_hub
+from hubline.spark.microbatch import MicroBatch, analyzed, require_one_hub
 from hubline.spark.offsets import Entry, Gap
 from hubline.spark.origins import made_anew, made_in_batch
 from hubline.spark.parsing import ERROR_COLUMN
@@ -188,7 +188,7 @@ class SqlSink:
 
         What its batches would be refused for, before it starts.
         """
-        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - Spark has no public way
+        plan = analyzed(frame)
         require_one_hub(plan)
         self._require_own(frame.columns, made_anew(plan, _ORIGINS))
 
@@ -267,13 +267,11 @@ class SqlSink:
 
     def _made_anew(self, frame: DataFrame, run_id: str) -> set[str]:
         """The columns of events' names that are none of events: found out once for a run, as above."""
+        if not is_handed_over(frame):
+            return made_in_batch(frame, _ORIGINS)
         known = run_id, *frame.columns
-        is_as_before = is_handed_over(frame)
-        if not is_as_before or known not in self._made_by_run:
-            made = made_in_batch(frame, _ORIGINS)
-            if not is_as_before:
-                return made
-            self._made_by_run = {known: made}
+        if known not in self._made_by_run:
+            self._made_by_run = {known: made_in_batch(frame, _ORIGINS)}
         return self._made_by_run[known]
 
     def _require_own(self, names: Sequence[str], made: set[str]) -> None:
