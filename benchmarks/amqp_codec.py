@@ -19,12 +19,12 @@ from azure.eventhub._pyamqp.message import Message
 from azure.eventhub._pyamqp.performatives import TransferFrame
 
 from benchmarks.harness import Result, benchmark
-from hubline.amqp.columns import EventDecoder, SentDecoder
-from hubline.amqp.events import BATCH_FORMAT
-from hubline.amqp.frames import FrameReader
-from hubline.amqp.outgoing import Destination, encode_batches, encode_deliveries
-from hubline.amqp.transfers import Deliveries
-from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
+from hubline.amqp.events.decoder import EventDecoder, SentDecoder
+from hubline.amqp.events.encoder import Destination, encode_batches, encode_deliveries
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT
+from hubline.amqp.transport.frames import FrameReader
+from hubline.amqp.transport.transfer_runs import Deliveries
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
 
 EVENT_COUNT: Final = 20_000
 # The peer is slow: so many of the events give its figure well enough.

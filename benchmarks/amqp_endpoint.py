@@ -34,12 +34,7 @@ from benchmarks.local_hub import (
     filled_hub,
     new_hub,
 )
-from hubline.amqp.connection import Connection, ConnectionOptions
-from hubline.amqp.events import BATCH_FORMAT
-from hubline.amqp.handshake import ClientHandshake
-from hubline.amqp.links import Link, Message
-from hubline.amqp.outgoing import encode_batches
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.performatives import (
     RECEIVER,
     SENDER,
     Accepted,
@@ -50,7 +45,12 @@ from hubline.amqp.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.transfers import Deliveries
+from hubline.amqp.events.encoder import encode_batches
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT
+from hubline.amqp.transport.connection import Connection, ConnectionOptions
+from hubline.amqp.transport.handshake import ClientHandshake
+from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.hubs.local import LocalHub, create_hub
 
 HUB: Final = "bench"
@@ -151,7 +151,7 @@ def _messages_events() -> Iterator[pa.RecordBatch]:
 @contextmanager
 def _serving(folder: Path) -> Iterator[tuple[int, int]]:
     """A ``hubline serve``: its process id and its port."""
-    command = [sys.executable, "-c", "import sys; from hubline.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from hubline.cli.app import main; sys.exit(main())"]
     command += ["serve", "--data", str(folder), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None

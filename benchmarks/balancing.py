@@ -16,10 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from benchmarks.balancing_model import Change, measure
 from benchmarks.harness import Result, benchmark
-from hubline.balance import Greedy, Snapshot
-from hubline.model import GroupKey, Member, Ownership
-from hubline.testing.balancing import Change, measure
+from hubline.coordination.snapshot import Snapshot
+from hubline.coordination.strategies import Greedy
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Member, Ownership
 
 GROUP: Final = GroupKey("bench", "hub", "group")
 SMALL: Final = (32, 4)

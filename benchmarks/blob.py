@@ -39,12 +39,14 @@ from azure.storage.blob.aio import ContainerClient
 from yarl import URL
 
 from benchmarks.harness import Result, benchmark
-from hubline.config import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress, parse_store
-from hubline.model import Checkpoint, GroupKey, Member, Ownership
-from hubline.stores.blob import BlobStore, LeasedBlobStore, Written
-from hubline.stores.blob.layout import lease_blob, ownership_prefix
-from hubline.stores.blob.together import each
-from hubline.stores.blob.transport import API_VERSION, CONNECTIONS_MAX
+from hubline.addresses.blob_address import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress
+from hubline.addresses.store_address import parse_store
+from hubline.checkpoint_stores.blob import BlobStore, LeasedBlobStore, Written
+from hubline.checkpoint_stores.blob.http import API_VERSION, BULK_REQUESTS_MAX, CONNECTIONS_MAX
+from hubline.checkpoint_stores.blob.layout import lease_blob, ownership_prefix
+from hubline.concurrency import map_bounded
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
 from tests.support.azurite import Azurite, azurite
 
 PARTITION_COUNT: Final = 1_024
@@ -120,7 +122,9 @@ async def _fixed_renewals(address: str) -> list[Result]:
         assert len(await store.renew_ownership(GROUP, ME, held)) == FEW_COUNT
         sequence = next(sequences)
         checkpoints = [Checkpoint(key, str(sequence), sequence) for key in keys]
-        await each(checkpoints, lambda one: store.update_checkpoint(one, epoch=1))
+        await map_bounded(
+            lambda one: store.update_checkpoint(one, epoch=1), checkpoints, max_concurrent=BULK_REQUESTS_MAX
+        )
 
     async with _bare(address) as put:
         bare_keys = [SDK_GROUP.partition(str(number)) for number in range(FEW_COUNT)]
@@ -132,10 +136,18 @@ async def _fixed_renewals(address: str) -> list[Result]:
 
         async def renew_bare() -> None:
             renewing = {"x-ms-lease-action": "renew"}
-            await each(list(ids), lambda blob: put(blob, "comp=lease", {**renewing, "x-ms-lease-id": ids[blob]}))
+            await map_bounded(
+                lambda blob: put(blob, "comp=lease", {**renewing, "x-ms-lease-id": ids[blob]}),
+                list(ids),
+                max_concurrent=BULK_REQUESTS_MAX,
+            )
             await put("heartbeat", "", {"x-ms-blob-type": "BlockBlob", "x-ms-meta-ownerid": "owner"})
             metadata = {"x-ms-meta-ownerid": "owner", "x-ms-meta-offset": "1", "x-ms-meta-sequencenumber": "1"}
-            await each(list(ids), lambda blob: put(blob, "comp=metadata", {**metadata, "x-ms-lease-id": ids[blob]}))
+            await map_bounded(
+                lambda blob: put(blob, "comp=metadata", {**metadata, "x-ms-lease-id": ids[blob]}),
+                list(ids),
+                max_concurrent=BULK_REQUESTS_MAX,
+            )
 
         ours, bare = Times(), Times()
         for _ in range(FIXED_ROUND_COUNT):
@@ -201,7 +213,7 @@ async def _renew_thin(store: BlobStore, count: int) -> None:
     async def renew(name: str, etag: str) -> None:
         assert isinstance(await store.container.replace(name, {"ownerid": "owner"}, etag=etag), Written)
 
-    await each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
+    await map_bounded(lambda blob: renew(blob.name, blob.etag), blobs[:count], max_concurrent=BULK_REQUESTS_MAX)
 
 
 async def _renew_official(client: ContainerClient, count: int) -> None:
@@ -212,7 +224,7 @@ async def _renew_official(client: ContainerClient, count: int) -> None:
             {"ownerid": "owner"}, etag=etag, match_condition=MatchConditions.IfNotModified
         )
 
-    await each(blobs[:count], lambda blob: renew(blob.name, blob.etag))
+    await map_bounded(lambda blob: renew(blob.name, blob.etag), blobs[:count], max_concurrent=BULK_REQUESTS_MAX)
 
 
 async def _compare(

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from benchmarks.harness import Result, benchmark
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import OUTGOING_SCHEMA, Position
+from hubline.model.events import OUTGOING_SCHEMA
+from hubline.model.positions import Position
 
 EVENT_BYTES: Final = 200
 BATCH_COUNT: Final = 1_000

@@ -33,7 +33,7 @@ from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import rows
 from benchmarks.spark_source import _seconds, _session
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import outgoing
+from hubline.model.events import outgoing
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
 from hubline.spark import SqlSink, event_id, parse_json

@@ -15,8 +15,8 @@ from typing import Final
 from benchmarks.harness import Result, benchmark
 from benchmarks.local_hub import EVENT_COUNT, PARTITION_COUNT, best, drained, filled_hub, new_hub
 from hubline import CheckpointPolicy, EventBatch, LeaseOptions, Position, Processor, ProcessorOptions, outgoing
+from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub
-from hubline.stores.sql import SqliteStore
 
 BATCH_COUNT_MAX: Final = 1_000
 LATENCY_COUNT: Final = 200

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from hubline.model import GroupKey
-from hubline.spark.columns import SOURCE_SCHEMA, Layout
-from hubline.spark.offsets import Entry, StreamOffset
+from hubline.model.keys import GroupKey
+from hubline.spark.schema import SOURCE_SCHEMA, Layout
+from hubline.spark.source.offsets import Entry, StreamOffset
 
 BATCH_COUNT: Final = 20_000
 PARTITIONS: Final = 4

@@ -23,8 +23,11 @@ import psycopg
 import pyarrow as pa
 
 from benchmarks.harness import Result, benchmark
-from hubline.identity import ID_PROPERTY
-from hubline.model import EVENT_SCHEMA, Checkpoint, DeadLetter, Event, EventBatch, GroupKey, PartitionKey
+from hubline.event_ids import ID_PROPERTY
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint
 from hubline.processor.handlers import HandlerThread
 from hubline.sinks import SqlSink
 from tests.support.postgres import PostgresServer

@@ -20,9 +20,10 @@ from typing import Final
 import psycopg
 
 from benchmarks.harness import Result, benchmark
-from hubline.model import GroupKey, Member, Ownership
+from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Member, Ownership
 from hubline.ports import CheckpointStore
-from hubline.stores.sql import PostgresStore, SqliteStore
 from tests.support.postgres import PostgresServer
 
 PARTITION_COUNT: Final = 1_024

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from hubline.config import Secret
+from hubline.secrets import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
 from tests.support.java import Archive
 from tests.support.postgres import PostgresServer

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.model import OUTGOING_SCHEMA
+from hubline.model.events import OUTGOING_SCHEMA
 
 CYCLE: Final = 50
 PEOPLE: Final = 1

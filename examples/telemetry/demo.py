@@ -34,7 +34,7 @@ from rich.text import Text
 
 import hubline
 from hubline.hubs.local import create_hub
-from hubline.model import GroupKey
+from hubline.model.keys import GroupKey
 from hubline.ports import CheckpointStore, Hub
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import hubline
-from hubline.identity import ID_PROPERTY
+from hubline.event_ids import ID_PROPERTY
 
 DEVICES = 50
 MALFORMED_SHARE = 0.01

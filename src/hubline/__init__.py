@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 from hubline import errors as errors  # costs nothing, and belongs to every name below
 
 if TYPE_CHECKING:
-    from hubline.balance import Balanced, Fixed, Greedy
-    from hubline.connect import open_hub, open_store
-    from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, StartPositions, outgoing
+    from hubline.adapters import open_hub, open_store
+    from hubline.coordination.strategies import Balanced, Fixed, Greedy
+    from hubline.model.dead_letters import DeadLetter
+    from hubline.model.events import Event, EventBatch, outgoing
+    from hubline.model.ownership import Checkpoint
+    from hubline.model.positions import Position, StartPositions
     from hubline.pipeline import Pipeline
     from hubline.processor import (
         AsyncTransaction,
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from hubline.sinks import SqlSink, Transaction
-    from hubline.sinks.hub import HubLetters, letter_of
+    from hubline.sinks.dead_letter_hub import HubLetters, letter_of
 
 __all__ = [
     "AsyncTransaction",
@@ -69,11 +72,11 @@ __all__ = [
 # Where each name comes from, if not from the processor.
 _ROOMS = {
     "hubline.balance": ("Balanced", "Fixed", "Greedy"),
-    "hubline.connect": ("open_hub", "open_store"),
+    "hubline.adapters": ("open_hub", "open_store"),
     "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
     "hubline.pipeline": ("Pipeline",),
     "hubline.sinks": ("SqlSink", "Transaction"),
-    "hubline.sinks.hub": ("HubLetters", "letter_of"),
+    "hubline.sinks.dead_letter_hub": ("HubLetters", "letter_of"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from hubline.cli import main
+from hubline.cli.app import main
 
 if __name__ == "__main__":
     sys.exit(main())

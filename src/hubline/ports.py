@@ -16,21 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hubline.errors import HubError
-from hubline.model import (
-    Checkpoint,
-    DeadLetter,
-    EventBatch,
-    GroupKey,
-    GroupState,
-    HubProperties,
-    Member,
-    Ownership,
-    PartitionKey,
-    PartitionProperties,
-    Position,
-    StoreExamination,
-)
-from hubline.stretches import Stretch
+from hubline.hubs.local.stored_batch import Stretch
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EventBatch
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.model.positions import Position
 
 
 class Receiver(Protocol):

@@ -9,11 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hubline.amqp.connection import Connection, ConnectionOptions
-from hubline.amqp.handshake import ClientHandshake, ServerHandshake
-from hubline.amqp.links import Link, Message
-from hubline.amqp.performatives import RECEIVER, Accepted, Attach, DeliveryState, Error, Open, Source, Target
-from hubline.amqp.transfers import Deliveries
+from hubline.amqp.codec.performatives import RECEIVER, Accepted, Attach, DeliveryState, Error, Open, Source, Target
+from hubline.amqp.transport.connection import Connection, ConnectionOptions
+from hubline.amqp.transport.handshake import ClientHandshake, ServerHandshake
+from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.transfer_runs import Deliveries
 
 MESSAGE_BYTES_MAX = 1024 * 1024
 PATIENCE_SECONDS = 20

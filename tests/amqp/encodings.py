@@ -15,7 +15,7 @@ from uuid import UUID
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from hubline.amqp.types import (
+from hubline.amqp.codec.types import (
     Array,
     Byte,
     Char,

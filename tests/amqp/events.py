@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from hubline.amqp.types import Described, Symbol, Timestamp, UInt, ULong
+from hubline.amqp.codec.types import Described, Symbol, Timestamp, UInt, ULong
 from tests.amqp.encodings import simple, spell, spell_map, values
 
 Pairs = Sequence[tuple[object, object]]

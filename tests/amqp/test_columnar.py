@@ -11,22 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.amqp.columnar import (
+from hubline.amqp.codec.decode import decode
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.types import Described
+from hubline.amqp.events.columnar import (
     COLUMNS_CAPABILITY,
     COLUMNS_FORMAT,
     COLUMNS_OFFER,
     decode_columns,
     encode_columns,
 )
-from hubline.amqp.columns import EventDecoder
-from hubline.amqp.decoding import decode
-from hubline.amqp.encoding import encode
-from hubline.amqp.errors import AmqpDecodeError
-from hubline.amqp.events import RuntimeMetrics
-from hubline.amqp.outgoing import encode_delivered
-from hubline.amqp.types import Described
-from hubline.model import OUTGOING_SCHEMA, outgoing
-from hubline.stretches import Stretch
+from hubline.amqp.events.decoder import EventDecoder
+from hubline.amqp.events.encoder import encode_delivered
+from hubline.amqp.events.reference_decoder import RuntimeMetrics
+from hubline.amqp.transport.errors import AmqpDecodeError
+from hubline.hubs.local.stored_batch import Stretch
+from hubline.model.events import OUTGOING_SCHEMA, outgoing
 
 PARTITION = "3"
 START_US = 1_767_225_600_000_000

@@ -13,13 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.amqp import columns, layouts
-from hubline.amqp.columns import BULK_COUNT_MIN, TIME_MS_MAX, TIME_MS_MIN, EventDecoder, SentDecoder, join_messages
-from hubline.amqp.errors import AmqpDecodeError
-from hubline.amqp.events import BATCH_FORMAT, EventFields, read_event
-from hubline.amqp.message import Data, Message, Value
-from hubline.amqp.types import Symbol, Timestamp, UInt, ULong
-from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA
+from hubline.amqp.codec.message import Data, Message, Value
+from hubline.amqp.codec.types import Symbol, Timestamp, UInt, ULong
+from hubline.amqp.events import decoder as columns
+from hubline.amqp.events import templates as layouts
+from hubline.amqp.events.decoder import (
+    BULK_COUNT_MIN,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+    EventDecoder,
+    SentDecoder,
+    join_messages,
+)
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_event
+from hubline.amqp.transport.errors import AmqpDecodeError
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
 from tests.amqp.encodings import fuzz, spell
 from tests.amqp.events import Shape, Values, differing, plain_shape, shapes, spell_message, usual_shape
 

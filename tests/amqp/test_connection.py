@@ -7,26 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from hubline.amqp import sessions
-from hubline.amqp.connection import DECODE_ERROR, FRAMING_ERROR, ConnectionOptions
-from hubline.amqp.errors import AmqpError
-from hubline.amqp.frames import (
-    AMQP_HEADER,
-    HEADER_BYTES,
-    HEARTBEAT,
-    SASL_HEADER,
-    decode_frame,
-    encode_frame,
-    encode_transfer,
-)
-from hubline.amqp.links import (
-    MESSAGE_SIZE_EXCEEDED,
-    RESOURCE_LIMIT_EXCEEDED,
-    TRANSFER_LIMIT_EXCEEDED,
-    AmqpClosed,
-    Link,
-)
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.performatives import (
     RECEIVER,
     SENDER,
     Accepted,
@@ -44,7 +25,26 @@ from hubline.amqp.performatives import (
     Target,
     Transfer,
 )
-from hubline.amqp.sessions import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE
+from hubline.amqp.transport import session as sessions
+from hubline.amqp.transport.connection import DECODE_ERROR, FRAMING_ERROR, ConnectionOptions
+from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.frames import (
+    AMQP_HEADER,
+    HEADER_BYTES,
+    HEARTBEAT,
+    SASL_HEADER,
+    decode_frame,
+    encode_frame,
+    encode_transfer,
+)
+from hubline.amqp.transport.link import (
+    MESSAGE_SIZE_EXCEEDED,
+    RESOURCE_LIMIT_EXCEEDED,
+    TRANSFER_LIMIT_EXCEEDED,
+    AmqpClosed,
+    Link,
+)
+from hubline.amqp.transport.session import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE
 from tests.amqp.connections import (
     MESSAGE_BYTES_MAX,
     PATIENCE_SECONDS,

@@ -13,8 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.amqp.errors import AmqpDecodeError, AmqpEncodeError, AmqpFrameError
-from hubline.amqp.frames import (
+from hubline.amqp.codec.performatives import (
+    RECEIVER,
+    Accepted,
+    Begin,
+    Disposition,
+    Flow,
+    Open,
+    SaslInit,
+    SaslOutcome,
+    Transfer,
+)
+from hubline.amqp.codec.types import Described, Symbol, UInt, ULong
+from hubline.amqp.transport.errors import AmqpDecodeError, AmqpEncodeError, AmqpFrameError
+from hubline.amqp.transport.frames import (
     AMQP_HEADER,
     BUFFER_BYTES_FIRST,
     HEARTBEAT,
@@ -26,19 +38,7 @@ from hubline.amqp.frames import (
     encode_frame,
     encode_transfer,
 )
-from hubline.amqp.performatives import (
-    RECEIVER,
-    Accepted,
-    Begin,
-    Disposition,
-    Flow,
-    Open,
-    SaslInit,
-    SaslOutcome,
-    Transfer,
-)
-from hubline.amqp.transfers import Deliveries
-from hubline.amqp.types import Described, Symbol, UInt, ULong
+from hubline.amqp.transport.transfer_runs import Deliveries
 from tests.amqp.encodings import fuzz, integers, spell
 
 FRAME_BYTES_MAX = 4096

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hubline.amqp.columns import EventDecoder, SentDecoder, join_messages
-from hubline.amqp.events import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
-from hubline.amqp.frames import Frame, FrameReader, encode_frame
-from hubline.amqp.message import Data, Message
-from hubline.amqp.outgoing import (
+from hubline.amqp.codec.message import Data, Message
+from hubline.amqp.codec.performatives import Transfer
+from hubline.amqp.codec.types import Symbol, Timestamp
+from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
+from hubline.amqp.events.encoder import (
     DELIVERY_TAG,
     Destination,
     encode_batches,
@@ -25,11 +25,11 @@ from hubline.amqp.outgoing import (
     encode_deliveries,
     encode_outgoing,
 )
-from hubline.amqp.performatives import Transfer
-from hubline.amqp.transfers import Deliveries
-from hubline.amqp.types import Symbol, Timestamp
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
+from hubline.amqp.transport.frames import Frame, FrameReader, encode_frame
+from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import EventTooLarge
-from hubline.model import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
 from tests.amqp.encodings import fuzz
 
 LINK = Destination(channel=3, handle=300, frame_bytes_max=1024)

@@ -17,15 +17,11 @@ from azure.eventhub._transport._pyamqp_transport import PyamqpTransport
 from azure.eventhub._utils import get_last_enqueued_event_properties
 from hypothesis import given
 
-from hubline.amqp.columns import EventDecoder, SentDecoder, join_messages
-from hubline.amqp.composites import Composite
-from hubline.amqp.decoding import decode
-from hubline.amqp.encoding import encode
-from hubline.amqp.events import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
-from hubline.amqp.frames import FrameReader, encode_frame
-from hubline.amqp.message import Data, Message, Properties, Value
-from hubline.amqp.outgoing import encode_batches, encode_delivered, encode_outgoing
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.composites import Composite
+from hubline.amqp.codec.decode import decode
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.message import Data, Message, Properties, Value
+from hubline.amqp.codec.performatives import (
     RECEIVER,
     Accepted,
     Attach,
@@ -45,7 +41,7 @@ from hubline.amqp.performatives import (
     Target,
     Transfer,
 )
-from hubline.amqp.types import (
+from hubline.amqp.codec.types import (
     Array,
     Byte,
     Char,
@@ -60,7 +56,11 @@ from hubline.amqp.types import (
     ULong,
     UShort,
 )
-from hubline.model import EVENT_SCHEMA, outgoing
+from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
+from hubline.amqp.events.encoder import encode_batches, encode_delivered, encode_outgoing
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
+from hubline.amqp.transport.frames import FrameReader, encode_frame
+from hubline.model.events import EVENT_SCHEMA, outgoing
 from tests.amqp.encodings import fuzz, typed, values
 
 # What is private or hardly typed over there is of any type here.

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.amqp.composites import Composite
-from hubline.amqp.decoding import decode
-from hubline.amqp.encoding import encode
-from hubline.amqp.errors import AmqpDecodeError, AmqpEncodeError
-from hubline.amqp.message import Data, Header, Message, Properties, Sequences, Value
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.composites import Composite
+from hubline.amqp.codec.decode import decode
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.message import Data, Header, Message, Properties, Sequences, Value
+from hubline.amqp.codec.performatives import (
     PERFORMATIVES,
     RECEIVER,
     SASL_PERFORMATIVES,
@@ -42,7 +41,8 @@ from hubline.amqp.performatives import (
     Target,
     Transfer,
 )
-from hubline.amqp.types import Array, Described, Int, Symbol, UInt, ULong
+from hubline.amqp.codec.types import Array, Described, Int, Symbol, UInt, ULong
+from hubline.amqp.transport.errors import AmqpDecodeError, AmqpEncodeError
 from tests.amqp.encodings import fuzz, spell, values
 
 ERROR = Error("amqp:link:stolen", "another reader took it", {Symbol("who"): "b"})

@@ -9,12 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from hubline.amqp.columns import BULK_COUNT_MIN, SentDecoder
-from hubline.amqp.events import BATCH_FORMAT
-from hubline.amqp.message import Data, Message, Properties
-from hubline.amqp.outgoing import encode_outgoing
-from hubline.amqp.properties import FIELDS, TYPES, encode_properties
-from hubline.amqp.types import (
+from hubline.amqp.codec.message import Data, Message, Properties
+from hubline.amqp.codec.property_types import FIELDS, TYPES, encode_properties
+from hubline.amqp.codec.types import (
     Byte,
     Char,
     Decimal,
@@ -28,7 +25,10 @@ from hubline.amqp.types import (
     ULong,
     UShort,
 )
-from hubline.model import OUTGOING_SCHEMA, outgoing
+from hubline.amqp.events.decoder import BULK_COUNT_MIN, SentDecoder
+from hubline.amqp.events.encoder import encode_outgoing
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT
+from hubline.model.events import OUTGOING_SCHEMA, outgoing
 from tests.amqp.encodings import fuzz, simple, typed
 
 A_UUID = UUID(int=7)

@@ -12,10 +12,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hubline.amqp.decoding import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, Reader, decode
-from hubline.amqp.encoding import encode
-from hubline.amqp.errors import AmqpDecodeError, AmqpEncodeError
-from hubline.amqp.types import Array, Byte, Char, Decimal, Described, Int, Symbol, Timestamp, UByte, UInt, ULong, UShort
+from hubline.amqp.codec.decode import DEPTH_MAX, ZERO_WIDTH_ITEMS_MAX, Reader, decode
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.types import (
+    Array,
+    Byte,
+    Char,
+    Decimal,
+    Described,
+    Int,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from hubline.amqp.transport.errors import AmqpDecodeError, AmqpEncodeError
 from tests.amqp.encodings import fuzz, spell, typed, values
 
 randoms = st.randoms(use_true_random=False)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from hubline.cli import main
-from hubline.connect import open_hub, open_store
+from hubline.adapters import open_hub, open_store
+from hubline.cli.app import main
 from hubline.hubs.local import create_hub
-from hubline.model import GroupKey, outgoing
+from hubline.model.events import outgoing
+from hubline.model.keys import GroupKey
 from hubline.ports import CheckpointStore
 
 PARTITIONS = 4

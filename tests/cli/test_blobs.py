@@ -20,11 +20,12 @@ from azure.storage.blob import (
     generate_container_sas,
 )
 
-from hubline.cli.exits import ExitCode
-from hubline.config import EMULATOR_KEY
-from hubline.connect import open_hub, open_store
-from hubline.model import Checkpoint, GroupKey, Member, Ownership
-from hubline.stores.blob import Container
+from hubline.adapters import open_hub, open_store
+from hubline.addresses.blob_address import EMULATOR_KEY
+from hubline.checkpoint_stores.blob import Container
+from hubline.cli.exit_codes import ExitCode
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
 from tests.cli.conftest import Cli, Group, Result, append
 from tests.support.azurite import Azurite
 
@@ -213,8 +214,8 @@ def test_a_migration_that_was_killed_is_finished_by_the_next(cli: Cli, container
         checkpoint(blobs, FORK, partition, 9)
     program = f"""
 import os, signal, sys
-from hubline.cli import main
-from hubline.stores.blob import Container
+from hubline.cli.app import main
+from hubline.checkpoint_stores.blob import Container
 delete = Container.delete
 async def dies_after_the_first(self, name, **kwargs):
     await delete(self, name, **kwargs)

@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.exits import ExitCode
+from hubline.adapters import open_hub, open_store
+from hubline.cli.exit_codes import ExitCode
 from hubline.cli.session import using_store
-from hubline.connect import open_hub, open_store
 from hubline.errors import Fenced
 from hubline.hubs.local import LocalHub, Retention, create_hub
-from hubline.model import Checkpoint, EventBatch, GroupKey, Position
+from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.processor import LeaseOptions, Processor, ProcessorOptions
 from tests.cli.conftest import Cli, Group, append
 from tests.support.scene import until

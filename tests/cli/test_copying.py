@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from hubline.cli import copying
-from hubline.cli.copying import Kind, Side, move_forward, plan_steps
-from hubline.cli.exits import ExitCode
-from hubline.config import Secret
-from hubline.connect import open_hub, open_store
+from hubline.adapters import open_hub, open_store
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.cli.checkpoints import copy as copying
+from hubline.cli.checkpoints.copy import Kind, Side, move_forward, plan_steps
+from hubline.cli.exit_codes import ExitCode
 from hubline.errors import Fenced
-from hubline.model import Checkpoint, GroupKey, Member, Ownership
-from hubline.stores.memory import MemoryStore
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
+from hubline.secrets import Secret
 from tests.cli.conftest import Cli, Group, Result, append
 
 GROUP = GroupKey("ns", "orders", "billing")
@@ -269,8 +270,8 @@ def test_a_copy_that_was_killed_is_finished_by_the_next(cli: Cli, hub: str, sour
     put(source, p0=7, p1=7, p2=7, p3=7)
     program = """
 import os, signal, sys
-from hubline.cli import main
-from hubline.stores.sql.store import SqlStore
+from hubline.cli.app import main
+from hubline.checkpoint_stores.sql.store import SqlStore
 update, done = SqlStore.update_checkpoint, []
 async def dies_after_the_second(*args, **kwargs):
     done.append(await update(*args, **kwargs))

@@ -10,12 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hubline.cli.dlq.exporting import export_schema
-from hubline.cli.exits import ExitCode
-from hubline.connect import open_hub
-from hubline.model import DeadLetter, Event, GroupKey
+from hubline.adapters import open_hub
+from hubline.cli.dlq.export import export_schema
+from hubline.cli.exit_codes import ExitCode
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import Event
+from hubline.model.keys import GroupKey
 from tests.cli.conftest import Cli, append
-from tests.deadletters.conftest import keep, letter
+from tests.dead_letters.conftest import keep, letter
 
 AUDIT = GroupKey("local:/data", "orders", "audit")
 
@@ -267,7 +269,7 @@ class TestExporting:
             raise OSError(28, "No space left on device")
 
         (tmp_path / "out.parquet").write_text("precious")
-        monkeypatch.setattr("hubline.cli.dlq.exporting.ArrowBatches.write", broken)
+        monkeypatch.setattr("hubline.cli.dlq.export.ArrowBatches.write", broken)
         assert cli("dlq", "export", "--sink", sink, "--output", "out.parquet", "--yes").code == ExitCode.FAILED
         assert (tmp_path / "out.parquet").read_text() == "precious"
         assert not list(tmp_path.glob("*.part"))

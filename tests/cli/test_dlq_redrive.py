@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.exits import ExitCode
-from hubline.connect import open_hub
-from hubline.deadletters.choice import LetterChoice
-from hubline.deadletters.transaction import LetterTransaction, Lot
-from hubline.model import DeadLetter, GroupKey, Position
+from hubline.adapters import open_hub
+from hubline.cli.exit_codes import ExitCode
+from hubline.dead_letters.redrive_transaction import LetterTransaction, Lot
+from hubline.dead_letters.selection import LetterChoice
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.keys import GroupKey
+from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.sinks import SqlSink
 from tests.cli.conftest import Cli, append
-from tests.deadletters.conftest import keep, letter
+from tests.dead_letters.conftest import keep, letter
 
 APP = """
 import hubline

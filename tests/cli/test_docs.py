@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.exits import ExitCode
-from hubline.config import parse_duration, parse_hub, parse_position, parse_size, parse_store, parse_transport
+from hubline.addresses.hub_address import parse_hub, parse_transport
+from hubline.addresses.store_address import parse_store
+from hubline.addresses.values import parse_duration, parse_position, parse_size
+from hubline.cli.exit_codes import ExitCode
 from tests.cli.test_main import COMMANDS, TYPERS_OWN
 
 REFERENCE = Path(__file__).parents[2] / "docs/reference"

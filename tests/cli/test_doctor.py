@@ -13,11 +13,13 @@ from typing import Any, NoReturn
 import pytest
 
 from hubline import errors
-from hubline.cli.exits import ExitCode
-from hubline.connect import open_hub, open_store
+from hubline.adapters import open_hub, open_store
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.cli.exit_codes import ExitCode
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
-from hubline.model import GroupKey, Member, Ownership, Position
-from hubline.stores.memory import MemoryStore
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Member, Ownership
+from hubline.model.positions import Position
 from tests.cli.conftest import Cli, Group, Result, append
 
 PLANTED = "hUnTeR2pLaNtEd"

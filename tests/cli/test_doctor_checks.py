@@ -9,27 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.doctor.checkpoints import check_checkpoints, check_damage
-from hubline.cli.doctor.facts import ClockFacts, GroupFacts, HubFacts
-from hubline.cli.doctor.findings import Finding, Severity, ok, warning, worst
-from hubline.cli.doctor.group import check_group
-from hubline.cli.doctor.intervals import (
+from hubline.doctor.check_checkpoints import check_checkpoints, check_damage
+from hubline.doctor.check_group import check_group
+from hubline.doctor.check_intervals import (
     check_clock,
     check_hub_clock,
     check_lease,
     check_sdk_intervals,
     check_speed,
 )
+from hubline.doctor.findings import Finding, Severity, ok, warning, worst
+from hubline.doctor.observations import ClockFacts, GroupFacts, HubFacts
 from hubline.errors import PositionInvalid
-from hubline.model import (
-    Checkpoint,
-    GroupKey,
-    GroupState,
-    HubProperties,
-    Member,
-    Ownership,
-    PartitionProperties,
-)
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.processor import LeaseOptions
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)

@@ -11,8 +11,9 @@ import pytest
 import typer
 
 from hubline import errors
-from hubline.cli import app, tail
-from hubline.cli.exits import EXIT_CODES_HELP, ExitCode, complain, exit_code_of
+from hubline.cli import tail
+from hubline.cli.app import app
+from hubline.cli.exit_codes import EXIT_CODES_HELP, ExitCode, complain, exit_code_of
 from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
@@ -166,7 +167,7 @@ def test_version_is_printed(cli: Cli) -> None:
 def test_help_and_version_load_neither_arrow_nor_drivers(args: list[str]) -> None:
     program = """
 import sys
-from hubline.cli import main
+from hubline.cli.app import main
 code = main(sys.argv[1:])
 sys.exit(code or ", ".join({"pyarrow", "numpy", "psycopg", "sqlite3"} & set(sys.modules)) or None)
 """

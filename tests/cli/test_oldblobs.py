@@ -6,20 +6,29 @@ import json
 
 import pytest
 
-from hubline.cli.copying import Kind, Side
-from hubline.cli.doctor.blobs import (
+from hubline.checkpoint_stores.blob import Blob
+from hubline.checkpoint_stores.blob.records import Damage
+from hubline.cli.checkpoints.copy import Kind, Side
+from hubline.cli.checkpoints.migrate import plan_moves
+from hubline.cli.checkpoints.old_blobs import (
+    Lease,
+    OldBlob,
+    OldPartition,
+    groups_in,
+    partitions_of,
+    read_lease,
+    sort_out,
+)
+from hubline.doctor.check_blobs import (
     BlobSettings,
     check_neighbours,
     check_old_blobs,
     check_settings,
     soft_delete_days,
 )
-from hubline.cli.doctor.findings import Severity
-from hubline.cli.migrating import plan_moves
-from hubline.cli.oldblobs import Lease, OldBlob, OldPartition, groups_in, partitions_of, read_lease, sort_out
-from hubline.model import Checkpoint, GroupKey, Ownership
-from hubline.stores.blob import Blob
-from hubline.stores.blob.records import Damage
+from hubline.doctor.findings import Severity
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, Ownership
 
 FORK = "Acme.servicebus.windows.net/Orders/$Default"
 GROUP = GroupKey("acme.servicebus.windows.net", "orders", "$default")

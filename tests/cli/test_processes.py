@@ -14,10 +14,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from hubline.cli.exits import ExitCode
+from hubline.cli.exit_codes import ExitCode
 from tests.cli.conftest import append
 
-HUBLINE = (sys.executable, "-c", "import sys; from hubline.cli import main; sys.exit(main())")
+HUBLINE = (sys.executable, "-c", "import sys; from hubline.cli.app import main; sys.exit(main())")
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 60
 # Longer than ending takes on a busy machine.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli.exits import ExitCode
+from hubline.cli.exit_codes import ExitCode
 from tests.cli.conftest import Cli
 
 

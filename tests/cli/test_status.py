@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from hubline.cli.exits import ExitCode
-from hubline.cli.lag import measure
-from hubline.connect import open_hub
+from hubline.adapters import open_hub
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.cli.exit_codes import ExitCode
 from hubline.errors import StoreUnavailable
 from hubline.hubs.local import create_hub, delete_hub
-from hubline.model import Checkpoint, GroupState, Member, Ownership, Position
-from hubline.stores.memory import MemoryStore
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.positions import Position
+from hubline.monitoring.lag import measure
 from tests.cli.conftest import Cli, Group, append
 
 

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from hubline.cli.exits import ExitCode
+from hubline.adapters import open_hub
+from hubline.cli.exit_codes import ExitCode
 from hubline.cli.session import using_hub
-from hubline.connect import open_hub
-from hubline.model import EventBatch, Position, outgoing
+from hubline.model.events import EventBatch, outgoing
+from hubline.model.positions import Position
 from tests.cli.conftest import Cli, append
 
 

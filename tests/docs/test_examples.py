@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli import main
+from hubline.cli.app import main
 
 ROOT = Path(__file__).parents[2]
-# Their programs need a server: tests/endpoint, tests/eventhubs, tests/sinks and tests/stores run them.
+# Their programs need a server: tests/endpoint, tests/eventhubs, tests/sinks and tests/checkpoint_stores run them.
 SERVED = (
     "event-hubs-on-your-laptop",
     "connect-to-azure",

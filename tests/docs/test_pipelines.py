@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli import main
+from hubline.cli.app import main
 from hubline.pipeline.checks import Checked, checked_file
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable
 
 from hubline.errors import ReaderRefused, ReaderStolen
 from hubline.hubs.local import LocalHub
-from hubline.model import Position, outgoing
+from hubline.model.events import outgoing
+from hubline.model.positions import Position
 
 GROUP = "$Default"
 PARTITION_COUNT = 2

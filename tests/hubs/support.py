@@ -12,7 +12,8 @@ from typing import Any
 
 from hubline.hubs.local import LocalHub, Retention, create_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model import Position, outgoing
+from hubline.model.events import outgoing
+from hubline.model.positions import Position
 
 GROUP = "$Default"
 # Far longer than anything takes: a slow machine fails no test.

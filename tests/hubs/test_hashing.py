@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.hubs.hashing import hash_codes, partition_index, partition_indexes
+from hubline.hubs.partition_hash import hash_codes, partition_index, partition_indexes
 
 # From the tests of the official SDKs, which took them from the service.
 KNOWN_HASHES = {

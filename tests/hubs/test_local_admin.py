@@ -29,8 +29,9 @@ from hubline.hubs.local import (
     grow_hub,
     list_hubs,
 )
-from hubline.hubs.local import folder as folder_module
-from hubline.model import Position, outgoing
+from hubline.hubs.local import hub_folder as folder_module
+from hubline.model.events import outgoing
+from hubline.model.positions import Position
 
 from .support import ARRIVAL_SECONDS, names_in, new_hub, opened, opened_hub, run, send, texts, until
 

@@ -11,8 +11,8 @@ import pytest
 
 from hubline.errors import HubUnavailable
 from hubline.hubs.local import LocalHub
-from hubline.hubs.local.columns import Payload
-from hubline.hubs.local.partition import Partition
+from hubline.hubs.local.partition_file import Partition
+from hubline.hubs.local.stored_batch import Payload
 
 from .support import ARRIVAL_SECONDS, new_hub, opened, run, send, texts, until
 

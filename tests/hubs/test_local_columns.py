@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.errors import EventTooLarge
-from hubline.hubs.local.columns import (
+from hubline.hubs.local.stored_batch import (
     BATCH_BYTES_MAX,
     EVENT_BYTES_MAX,
     TAG_MAX,
@@ -23,7 +23,7 @@ from hubline.hubs.local.columns import (
     offset_text,
     require_sizes,
 )
-from hubline.model import outgoing
+from hubline.model.events import outgoing
 
 TAG = 48_213
 SEQUENCES = st.integers(0, 10**13 - 1)

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hubline.errors import HubDamaged, HubError, HubFull, HubUnavailable
-from hubline.hubs.local import database
-from hubline.model import Position
+from hubline.hubs.local import sqlite_files as database
+from hubline.model.positions import Position
 
 from .support import new_hub, opened, opened_hub, partition_file, run, send, texts
 

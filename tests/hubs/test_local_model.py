@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from hubline.errors import PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub
-from hubline.hubs.local.appends import Appends
-from hubline.model import Event, Position, outgoing
+from hubline.hubs.local.group_append import Appends
+from hubline.model.events import Event, outgoing
+from hubline.model.positions import Position
 
 from .support import GROUP, ManualClock
 

@@ -10,8 +10,8 @@ import pytest
 
 from hubline.errors import PositionInvalid
 from hubline.hubs.local import LocalHub, Retention
-from hubline.hubs.local import partition as partition_module
-from hubline.model import Position
+from hubline.hubs.local import partition_file as partition_module
+from hubline.model.positions import Position
 
 from .support import ManualClock, new_hub, opened, opened_hub, run, send, texts, until
 

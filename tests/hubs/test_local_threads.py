@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hubline.hubs.local import threads as module
-from hubline.hubs.local.threads import QUICK_SECONDS, Threads
+from hubline.hubs.local import thread_runner as module
+from hubline.hubs.local.thread_runner import QUICK_SECONDS, Threads
 
 
 def test_quick_calls_run_on_the_loop_and_slow_ones_send_the_next_to_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:

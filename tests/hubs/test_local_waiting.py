@@ -11,10 +11,11 @@ import pytest
 from hubline.errors import HubError, ReaderStolen
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.hubs.local import receiver as receiver_module
-from hubline.hubs.local.columns import encode
+from hubline.hubs.local.change_signal import Signal, create_file
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.hubs.local.signal import Signal, create_file
-from hubline.model import EventBatch, Position, outgoing
+from hubline.hubs.local.stored_batch import encode
+from hubline.model.events import EventBatch, outgoing
+from hubline.model.positions import Position
 
 from .support import ARRIVAL_SECONDS, new_hub, opened, opened_hub, run, send, texts, until
 

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hubline.connect import open_hub, open_store
+from hubline.adapters import open_hub, open_store
 from hubline.hubs.local import create_hub
-from hubline.model import GroupKey, outgoing
+from hubline.model.events import outgoing
+from hubline.model.keys import GroupKey
 from hubline.pipeline.progress import StageReport
 from tests.spark.hubs import TestHub
 

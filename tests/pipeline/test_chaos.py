@@ -26,9 +26,9 @@ import pytest
 
 import hubline
 from examples.telemetry.readings import BATCH_COUNT, readings
-from hubline.cli.exits import ExitCode
+from hubline.cli.exit_codes import ExitCode
 from hubline.hubs.local import create_hub
-from tests.endpoint.serving import serving
+from tests.emulator.serving import serving
 from tests.support.cluster import cluster, executors
 from tests.support.postgres import PostgresServer
 

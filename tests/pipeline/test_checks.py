@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import hubline
-from hubline.cli import main
-from hubline.cli.exits import ExitCode
-from hubline.config import Secret
+from hubline.cli.app import main
+from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked, checked_file
-from hubline.pipeline.places import FormatPlace
-from hubline.pipeline.promises import promises
+from hubline.pipeline.config_file import read_toml
+from hubline.pipeline.datasets import FormatPlace
+from hubline.pipeline.guarantees import promises
 from hubline.pipeline.runner import Request, locked
-from hubline.pipeline.toml import read_toml
+from hubline.secrets import Secret
 from tests.pipeline.files import write
 
 PLANTED = "hUnTeR2pLaNtEdSeCrEt"

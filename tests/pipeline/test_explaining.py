@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hubline.pipeline.explaining import LENGTH_MAX, explained
+from hubline.pipeline.spark_errors import LENGTH_MAX, explained
 
 NOT_SET = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "/work/src/hubline/spark/options.py", line 247, in parsed
@@ -27,7 +27,7 @@ Traceback (most recent call last):
 pyspark.errors.exceptions.captured.PythonException:
   An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
-  File "/work/src/hubline/sinks/sql.py", line 770, in explained
+  File "/work/src/hubline/sinks/sql_sink/sink.py", line 770, in explained
     raise SinkError(text)
 hubline.errors.SinkError: the table has no column 'bytes'
 
@@ -39,11 +39,11 @@ WriteToMicroBatchDataSource eventhubs"""
 
 IN_A_GROUP = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker:   + Exception Group \
 Traceback (most recent call last):
-  |   File "/work/src/hubline/spark/worker.py", line 12, in read
+  |   File "/work/src/hubline/spark/tasks/range_reader.py", line 12, in read
   | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
   +-+---------------- 1 ----------------
     | Traceback (most recent call last):
-    |   File "/work/src/hubline/spark/worker.py", line 34, in look
+    |   File "/work/src/hubline/spark/tasks/range_reader.py", line 34, in look
     | hubline.errors.HubUnavailable: hub raw at 127.0.0.1:1 cannot be reached
     +------------------------------------"""
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hubline.errors import ConfigError
-from hubline.model import Event
+from hubline.model.events import Event
 from hubline.pipeline.handlers import BatchHandler, EventHandler
 
 Row = dict[str, Any]

@@ -16,20 +16,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
-from hubline.cli import main
-from hubline.cli.exits import ExitCode
+from hubline.cli.app import main
+from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid
-from hubline.identity import ID_PROPERTY
-from hubline.pipeline import frames
+from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline import runner as runner_module
+from hubline.pipeline import stage_frame as frames
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
-from hubline.pipeline.source import Gate, StageReader, StageSource
-from hubline.spark import stream
-from hubline.spark.columns import SOURCE_SCHEMA
-from hubline.spark.offsets import Entry, StreamOffset
-from hubline.spark.planner import Planner
+from hubline.pipeline.stage_source import Gate, StageReader, StageSource
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.source import stream_reader as stream
+from hubline.spark.source.offsets import Entry, StreamOffset
+from hubline.spark.source.stream_planner import Planner
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 

@@ -15,10 +15,10 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from hubline.cli import main
+from hubline.cli.app import main
 from hubline.errors import PipelineInvalid, StageFailed
+from hubline.event_ids import ID_PROPERTY, origin_of
 from hubline.hubs.local import LocalHub, Retention, create_hub
-from hubline.identity import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
 from tests.pipeline.files import Notes, checkpoints, new_hub, readings, send, write

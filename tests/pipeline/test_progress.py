@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hubline.pipeline.progress import Tally
-from hubline.spark.offsets import HUB_KEY
+from hubline.spark.source.offsets import HUB_KEY
 
 
 def batch(number: int, start: dict[str, Any] | None, end: dict[str, Any]) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from hubline.identity import ID_PROPERTY, origin_of
+from hubline.event_ids import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
-from hubline.sinks.hub import letter_of
+from hubline.sinks.dead_letter_hub import letter_of
 from tests.pipeline.files import Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hubline.cli.pipelines import _errors_in, _LineView, _LiveView
+from hubline.cli.pipeline import _errors_in, _LineView, _LiveView
 from hubline.pipeline.progress import StageReport
 
 REPORTS = (

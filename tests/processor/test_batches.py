@@ -7,10 +7,11 @@ import random
 
 import pytest
 
-from hubline.model import EVENT_SCHEMA, EventBatch, Position, outgoing
+from hubline.model.events import EVENT_SCHEMA, EventBatch, outgoing
+from hubline.model.positions import Position
 from hubline.processor import InvalidPositionChoice, PartitionContext, RetryPolicy
-from hubline.processor.prefetch import Prefetch, Source
-from hubline.testing.hub import MemoryHub, MemoryReceiver
+from hubline.processor.partition_reader import Prefetch, Source
+from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Scene, until, virtual
 
 

@@ -7,7 +7,8 @@ import threading
 
 import pytest
 
-from hubline.balance import Greedy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Greedy
 from hubline.errors import (
     ConfigError,
     Fenced,
@@ -17,10 +18,11 @@ from hubline.errors import (
     StoreError,
     StoreUnavailable,
 )
-from hubline.model import Checkpoint, EventBatch, Position
+from hubline.model.events import EventBatch
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, Processor, ProcessorOptions
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Behaviour, Scene, partitions_of, until, virtual
 
 RARELY = CheckpointPolicy.every(seconds=1e6)

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import hubline
-from hubline.balance import Balanced, Fixed, Greedy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError, HubNotFound, ProcessorError, StoreError, StoreUnavailable
 from hubline.hubs.local import create_hub
-from hubline.model import EventBatch, Position
+from hubline.model.events import EventBatch
+from hubline.model.positions import Position
 from hubline.processor import (
     CheckpointPolicy,
     LeaseOptions,
@@ -23,8 +25,7 @@ from hubline.processor import (
     ProcessorOptions,
     RetryPolicy,
 )
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import LEASE, FaultyStore, Scene, until, virtual
 
 

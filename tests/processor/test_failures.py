@@ -9,7 +9,8 @@ from contextlib import suppress
 import pytest
 
 from hubline.errors import DeadLetterLimit, HandlerFailed, HandlerStalled, HublineError, ProcessorError
-from hubline.model import DeadLetter, EventBatch
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EventBatch
 from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, ReleaseReason, RetryPolicy
 from tests.support.scene import LEASE, Behaviour, Scene, until, virtual
 

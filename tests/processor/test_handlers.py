@@ -18,8 +18,13 @@ from typing import Any
 
 import pytest
 
+from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import ConfigError, HandlerStalled, HublineError
-from hubline.model import Checkpoint, DeadLetter, EventBatch, GroupKey, Position
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.processor import (
     FailureChoice,
     LeaseOptions,
@@ -30,8 +35,7 @@ from hubline.processor import (
     RetryPolicy,
 )
 from hubline.processor.handlers import Handler, HandlerThread, NotDue
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
 
 

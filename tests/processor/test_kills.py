@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import GroupKey, outgoing
-from hubline.stores.sql import SqliteStore
+from hubline.model.events import outgoing
+from hubline.model.keys import GroupKey
 from tests.support.worker import Fact, Task, Worker
 
 pytestmark = pytest.mark.kills

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hubline.errors import DeadLetterLimit
-from hubline.processor.limits import LetterLimits, LetterTally
+from hubline.processor.failure_limits import LetterLimits, LetterTally
 
 
 def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0, per_minute_max: int | None = None) -> LetterTally:

@@ -15,13 +15,16 @@ from typing import Any
 
 import pytest
 
-from hubline.config import Secret
+from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
 from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
-from hubline.model import Checkpoint, EventBatch, GroupKey, Position, outgoing
+from hubline.model.events import EventBatch, outgoing
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.ports import CheckpointStore
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason
-from hubline.stores.sql import PostgresStore, SqliteStore
+from hubline.secrets import Secret
 from tests.support.postgres import PostgresServer
 from tests.support.scene import until
 

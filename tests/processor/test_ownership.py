@@ -9,14 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from hubline.balance import Balanced, Fixed, Greedy, Plan, Snapshot, Strategy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.snapshot import Snapshot
+from hubline.coordination.strategies import Balanced, Fixed, Greedy, Plan, Strategy
 from hubline.errors import ConfigError, LeaseLost, ProcessorError, RecordDamaged, StoreError, StoreUnavailable
-from hubline.model import Checkpoint, EventBatch, GroupKey, GroupState, Member, Ownership, PartitionKey, Position
+from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, PartitionContext, Processor, ProcessorOptions
-from hubline.stores.memory import MemoryStore
-from hubline.testing.faults import RemoteHub, RemoteStore, Weather
-from hubline.testing.hub import MemoryHub
-from hubline.testing.loop import SimProcess, World, run_now
+from hubline.testing.simulation.faults import RemoteHub, RemoteStore, Weather
+from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
 from tests.support.scene import GROUP, LEASE, FaultyStore, Recorder, Scene, partitions_of, until, virtual
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
+from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import ProcessorError
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import EventBatch, Position, outgoing
+from hubline.model.events import EventBatch, outgoing
+from hubline.model.positions import Position
 from hubline.processor import Processor
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.worker import Task, Worker
 
 EVENTS_COUNT = 10
@@ -175,7 +176,7 @@ class TestEmbedded:
         program = tmp_path / "forgetful.py"
         program.write_text(
             "import asyncio, hubline, time\n"
-            "from hubline.testing.hub import MemoryHub\n"
+            "from hubline.testing.simulation.memory_hub import MemoryHub\n"
             "async def main():\n"
             "    hub = MemoryHub(2)\n"
             "    hub.append('0', [b'x'])\n"

@@ -15,7 +15,10 @@ import pyarrow.compute as pc
 import pytest
 
 from hubline.errors import ConfigError, DeadLetterLimit, Fenced, HandlerFailed, HublineError, ProcessorError, SinkError
-from hubline.model import Checkpoint, DeadLetter, Event, EventBatch, Position, outgoing
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import Event, EventBatch, outgoing
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.processor import (
     AsyncTransaction,
     FailureChoice,

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from hubline.errors import HandlerFailed, HubUnavailable, PositionInvalid, ProcessorError
-from hubline.model import Checkpoint, EventBatch, Position
+from hubline.model.events import EventBatch
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, InvalidPositionChoice, PartitionContext
-from hubline.testing.hub import MemoryHub, MemoryReceiver
+from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Recorder, Scene, until, virtual
 
 

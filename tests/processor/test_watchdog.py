@@ -8,10 +8,12 @@ import itertools
 import pytest
 
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, ProcessorError, ReaderStolen
-from hubline.model import EventBatch, HubProperties, PartitionProperties, Position
+from hubline.model.events import EventBatch
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.positions import Position
 from hubline.ports import Receiver, Sender
 from hubline.processor import RetryPolicy
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import Scene, until, virtual
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from hubline.model import Ownership, PartitionKey
-from hubline.stores.memory import MemoryStore
-from hubline.testing.simulator import simulate
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Ownership
+from hubline.testing.simulation.simulator import simulate
 
 SEEDS_COUNT = 12
 """As many as take some seconds."""

@@ -15,19 +15,21 @@ from typing import Any
 import pytest
 
 from hubline import balance
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.dispatcher import Dispatcher, _Held
 from hubline.errors import HandlerFailed
-from hubline.model import Checkpoint, EventBatch, Member, Ownership, PartitionKey, Position
-from hubline.processor.dispatch import Dispatcher, _Held
-from hubline.processor.options import ReleaseReason
-from hubline.processor.prefetch import Prefetch
-from hubline.processor.pump import PartitionPump
-from hubline.processor.runtime import Runtime
+from hubline.model.events import EventBatch
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint, Member, Ownership, ReleaseReason
+from hubline.model.positions import Position
+from hubline.processor.partition_reader import Prefetch
+from hubline.processor.partition_runner import PartitionPump
+from hubline.processor.processor_run import Runtime
 from hubline.sinks import Move, Transaction
-from hubline.sinks.connection import Ending
-from hubline.sinks.sqlite import SqliteSinkConnection
-from hubline.stores.memory import MemoryStore
-from hubline.stores.sql.sqlite import QUERIES
-from hubline.testing.simulator import simulate
+from hubline.sinks.sql_sink.connection import Ending
+from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
+from hubline.sql.sqlite import QUERIES
+from hubline.testing.simulation.simulator import simulate
 
 SEEDS_MAX = 150
 """Most mutations are seen within a dozen seeds; beyond this one counts as missed."""

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from hubline.testing.simulate import main
-from hubline.testing.simulator import Scenario, simulate
+from hubline.testing.simulation.__main__ import main
+from hubline.testing.simulation.simulator import Scenario, simulate
 
 SEEDS_COUNT = 300
 """Enough to meet every kind of fault many times, and to stay under a minute and a half. `make simulate` runs more."""
@@ -24,14 +24,18 @@ CHUNK = 25
 def test_no_seed_breaks_a_law(first: int) -> None:
     for seed in range(first, first + CHUNK):
         report = simulate(seed)
-        assert report.violations == [], f"seed {seed}: python -m hubline.testing.simulate --seed {seed} --trace"
+        assert report.violations == [], (
+            f"seed {seed}: python -m hubline.testing.simulation.__main__ --seed {seed} --trace"
+        )
 
 
 @pytest.mark.parametrize("first", range(0, SINK_SEEDS_COUNT, CHUNK))
 def test_no_seed_writes_an_event_twice_or_never(first: int) -> None:
     for seed in range(first, first + CHUNK):
         report = simulate(seed, into_sink=True)
-        assert report.violations == [], f"seed {seed}: python -m hubline.testing.simulate --sink --seed {seed} --trace"
+        assert report.violations == [], (
+            f"seed {seed}: python -m hubline.testing.simulation.__main__ --sink --seed {seed} --trace"
+        )
 
 
 def test_the_seeds_inject_every_kind_of_fault() -> None:
@@ -52,7 +56,7 @@ def test_the_seeds_inject_every_kind_of_fault() -> None:
 
 def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
     """In another process too, whose hashes are salted differently."""
-    script = "from hubline.testing.simulator import simulate; print(simulate(7).digest)"
+    script = "from hubline.testing.simulation.simulator import simulate; print(simulate(7).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from hubline.config import Secret
+from hubline.secrets import Secret
 from hubline.sinks import SqlSink
 
 

@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import outgoing
+from hubline.model.events import outgoing
 from tests.sinks.worker import BAD, COPY, LEASE_SECONDS, STEPS, TABLE, Fault, Task, start
 from tests.support.postgres import PostgresServer
 

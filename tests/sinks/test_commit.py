@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from hubline.config import Secret
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError
-from hubline.model import Checkpoint, DeadLetter, Event, GroupKey, LetterState
+from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.events import Event
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.secrets import Secret
 from hubline.sinks import SqlSink
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli import main
+from hubline.cli.app import main
 from tests.sinks.conftest import PostgresSinkDatabase
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/exactly-once-into-postgresql.md"

@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.errors import ConfigError
-from hubline.identity import ID_PROPERTY
-from hubline.model import EVENT_SCHEMA, Checkpoint, EventBatch, PartitionKey
+from hubline.event_ids import ID_PROPERTY
+from hubline.model.events import EVENT_SCHEMA, EventBatch
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
 from hubline.sinks import SinkPartition, SqlSink
-from hubline.sinks.repeats import Sifting, ids_in, sift_known, sift_ordered
+from hubline.sinks.sql_sink.deduplication import Sifting, ids_in, sift_known, sift_ordered
 from tests.sinks.conftest import SinkDatabase
 from tests.sinks.test_commit import KEY, at
 

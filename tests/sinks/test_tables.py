@@ -13,7 +13,7 @@ import pytest
 
 from hubline.errors import RowsRefused, SinkError, StoreError, StoreUnavailable
 from hubline.sinks import SqlSink
-from hubline.sinks.tables import TableName
+from hubline.sinks.sql_sink.table_schema import TableName
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.sinks.test_commit import KEY, at
 

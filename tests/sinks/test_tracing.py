@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.sinks.tables import Refusal
-from hubline.sinks.tracing import place
+from hubline.sinks.sql_sink.rejected_rows import place
+from hubline.sinks.sql_sink.table_schema import Refusal
 
 
 @given(

@@ -19,10 +19,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hubline.model import EventBatch, Position
+from hubline.model.events import EventBatch
+from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks import SqlSink, postgres
-from hubline.sinks.postgres import PostgresSinkConnection
+from hubline.sinks import SqlSink
+from hubline.sinks.sql_sink import postgres
+from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
 
 COPY = "copy"
 """Not a step by itself, but the middle of one: some of the rows are sent, and the server waits for more."""

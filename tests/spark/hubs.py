@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import Event, HubProperties, Position
-from tests.endpoint.serving import Server
+from hubline.model.events import Event
+from hubline.model.hubs import HubProperties
+from hubline.model.positions import Position
+from tests.emulator.serving import Server
 
 PARTITIONS = ("0", "1", "2", "3")
 

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import hubline.spark
-from hubline.config import Secret
 from hubline.errors import ConfigError
+from hubline.secrets import Secret
 
 SECRETS = {
     "account key": "UGxhbnRlZEFjY291bnRLZXk=",

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hubline.config import LocalHubAddress
-from hubline.model import Position, StartPositions
+from hubline.addresses.hub_address import LocalHubAddress
+from hubline.model.positions import Position, StartPositions
 from hubline.ports import CheckpointStore, Hub
-from hubline.spark.offsets import StreamOffset
 from hubline.spark.options import Options
-from hubline.spark.planner import Planning
+from hubline.spark.source.offsets import StreamOffset
+from hubline.spark.source.stream_planner import Planning
 from tests.support.scene import LEASE, POLL_SECONDS
 
 Place = tuple[str, int]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hubline.cli import main
-from hubline.spark import archive
-from hubline.spark.archive import OPTIONS_VARIABLE, archive_of, with_archive
-from hubline.spark.java import Java
+from hubline.cli.app import main
+from hubline.spark.session import archive
+from hubline.spark.session.archive import OPTIONS_VARIABLE, archive_of, with_archive
+from hubline.spark.session.java import Java
 from tests.conftest import QUICK_JAVA
 
 # Whether Java has mapped a file of this name.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import outgoing
+from hubline.model.events import outgoing
 from tests.spark.hubs import TestHub
 from tests.support.cluster import PATIENCE_SECONDS, cluster
 

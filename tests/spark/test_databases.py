@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from hubline.model import Checkpoint, GroupKey
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
-from hubline.spark import databases
-from hubline.spark.databases import lent
+from hubline.spark.tasks import databases
+from hubline.spark.tasks.databases import lent
 
 KEY = GroupKey("namespace.example", "orders", "billing").partition("0")
 

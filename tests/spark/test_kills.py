@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model import GroupKey, outgoing
-from hubline.stores.sql import SqliteStore
+from hubline.model.events import outgoing
+from hubline.model.keys import GroupKey
 
 ROOT = Path(__file__).parents[2]
 # Far longer than anything takes: a bound on waiting, not a measure.

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from hubline.balance import Fixed, Greedy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Fixed, Greedy
 from hubline.errors import PositionInvalid
-from hubline.model import Checkpoint, GroupKey, Position, StartPositions
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position, StartPositions
 from hubline.processor import InvalidPositionChoice
-from hubline.spark.offsets import Gap, StreamOffset
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.spark.source.offsets import Gap, StreamOffset
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.spark.queries import Query, places
 from tests.support.scene import LEASE, until, virtual
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from hubline.errors import ConfigError
-from hubline.model import GroupKey
-from hubline.spark.offsets import Entry, Gap, Range, StreamOffset, gaps_in
+from hubline.model.keys import GroupKey
+from hubline.spark.source.offsets import Entry, Gap, Range, StreamOffset, gaps_in
 
 GROUP = GroupKey("acme.servicebus.windows.net", "telemetry", "store")
 CREATED = "2026-01-31T12:00:00+00:00"

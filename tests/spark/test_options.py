@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hubline.balance import Balanced, Fixed, Greedy
-from hubline.config import EventHubsAddress, LocalHubAddress
+from hubline.addresses.hub_address import EventHubsAddress, LocalHubAddress
+from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
-from hubline.model import Position
+from hubline.model.positions import Position
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import IGNORED_OPTIONS, LOSS_OPTION, SOURCE_OPTIONS, Options, parse_options
 

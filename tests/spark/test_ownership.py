@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-from hubline.balance import Balanced, Fixed, Greedy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import PositionInvalid, StoreUnavailable
-from hubline.model import Checkpoint, GroupKey, PartitionKey, Position, StartPositions
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position, StartPositions
 from hubline.processor import InvalidPositionChoice
-from hubline.spark.offsets import Gap
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub, MemoryReceiver
+from hubline.spark.source.offsets import Gap
+from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.spark.queries import Place, Query, places
 from tests.support.scene import LEASE, FaultyStore, until, virtual
 

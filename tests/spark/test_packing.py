@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.spark.offsets import Range
-from hubline.spark.packing import allot, pack
+from hubline.spark.source.offsets import Range
+from hubline.spark.source.task_packing import allot, pack
 
 BACKLOGS = st.dictionaries(st.integers(0, 40).map(str), st.integers(0, 10_000), max_size=12)
 COUNTED = st.tuples(st.integers(0, 9).map(str), st.integers(0, 99), st.integers(1, 5_000))

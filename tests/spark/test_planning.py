@@ -9,14 +9,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hubline.balance import Greedy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Greedy
 from hubline.errors import ConfigError, HubNotFound, HubUnavailable, PositionInvalid
-from hubline.model import GroupKey, HubProperties, PartitionProperties, Position, StartPositions
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.keys import GroupKey
+from hubline.model.positions import Position, StartPositions
 from hubline.processor import InvalidPositionChoice
-from hubline.spark.offsets import Entry, Gap, StreamOffset
 from hubline.spark.options import parse_options
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
+from hubline.spark.source.offsets import Entry, Gap, StreamOffset
+from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.spark.queries import Query, places
 from tests.support.scene import virtual
 

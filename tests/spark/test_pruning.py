@@ -13,8 +13,8 @@ from pyspark.sql.functions import lit, udf
 from pyspark.sql.types import StructField, StructType
 
 from hubline.spark import SqlSink, parse_json
-from hubline.spark.columns import SOURCE_SCHEMA
-from hubline.spark.pruning import is_handed_over, leaving_out, unread
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.sql_sink.pruning import is_handed_over, leaving_out, unread
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import read, run_once, send
 
@@ -162,7 +162,7 @@ def test_rows_are_written_without_what_only_letters_need_and_letters_have_it(
         told.append(list(names))
         return leaving_out(frame, names)
 
-    monkeypatch.setattr("hubline.spark.sqlsink.leaving_out", noted)
+    monkeypatch.setattr("hubline.spark.sql_sink.sink.leaving_out", noted)
     sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
     readings = parse_json(events, "device string")
     run_once(readings, sink, tmp_path / "folder")

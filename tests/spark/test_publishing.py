@@ -12,13 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.config import LocalHubAddress
+from hubline.addresses.hub_address import LocalHubAddress
 from hubline.errors import EventTooLarge, HubFull, HubUnavailable
-from hubline.model import HubProperties, outgoing
+from hubline.model.events import outgoing
+from hubline.model.hubs import HubProperties
 from hubline.ports import Hub, Sender
-from hubline.spark import process, publishing
-from hubline.spark.process import OpenHub
-from hubline.spark.publishing import Piece, Publishing
+from hubline.spark.sink import partition_lanes as publishing
+from hubline.spark.sink.partition_lanes import Piece, Publishing
+from hubline.spark.tasks import event_loop as process
+from hubline.spark.tasks.event_loop import OpenHub
 
 ADDRESS = LocalHubAddress(Path("/nowhere"), "fake")
 PATIENCE_SECONDS = 60

@@ -21,11 +21,11 @@ from pyspark.sql.types import (
 )
 
 from hubline.errors import ConfigError
-from hubline.hubs.hashing import partition_index
-from hubline.identity import ID_PROPERTY
-from hubline.model import OUTGOING_SCHEMA
-from hubline.spark.columns import SOURCE_SCHEMA
-from hubline.spark.rows import ANYWHERE, Outgoing, RowLayout
+from hubline.event_ids import ID_PROPERTY
+from hubline.hubs.partition_hash import partition_index
+from hubline.model.events import OUTGOING_SCHEMA
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.sink.row_layout import ANYWHERE, Outgoing, RowLayout
 
 PARTITIONS = ("0", "1", "2", "3")
 TEXTS = MapType(StringType(), StringType())

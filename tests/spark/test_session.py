@@ -16,10 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
-from hubline.spark import sessions
-from hubline.spark.archive import OPTIONS_VARIABLE
-from hubline.spark.redaction import HIDING, hiding, is_hidden
-from tests.endpoint.serving import KEY, serving
+from hubline.spark.session import session as sessions
+from hubline.spark.session.archive import OPTIONS_VARIABLE
+from hubline.spark.session.redaction import HIDING, hiding, is_hidden
+from tests.emulator.serving import KEY, serving
 from tests.spark.hubs import TestHub
 from tests.spark.planted import SECRETS, everything_shown
 

@@ -17,10 +17,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import hubline.spark
-from hubline.hubs.hashing import partition_index
-from hubline.identity import ID_PROPERTY, derived_ids, is_id, origin_of
-from hubline.model import Event
-from tests.endpoint.serving import Server, serving
+from hubline.event_ids import ID_PROPERTY, derived_ids, is_id, origin_of
+from hubline.hubs.partition_hash import partition_index
+from hubline.model.events import Event
+from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.

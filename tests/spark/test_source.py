@@ -23,9 +23,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
-from hubline.model import Event, outgoing
-from hubline.spark.batch import Wanted
-from tests.endpoint.serving import Server, serving
+from hubline.model.events import Event, outgoing
+from hubline.spark.source.batch_reader import Wanted
+from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.

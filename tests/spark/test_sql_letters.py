@@ -12,14 +12,14 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
-from hubline.config import Secret
-from hubline.deadletters.choice import LetterChoice
-from hubline.deadletters.shelf import LetterShelf
+from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError
-from hubline.identity import ID_PROPERTY
-from hubline.model import DeadLetter
+from hubline.event_ids import ID_PROPERTY
+from hubline.model.dead_letters import DeadLetter
+from hubline.secrets import Secret
 from hubline.spark import SqlSink, parse_json
-from hubline.spark.sqlsink import Written, _Commits, _settings
+from hubline.spark.sql_sink.sink import Written, _Commits, _settings
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import FIELDS, bodies, read, run_once, send

@@ -20,16 +20,16 @@ from pyspark.sql.functions import broadcast, expr, lit, upper, window
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, YearMonthIntervalType
 
 from hubline import outgoing
-from hubline.config import Secret
 from hubline.errors import ConfigError, SinkError
+from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.local import LocalHub
-from hubline.identity import ID_PROPERTY
-from hubline.model import GroupKey
+from hubline.model.keys import GroupKey
+from hubline.secrets import Secret
 from hubline.sinks import SqlSink as Database
 from hubline.spark import SqlSink, parse_json
-from hubline.spark.columns import SOURCE_SCHEMA
-from hubline.spark.offsets import Entry
-from hubline.spark.sqlsink import Written, _columns, _Commits, _settings
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.source.offsets import Entry
+from hubline.spark.sql_sink.sink import Written, _columns, _Commits, _settings
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"

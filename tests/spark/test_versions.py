@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hubline.spark.versions import require_pyspark, require_version
+from hubline.spark.compatibility import require_pyspark, require_version
 
 
 def test_hubline_itself_does_not_load_spark() -> None:

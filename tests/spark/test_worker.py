@@ -20,17 +20,20 @@ import pytest
 from azure.eventhub import EventData, EventHubProducerClient
 from pyspark.sql.types import StructType
 
-from hubline.connect import open_hub
+from hubline.adapters import open_hub
 from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model import Position, outgoing
-from hubline.spark import garbage, process, worker
-from hubline.spark.columns import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
-from hubline.spark.offsets import Range
+from hubline.model.events import outgoing
+from hubline.model.positions import Position
 from hubline.spark.options import Options, parse_options
-from hubline.spark.worker import read_ranges
-from tests.endpoint.serving import Server, serving
+from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
+from hubline.spark.source.offsets import Range
+from hubline.spark.tasks import event_loop as process
+from hubline.spark.tasks import gc_tuning as garbage
+from hubline.spark.tasks import range_reader as worker
+from hubline.spark.tasks.range_reader import read_ranges
+from tests.emulator.serving import Server, serving
 from tests.hubs.support import ManualClock
 
 LAYOUT = Layout(SOURCE_SCHEMA)

@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from hubline.config import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress, parse_store
-from hubline.stores.blob.auth import credential_of
-from hubline.stores.blob.transport import Transport
+from hubline.addresses.blob_address import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress
+from hubline.addresses.store_address import parse_store
+from hubline.checkpoint_stores.blob.auth import credential_of
+from hubline.checkpoint_stores.blob.http import Transport
 from tests.support.npm import NodeMissing, node_modules
 
 VERSION: Final = "3.35.0"  # later ones need a newer Node

@@ -24,7 +24,7 @@ from typing import Self
 
 import psycopg
 
-from hubline.config import Secret
+from hubline.secrets import Secret
 
 USER = "hubline"
 # A start takes a second; recovery after an immediate stop a little more; a busy machine many times that.

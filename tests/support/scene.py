@@ -9,24 +9,18 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
-from hubline.balance import Strategy
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination.strategies import Strategy
 from hubline.errors import HublineError, StoreUnavailable
-from hubline.model import (
-    Checkpoint,
-    DeadLetter,
-    EventBatch,
-    GroupKey,
-    GroupState,
-    Member,
-    Ownership,
-    PartitionKey,
-    Position,
-)
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
-from hubline.stores.memory import MemoryStore
-from hubline.testing.hub import MemoryHub
-from hubline.testing.loop import SimProcess, run_virtual
+from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.simulation.virtual_loop import SimProcess, run_virtual
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,7 +16,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from hubline.model import EventBatch, Position
+from hubline.model.events import EventBatch
+from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, PartitionContext, Processor, ProcessorOptions
 
 READY_SECONDS_MAX = 60.0

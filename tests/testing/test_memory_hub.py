@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from hubline.errors import PositionInvalid
-from hubline.model import Position
+from hubline.model.positions import Position
 from hubline.ports import Hub
 from hubline.testing.contracts.hub import HubContract, bodies, opened
-from hubline.testing.hub import MemoryHub
+from hubline.testing.simulation.memory_hub import MemoryHub
 
 
 class TestMemoryHub(HubContract):

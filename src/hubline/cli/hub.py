@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hubline.cli.exits import say
-from hubline.cli.options import HubArgument, JsonOption, YesOption, env_twin, option
-from hubline.cli.session import together, using_hub
-from hubline.cli.show import bytes_text, confirm, counted, json_time, print_json, stdout_console, table, timestamp
-from hubline.config import LocalHubAddress, parse_duration, parse_hub, parse_local_root, parse_size
+from hubline.addresses.hub_address import LocalHubAddress, parse_hub, parse_local_root
+from hubline.addresses.values import parse_duration, parse_size
+from hubline.cli.arguments import HubArgument, JsonOption, YesOption, env_twin, option
+from hubline.cli.exit_codes import say
+from hubline.cli.output import bytes_text, confirm, counted, json_time, print_json, stdout_console, table, timestamp
+from hubline.cli.session import using_hub
+from hubline.concurrency import map_bounded
 from hubline.errors import ConfigError, HubError
 
 if TYPE_CHECKING:
-    from hubline.model import HubProperties, PartitionProperties
+    from hubline.model.hubs import HubProperties, PartitionProperties
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, grow and delete hubs.")
 
@@ -152,7 +154,7 @@ def _local(hub: str) -> LocalHubAddress:
 async def _describe(hub: str) -> tuple[HubProperties, list[PartitionProperties]]:
     async with using_hub(hub) as opened:
         properties = await opened.describe()
-        return properties, await together(opened.describe_partition, properties.partition_ids)
+        return properties, await map_bounded(opened.describe_partition, properties.partition_ids)
 
 
 async def _describe_all(root: Path) -> list[dict[str, object]]:
@@ -169,7 +171,7 @@ async def _describe_all(root: Path) -> list[dict[str, object]]:
         finally:
             await hub.close()
 
-    return await together(data_of, await list_hubs(root))
+    return await map_bounded(data_of, await list_hubs(root))
 
 
 def _hub_data(properties: HubProperties) -> dict[str, object]:

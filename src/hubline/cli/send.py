@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from hubline.cli.exits import say
+from hubline.addresses.names import validate_partition_id
+from hubline.addresses.values import parse_size
+from hubline.cli.arguments import HubArgument, JsonOption, option
+from hubline.cli.exit_codes import say
 from hubline.cli.lines import batched, read_lines
-from hubline.cli.options import HubArgument, JsonOption, option
+from hubline.cli.output import bytes_text, counted, print_json, progress
 from hubline.cli.session import using_hub
-from hubline.cli.show import bytes_text, counted, print_json, progress
-from hubline.config import parse_size, validate_partition_id
 from hubline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class _Target:
         return batched(bodies, -(-len(bodies) // pieces_count))
 
     def outgoing(self, bodies: list[bytes], first_index: int) -> pa.RecordBatch:
-        from hubline.model import outgoing
+        from hubline.model.events import outgoing
 
         if self.keys_count is None:
             return outgoing(bodies, partition_key=self.key)

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from hubline.cli.exits import say
-from hubline.cli.options import JsonOption, env_twin, option
-from hubline.cli.show import counted, print_json
-from hubline.config import AMQP_PORT, AMQPS_PORT, Secret, validate_hub_name
+from hubline.addresses.hub_address import AMQP_PORT, AMQPS_PORT
+from hubline.addresses.names import validate_hub_name
+from hubline.cli.arguments import JsonOption, env_twin, option
+from hubline.cli.exit_codes import say
+from hubline.cli.output import counted, print_json
 from hubline.errors import ConfigError
+from hubline.secrets import Secret
 
 if TYPE_CHECKING:
-    from hubline.amqp.endpoint import SharedKey
+    from hubline.emulator import SharedKey
     from hubline.ports import Hub
 
 DEFAULT_KEY_NAME: Final = "RootManageSharedAccessKey"
@@ -138,7 +140,7 @@ class _FolderHubs:
 
 
 async def _serve(serving: _Serving) -> None:
-    from hubline.amqp.endpoint import Endpoint
+    from hubline.emulator import Endpoint
     from hubline.hubs.local import create_hub, list_hubs
 
     for hub in serving.hubs:
@@ -200,7 +202,7 @@ def _parse_hub(text: str) -> _NewHub:
 
 
 def _configured_key(name: str, file: Path | None) -> SharedKey | None:
-    from hubline.amqp.endpoint import SharedKey
+    from hubline.emulator import SharedKey
 
     text = os.environ.get(KEY_VARIABLE, "")
     if text and file is not None:

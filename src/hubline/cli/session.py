@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from hubline.config import MemoryAddress, parse_store, validate_group_name
-from hubline.connect import is_there, open_hub, open_store, require_there
+from hubline.adapters import is_there, open_hub, open_store, require_there
+from hubline.addresses.names import validate_group_name
+from hubline.addresses.store_address import MemoryAddress, parse_store
 from hubline.errors import ConfigError, PartitionNotFound
 
 if TYPE_CHECKING:
-    from hubline.model import Checkpoint, GroupKey
+    from hubline.model.keys import GroupKey
+    from hubline.model.ownership import Checkpoint
     from hubline.ports import CheckpointStore, Hub
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-
-# Looking must not disturb: a reader with an epoch shuts out others of its group, so looking has a group of its own.
-LOOKING_GROUP: Final = "hubline-cli"
-
-# Enough to hide a server's latency, few enough to keep its connections and ours free.
-CONCURRENT_MAX: Final = 16
 
 
 @asynccontextmanager
@@ -53,7 +48,7 @@ async def looking_into(address: str) -> AsyncIterator[CheckpointStore]:
         async with using_store(address) as store:
             yield store
         return
-    from hubline.stores.memory import MemoryStore
+    from hubline.checkpoint_stores.memory import MemoryStore
 
     yield MemoryStore()
 
@@ -75,7 +70,7 @@ def lasting_store(address: str, *, option: str) -> str:
 
 def group_key(hub: Hub, group: str) -> GroupKey:
     """The key of a hub's consumer group, by the name that was typed."""
-    from hubline.model import GroupKey
+    from hubline.model.keys import GroupKey
 
     return GroupKey(hub.namespace, hub.name, validate_group_name(group))
 
@@ -105,21 +100,3 @@ async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
 
 def _listed(partitions: Sequence[str]) -> str:
     return ", ".join(partitions) if len(partitions) <= 8 else f"{', '.join(partitions[:3])}, ... {partitions[-1]}"
-
-
-async def together(
-    function: Callable[[Item], Coroutine[object, object, Result]], items: Iterable[Item]
-) -> list[Result]:
-    """The function's results, in order, a few at a time. The first error cancels the others and is raised as it is."""
-    limit = asyncio.Semaphore(CONCURRENT_MAX)
-
-    async def limited(item: Item) -> Result:
-        async with limit:
-            return await function(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(limited(item)) for item in items]
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -9,18 +9,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
-from hubline.cli.exits import complain
-from hubline.cli.lag import GroupLag, PartitionLag, measure
-from hubline.cli.options import GroupOption, HubArgument, JsonOption, StoreOption, option
+from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
+from hubline.addresses.values import parse_duration
+from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOption, option
+from hubline.cli.exit_codes import complain
+from hubline.cli.output import counted, escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.cli.session import existing_store, using_hub, using_store
-from hubline.cli.show import counted, escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
-from hubline.config import DEFAULT_GROUP, parse_duration, validate_group_name
 from hubline.errors import HublineError, HubUnavailable, StoreUnavailable
+from hubline.monitoring.lag import GroupLag, PartitionLag, measure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hubline.model import Checkpoint
+    from hubline.model.ownership import Checkpoint
 
 
 def status(
@@ -80,7 +81,7 @@ def _complain(problem: HublineError) -> None:
 
 async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[[HublineError], None]) -> None:
     """Shows how things are. While watching, an outage is shown by ``fail``, and looked past."""
-    from hubline.model import GroupKey
+    from hubline.model.keys import GroupKey
 
     async with using_hub(look.hub) as hub, using_store(look.store) as store:
         group = GroupKey(hub.namespace, hub.name, look.group)

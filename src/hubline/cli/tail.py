@@ -9,14 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from hubline.cli.options import HubArgument, JsonOption, PartitionsOption, option
-from hubline.cli.session import LOOKING_GROUP, chosen_partitions, using_hub
-from hubline.cli.show import escaped, json_time, print_json, stdout_console, timestamp, visible
-from hubline.config import parse_position, validate_group_name, validate_partition_id
+from hubline.addresses.names import validate_group_name, validate_partition_id
+from hubline.addresses.values import parse_position
+from hubline.cli.arguments import HubArgument, JsonOption, PartitionsOption, option
+from hubline.cli.output import escaped, json_time, print_json, stdout_console, timestamp, visible
+from hubline.cli.session import chosen_partitions, using_hub
 from hubline.errors import HubUnavailable
+from hubline.monitoring.lag import CLI_GROUP
 
 if TYPE_CHECKING:
-    from hubline.model import Event, EventBatch, PartitionProperties, Position
+    from hubline.model.events import Event, EventBatch
+    from hubline.model.hubs import PartitionProperties
+    from hubline.model.positions import Position
     from hubline.ports import Hub, Receiver
 
 # One screen at a time is enough for people; larger reads keep a pipe busy.
@@ -46,7 +50,7 @@ def tail(
     no_follow: Annotated[bool, option("--no-follow", "End when all that is there now was shown.")] = False,
     group: Annotated[
         str, option("--group", "The consumer group to read in; its own by default.", metavar="GROUP")
-    ] = LOOKING_GROUP,
+    ] = CLI_GROUP,
     json: JsonOption = False,
 ) -> None:
     """Show events as they come, in the order of each partition. It takes them from nobody.
@@ -116,7 +120,7 @@ class _Tail:
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
         """Starts a task a partition; while following all, also for those that are added to the hub."""
-        from hubline.model import Position
+        from hubline.model.positions import Position
 
         started = list(await chosen_partitions(self._hub, self._choice.partitions))
         for partition in started:

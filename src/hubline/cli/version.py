@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hubline.cli.options import JsonOption
-from hubline.cli.show import print_json
+from hubline.cli.arguments import JsonOption
+from hubline.cli.output import print_json
 
 
 def version(json: JsonOption = False) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hubline.pipeline.definition import Checkpoints, Pipeline, Stage, StageKind
 
 if TYPE_CHECKING:
-    from hubline.pipeline.columns import output_id
+    from hubline.pipeline.event_columns import output_id
 
 __all__ = ["Checkpoints", "Pipeline", "Stage", "StageKind", "output_id"]
 
@@ -15,6 +15,6 @@ if not TYPE_CHECKING:
         """Loads what needs Spark when it is asked for: a plan is checked without."""
         if name != "output_id":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from hubline.pipeline.columns import output_id
+        from hubline.pipeline.event_columns import output_id
 
         return output_id

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hubline.errors import ConfigError, PipelineInvalid, Problem
+from hubline.pipeline.datasets import nearest, read_places
 from hubline.pipeline.definition import Pipeline
+from hubline.pipeline.environment_checks import look
 from hubline.pipeline.loading import load
-from hubline.pipeline.places import nearest, read_places
-from hubline.pipeline.planned import Plan, planned
-from hubline.pipeline.surroundings import look
+from hubline.pipeline.planning import Plan, planned
 
 Tell = Callable[[str], None]
 

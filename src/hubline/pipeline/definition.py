@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
-from hubline.balance import Balanced, Fixed, Greedy
-from hubline.config import DEFAULT_GROUP, validate_hub_name
+from hubline.addresses.names import DEFAULT_GROUP, validate_hub_name
+from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
 from hubline.processor import InvalidPositionChoice
 

@@ -13,12 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hubline.arrow_helpers import exact
 from hubline.errors import ConfigError
-from hubline.model import ERROR_TEXT_LENGTH_MAX, Event
-from hubline.sinks.values import exact
-from hubline.spark.columns import plain
-from hubline.spark.garbage import spare_modules
-from hubline.spark.parsing import ERROR_COLUMN
+from hubline.model.dead_letters import ERROR_TEXT_LENGTH_MAX
+from hubline.model.events import Event
+from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.schema import plain
+from hubline.spark.tasks.gc_tuning import spare_modules
 
 TRACED: Final = ("partition", "sequenceNumber", "eventId")
 """By these a row is known to come from its event."""

@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Final
 
 from hubline.errors import HublineError, PipelineInvalid, Problem
+from hubline.pipeline.datasets import nearest
 from hubline.pipeline.definition import Pipeline, loading
-from hubline.pipeline.places import nearest
 from hubline.pipeline.secrets import secrets_in, without_secrets
 
 MODULE_PREFIX: Final = "hubline_pipeline_"

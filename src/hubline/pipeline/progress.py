@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, Protocol
 
-from hubline.spark.offsets import HUB_KEY, gaps_in
-from hubline.spark.sqlsink import Written
+from hubline.spark.source.offsets import HUB_KEY, gaps_in
+from hubline.spark.sql_sink.sink import Written
 
 RATE_SECONDS: Final = 10.0
 """Rates are over this long: shorter ones jump with every batch."""

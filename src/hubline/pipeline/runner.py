@@ -33,24 +33,25 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import AnalysisException, PySparkException
 
-from hubline.config import LocalHubAddress, SqliteAddress, parse_store
+from hubline.addresses.hub_address import LocalHubAddress
+from hubline.addresses.store_address import SqliteAddress, parse_store
 from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import Checked
-from hubline.pipeline.explaining import explained
-from hubline.pipeline.folders import claim
-from hubline.pipeline.frames import Reading, built
-from hubline.pipeline.places import FormatPlace, HubPlace, validate_master
-from hubline.pipeline.planned import Plan, PlannedStage, local_folder
+from hubline.pipeline.datasets import FormatPlace, HubPlace, validate_master
+from hubline.pipeline.output_folders import claim
+from hubline.pipeline.planning import Plan, PlannedStage, local_folder
 from hubline.pipeline.progress import StageReport, Tally, View
-from hubline.pipeline.source import Gate, StageSource
-from hubline.pipeline.writing import writer
-from hubline.processor.options import RetryPolicy
-from hubline.spark.datasource import EventHubs
-from hubline.spark.microbatch import analyzed
-from hubline.spark.ownership import STOP_SECONDS_MAX
-from hubline.spark.positions import OF_ANOTHER_HUB
-from hubline.spark.sessions import register, session
+from hubline.pipeline.spark_errors import explained
+from hubline.pipeline.stage_frame import Reading, built
+from hubline.pipeline.stage_source import Gate, StageSource
+from hubline.pipeline.writers import writer
+from hubline.retry import RetryPolicy
+from hubline.spark.session.session import register, session
+from hubline.spark.source.data_source import EventHubs
+from hubline.spark.source.owned_partitions import STOP_SECONDS_MAX
+from hubline.spark.source.position_lookup import OF_ANOTHER_HUB
+from hubline.spark.sql_sink.micro_batch import analyzed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

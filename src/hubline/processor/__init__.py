@@ -1,17 +1,13 @@
 """The asyncio runtime: the dispatch cycle, the partition pumps, batching and retry."""
 
-from hubline.processor.delivery import AsyncTransaction
-from hubline.processor.options import (
-    CheckpointPolicy,
-    FailureChoice,
-    InvalidPositionChoice,
-    LeaseOptions,
-    ProcessorOptions,
-    ReleaseReason,
-    RetryPolicy,
-)
+from hubline.coordination.lease_options import LeaseOptions
+from hubline.model.ownership import ReleaseReason
+from hubline.model.positions import InvalidPositionChoice
+from hubline.processor.options import CheckpointPolicy, FailureChoice, ProcessorOptions
+from hubline.processor.partition_runner import PartitionContext
 from hubline.processor.processor import Processor
-from hubline.processor.pump import PartitionContext
+from hubline.processor.sql_delivery import AsyncTransaction
+from hubline.retry import RetryPolicy
 
 __all__ = [
     "AsyncTransaction",

@@ -3,49 +3,15 @@
 from __future__ import annotations
 
 import enum
-import random
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from hubline.coordination.lease_options import LeaseOptions
 from hubline.errors import ConfigError
+from hubline.model.positions import InvalidPositionChoice
+from hubline.retry import RetryPolicy
 
 Choice = TypeVar("Choice", bound=enum.StrEnum)
-
-RENEWALS_PER_LEASE_MIN = 3
-"""A lease must outlast two failed renewals: one lost packet or one slow answer must not move partitions."""
-
-
-SDK_LEASE_SECONDS = 120.0
-"""The expiry of .NET, with three renewals even of those that take longest between two (Python, up to 36 s)."""
-
-
-class ReleaseReason(enum.StrEnum):
-    """Why a partition was released."""
-
-    RELINQUISHED = "relinquished"
-    """Given up for another processor that asked for it."""
-    LOST = "lost"
-    """Taken by another processor, or the lease ran out."""
-    STOPPED = "stopped"
-    """The processor stops."""
-    FAILED = "failed"
-    """Its handler failed; it reopens from its checkpoint after a while."""
-
-    @property
-    def drains(self) -> bool:
-        """Whether the batch in progress is finished and checkpointed first."""
-        return self in (ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED)
-
-
-class InvalidPositionChoice(enum.StrEnum):
-    """What to do when the events at the start position are gone, or the hub is another one."""
-
-    FAIL = "fail"
-    """Stop the partition with an error that says what happened (the default)."""
-    EARLIEST = "earliest"
-    """Go on with the oldest event there is; the gap is reported to ``on_error``."""
-    LATEST = "latest"
-    """Go on with what arrives from now on; the gap is reported to ``on_error``."""
 
 
 class FailureChoice(enum.StrEnum):
@@ -100,60 +66,6 @@ class CheckpointPolicy:
     @property
     def is_automatic(self) -> bool:
         return self.at_renewal or self.events is not None or self.seconds is not None
-
-
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How often and how soon something is tried again: exponential backoff with full jitter."""
-
-    attempts_max: int = 3
-    backoff_seconds: float = 0.5
-    backoff_seconds_max: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.attempts_max < 1:
-            raise ConfigError(f"a handler is tried at least once, not {self.attempts_max} times")
-        if not 0 <= self.backoff_seconds <= self.backoff_seconds_max:
-            raise ConfigError("a backoff is not negative, and not above its maximum")
-
-    def delay(self, attempt: int, rng: random.Random) -> float:
-        """Seconds to wait after the given failed attempt (from 1), between half and all of the backoff."""
-        # 2 ** 30 backoffs are beyond any maximum; the bound keeps the power from growing without end.
-        backoff = min(self.backoff_seconds * 2.0 ** min(attempt - 1, 30), self.backoff_seconds_max)
-        return backoff * rng.uniform(0.5, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseOptions:
-    """How ownership is kept. A ``renew_seconds`` or ``grace_seconds`` of 0 follows from the lease: a third, and all.
-
-    A member that wants a partition asks its owner, and takes it after ``grace_seconds``. A new member waits
-    ``settle_seconds`` before its first claim, so that members that start together see each other. In a store that the
-    official SDKs share, what one of them owns stays with it for ``sdk_lease_seconds``, for they renew less often.
-    """
-
-    lease_seconds: float = 30.0
-    renew_seconds: float = 0.0
-    interval_seconds: float = 10.0
-    grace_seconds: float = 0.0
-    settle_seconds: float = 1.0
-    sdk_lease_seconds: float = SDK_LEASE_SECONDS
-
-    def __post_init__(self) -> None:
-        if not (self.lease_seconds > 0 and self.interval_seconds > 0 and self.sdk_lease_seconds > 0):
-            raise ConfigError("the leases and the interval of the dispatch cycle are longer than 0 seconds")
-        if not (self.renew_seconds >= 0 and self.grace_seconds >= 0 and self.settle_seconds >= 0):
-            raise ConfigError("renew_seconds, grace_seconds and settle_seconds are not negative")
-        if self.renew_seconds == 0:
-            object.__setattr__(self, "renew_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
-        if self.grace_seconds == 0:
-            object.__setattr__(self, "grace_seconds", self.lease_seconds)
-        if self.lease_seconds < self.renew_seconds * RENEWALS_PER_LEASE_MIN * (1 - 1e-9):
-            raise ConfigError(
-                f"a lease of {self.lease_seconds:g} s does not outlast {RENEWALS_PER_LEASE_MIN} renewals "
-                f"{self.renew_seconds:g} s apart: make it at least "
-                f"{self.renew_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often"
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,19 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from hubline.balance import Greedy, Strategy
-from hubline.config import validate_group_name, validate_owner_id
-from hubline.connect import open_hub, open_store
+from hubline.adapters import open_hub, open_store
+from hubline.addresses.names import validate_group_name, validate_owner_id
+from hubline.coordination.dispatcher import check_leases
+from hubline.coordination.store_calls import asked
+from hubline.coordination.strategies import Greedy, Strategy
 from hubline.errors import ConfigError, ProcessorError
-from hubline.model import GroupKey, Position, StartPositions
+from hubline.model.keys import GroupKey
+from hubline.model.positions import Position, StartPositions
 from hubline.ports import CheckpointStore, DeadLetters, Hub
-from hubline.processor.control import asked
-from hubline.processor.dispatch import check_leases
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
-from hubline.processor.pump import PartitionContext, Wiring
-from hubline.processor.runtime import Runtime
+from hubline.processor.partition_runner import PartitionContext, Wiring
+from hubline.processor.processor_run import Runtime
 from hubline.sinks import SqlSink
 
 log = logging.getLogger("hubline.processor")

@@ -10,25 +10,25 @@ else.
 import importlib
 from typing import TYPE_CHECKING
 
-from hubline.spark.versions import require_pyspark
+from hubline.spark.compatibility import require_pyspark
 
 require_pyspark()  # what is imported below fails in less clear words without Spark
 
 if TYPE_CHECKING:
-    from hubline.spark.datasource import EventHubs
     from hubline.spark.functions import event_id
-    from hubline.spark.parsing import parse_json
-    from hubline.spark.sessions import session
-    from hubline.spark.sqlsink import SqlSink
+    from hubline.spark.parse_json import parse_json
+    from hubline.spark.session.session import session
+    from hubline.spark.source.data_source import EventHubs
+    from hubline.spark.sql_sink.sink import SqlSink
 
 __all__ = ["EventHubs", "SqlSink", "event_id", "parse_json", "session"]
 
 _HOMES = {
-    "EventHubs": "hubline.spark.datasource",
-    "SqlSink": "hubline.spark.sqlsink",
+    "EventHubs": "hubline.spark.source.data_source",
+    "SqlSink": "hubline.spark.sql_sink.sink",
     "event_id": "hubline.spark.functions",
-    "parse_json": "hubline.spark.parsing",
-    "session": "hubline.spark.sessions",
+    "parse_json": "hubline.spark.parse_json",
+    "session": "hubline.spark.session.session",
 }
 
 if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object

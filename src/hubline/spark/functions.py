@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 
-from hubline.config import HubAddress, parse_hub
-from hubline.identity import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of
-from hubline.model import HubProperties
-from hubline.spark.process import lent, run
+from hubline.addresses.hub_address import HubAddress, parse_hub
+from hubline.event_ids import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of
+from hubline.model.hubs import HubProperties
+from hubline.spark.tasks.event_loop import lent, run
 
 
 def event_id(hub: str, place: Column | None = None) -> Column:
@@ -39,7 +39,7 @@ def _joined(origin: Column, index: Column) -> Column:
 
 
 def derived_id(carried: Column, place: Column) -> Column:
-    """As :func:`hubline.identity.derived_ids`, in the words of Spark; null where there is no id."""
+    """As :func:`hubline.event_ids.derived_ids`, in the words of Spark; null where there is no id."""
     origin = F.regexp_extract(carried, r"^([^\n]+)/[0-9]+\z", 1)
     index = F.substring_index(carried, "/", -1).try_cast("bigint")
     return F.concat(origin, F.lit("/"), (index * OUTPUTS_MAX + _checked(place)).cast("string"))

@@ -14,25 +14,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, TypeVar
 
-from hubline.balance import Balanced, Fixed, Greedy, Strategy
-from hubline.config import (
-    DEFAULT_GROUP,
-    HubAddress,
-    MemoryAddress,
-    StoreAddress,
-    may_hold_secret,
-    parse_duration,
-    parse_hub,
-    parse_position,
-    parse_size,
-    parse_store,
-    validate_group_name,
-    validate_owner_id,
-    validate_partition_id,
-)
+from hubline.addresses.hub_address import HubAddress, parse_hub
+from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id, validate_partition_id
+from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
+from hubline.addresses.values import parse_duration, parse_position, parse_size
+from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.errors import ConfigError
-from hubline.model import Position, StartPositions
+from hubline.model.positions import Position, StartPositions
 from hubline.processor import InvalidPositionChoice, LeaseOptions
+from hubline.secrets import may_hold_secret
 
 T = TypeVar("T")
 D = TypeVar("D")

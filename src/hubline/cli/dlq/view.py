@@ -6,13 +6,13 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hubline.cli.show import bytes_text, escaped, json_time, table, timestamp, visible
+from hubline.cli.output import bytes_text, escaped, json_time, table, timestamp, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hubline.deadletters.shelf import LetterCount
-    from hubline.model import DeadLetter
+    from hubline.dead_letters.repository import LetterCount
+    from hubline.model.dead_letters import DeadLetter
 
 ERROR_SHOWN_LENGTH_MAX: Final = 60
 """What a line of a list has room for; show has all of it."""
@@ -50,7 +50,7 @@ def counted_by_error(counts: Sequence[LetterCount]) -> Table:
 
 def letter_data(letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
     """For --json and export. Without ``body`` only what is known of the letter itself."""
-    from hubline.deadletters.choice import LetterId
+    from hubline.dead_letters.selection import LetterId
 
     event = letter.event
     data: dict[str, object] = {
@@ -86,7 +86,7 @@ def _event_data(letter: DeadLetter) -> dict[str, object]:
 
 def described(letter: DeadLetter) -> Iterator[str]:
     """One letter in full, line by line."""
-    from hubline.deadletters.choice import LetterId
+    from hubline.dead_letters.selection import LetterId
 
     event = letter.event
     facts = {

@@ -8,17 +8,19 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final, TypeVar
 
-from hubline.config import EventHubsAddress, Transport, validate_group_name
+from hubline.addresses.hub_address import EventHubsAddress, Transport
+from hubline.addresses.names import validate_group_name
 from hubline.errors import ConfigError, HubUnavailable
-from hubline.hubs.arguments import require_partition
-from hubline.hubs.eventhubs.conditions import Where
+from hubline.hubs.argument_checks import require_partition
+from hubline.hubs.eventhubs.authorization import TokenSource, token_source
 from hubline.hubs.eventhubs.network import Endpoint
-from hubline.hubs.eventhubs.positions import Progress
 from hubline.hubs.eventhubs.receiver import EventHubsReceiver, Reading
 from hubline.hubs.eventhubs.sender import EventHubsSender
-from hubline.hubs.eventhubs.service import Service
-from hubline.hubs.eventhubs.tokens import TokenSource, token_source
-from hubline.model import HubProperties, PartitionProperties, Position
+from hubline.hubs.eventhubs.service_connection import Service
+from hubline.hubs.eventhubs.service_errors import Where
+from hubline.hubs.eventhubs.start_position import Progress
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.positions import Position
 
 # Epochs are signed 64-bit numbers in the protocol.
 EPOCH_MAX: Final = 2**63 - 1

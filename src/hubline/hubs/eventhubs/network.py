@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from hubline.config import AMQPS_PORT, EventHubsAddress, Transport
+from hubline.addresses.hub_address import AMQPS_PORT, EventHubsAddress, Transport
 from hubline.errors import ConfigError, HubUnavailable
 from hubline.hubs.eventhubs.websocket import open_websocket
 

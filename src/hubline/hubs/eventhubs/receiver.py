@@ -12,14 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from hubline.amqp.columnar import COLUMNS_CAPABILITY, COLUMNS_FORMAT, COLUMNS_OFFER, decode_columns
-from hubline.amqp.columns import EventDecoder, join_messages
-from hubline.amqp.decoding import Bytes
-from hubline.amqp.errors import AmqpDecodeError, AmqpError
-from hubline.amqp.events import RuntimeMetrics, read_runtime_metrics
-from hubline.amqp.links import AmqpClosed, Link
-from hubline.amqp.links import Message as Delivered
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.decode import Bytes
+from hubline.amqp.codec.performatives import (
     RECEIVER,
     SEND_SETTLED,
     Accepted,
@@ -29,12 +23,19 @@ from hubline.amqp.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.rows import Octets, Positions
-from hubline.amqp.transfers import Deliveries
-from hubline.amqp.types import Described, Symbol
+from hubline.amqp.codec.types import Described, Symbol
+from hubline.amqp.events.byte_rows import Octets, Positions
+from hubline.amqp.events.columnar import COLUMNS_CAPABILITY, COLUMNS_FORMAT, COLUMNS_OFFER, decode_columns
+from hubline.amqp.events.decoder import EventDecoder, join_messages
+from hubline.amqp.events.reference_decoder import RuntimeMetrics, read_runtime_metrics
+from hubline.amqp.transport.errors import AmqpDecodeError, AmqpError
+from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import HubDamaged, HubError, HubUnavailable, ReaderRefused
-from hubline.hubs.arguments import require_count
-from hubline.hubs.eventhubs.conditions import (
+from hubline.hubs.argument_checks import require_count
+from hubline.hubs.eventhubs.service_connection import Service
+from hubline.hubs.eventhubs.service_errors import (
     LINK_REDIRECT,
     NOT_FOUND,
     POSITION_REFUSED,
@@ -47,9 +48,9 @@ from hubline.hubs.eventhubs.conditions import (
     refused,
     translated,
 )
-from hubline.hubs.eventhubs.positions import Progress
-from hubline.hubs.eventhubs.service import Service
-from hubline.model import EventBatch, PartitionProperties
+from hubline.hubs.eventhubs.start_position import Progress
+from hubline.model.events import EventBatch
+from hubline.model.hubs import PartitionProperties
 
 log = logging.getLogger("hubline.eventhubs")
 

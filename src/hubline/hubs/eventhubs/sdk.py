@@ -22,14 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from hubline.amqp.events import PARTITION_KEY
-from hubline.amqp.message import Message
-from hubline.amqp.performatives import Error
-from hubline.amqp.properties import FIELDS, PREFIX, encode_properties, named_fields
-from hubline.amqp.text import to_text
-from hubline.amqp.types import Timestamp
-from hubline.config import EventHubsAddress, validate_group_name
-from hubline.entra import Credential, default_credential
+from hubline.addresses.hub_address import EventHubsAddress
+from hubline.addresses.names import validate_group_name
+from hubline.amqp.codec.message import Message
+from hubline.amqp.codec.performatives import Error
+from hubline.amqp.codec.property_types import FIELDS, PREFIX, encode_properties, named_fields
+from hubline.amqp.codec.text import to_text
+from hubline.amqp.codec.types import Timestamp
+from hubline.amqp.events.reference_decoder import PARTITION_KEY
+from hubline.credentials import Credential, default_credential
 from hubline.errors import (
     AccessDenied,
     ConfigError,
@@ -39,11 +40,13 @@ from hubline.errors import (
     HubUnavailable,
     PartitionNotFound,
 )
-from hubline.hubs.arguments import require_count, require_one_target, require_outgoing, require_partition
-from hubline.hubs.eventhubs.conditions import STOLEN, Where, reader_lost
-from hubline.hubs.eventhubs.positions import Progress, Start
+from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing, require_partition
 from hubline.hubs.eventhubs.sender import Share, shared_out
-from hubline.model import EVENT_SCHEMA, EventBatch, HubProperties, PartitionProperties, Position, PositionKind
+from hubline.hubs.eventhubs.service_errors import STOLEN, Where, reader_lost
+from hubline.hubs.eventhubs.start_position import Progress, Start
+from hubline.model.events import EVENT_SCHEMA, EventBatch
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.positions import Position, PositionKind
 
 if TYPE_CHECKING:
     from azure.eventhub import EventData

@@ -14,12 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from hubline.amqp.errors import AmqpError
-from hubline.amqp.events import BATCH_FORMAT
-from hubline.amqp.links import AmqpClosed, Link
-from hubline.amqp.links import Message as Delivered
-from hubline.amqp.outgoing import Batch, encode_batches
-from hubline.amqp.performatives import (
+from hubline.amqp.codec.performatives import (
     SENDER,
     Accepted,
     Attach,
@@ -31,10 +26,16 @@ from hubline.amqp.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.transfers import Deliveries
+from hubline.amqp.events.encoder import Batch, encode_batches
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT
+from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import EventTooLarge, HubError, HubUnavailable
-from hubline.hubs.arguments import require_one_target, require_outgoing
-from hubline.hubs.eventhubs.conditions import (
+from hubline.hubs.argument_checks import require_one_target, require_outgoing
+from hubline.hubs.eventhubs.service_connection import Service
+from hubline.hubs.eventhubs.service_errors import (
     LINK_REDIRECT,
     MESSAGE_TOO_LARGE,
     SERVER_BUSY,
@@ -42,9 +43,8 @@ from hubline.hubs.eventhubs.conditions import (
     refused,
     translated,
 )
-from hubline.hubs.eventhubs.service import Service
-from hubline.hubs.hashing import partition_indexes
-from hubline.model import OUTGOING_SCHEMA
+from hubline.hubs.partition_hash import partition_indexes
+from hubline.model.events import OUTGOING_SCHEMA
 
 log = logging.getLogger("hubline.eventhubs")
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from hubline.errors import HubExists
-from hubline.hubs.local.folder import HubFolder, Retention, is_hub, list_names
+from hubline.hubs.local.hub_folder import HubFolder, Retention, is_hub, list_names
 
 
 async def create_hub(

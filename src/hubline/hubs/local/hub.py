@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from hubline.config import validate_group_name
+from hubline.addresses.names import validate_group_name
 from hubline.errors import ConfigError
-from hubline.hubs.local.folder import HubFolder, Retention
+from hubline.hubs.local.hub_folder import HubFolder, Retention
+from hubline.hubs.local.open_files import Session
 from hubline.hubs.local.receiver import LocalReceiver
 from hubline.hubs.local.sender import LocalSender
-from hubline.hubs.local.session import Session
-from hubline.model import HubProperties, PartitionProperties, Position
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.positions import Position
 
 # Epochs are signed 64-bit numbers in the service's protocol, and in SQLite.
 EPOCH_MAX: Final = 2**63 - 1

@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Final
 
 from hubline.errors import HubError, PositionInvalid
-from hubline.hubs.arguments import require_count
-from hubline.hubs.local.life import HubReplaced, Life
-from hubline.hubs.local.partition import Opened
-from hubline.hubs.local.session import Session
-from hubline.model import EventBatch
-from hubline.stretches import Stretch, together
+from hubline.hubs.argument_checks import require_count
+from hubline.hubs.local.incarnation import HubReplaced, Life
+from hubline.hubs.local.open_files import Session
+from hubline.hubs.local.partition_file import Opened
+from hubline.hubs.local.stored_batch import Stretch, together
+from hubline.model.events import EventBatch
 
 # A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0

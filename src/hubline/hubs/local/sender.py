@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hubline.errors import HubError
-from hubline.hubs.arguments import require_one_target, require_outgoing
-from hubline.hubs.hashing import partition_index, partition_indexes
-from hubline.hubs.local.appends import Share
-from hubline.hubs.local.columns import encode, require_sizes
-from hubline.hubs.local.folder import Meta
-from hubline.hubs.local.session import Session
-from hubline.model import OUTGOING_SCHEMA
+from hubline.hubs.argument_checks import require_one_target, require_outgoing
+from hubline.hubs.local.group_append import Share
+from hubline.hubs.local.hub_folder import Meta
+from hubline.hubs.local.open_files import Session
+from hubline.hubs.local.stored_batch import encode, require_sizes
+from hubline.hubs.partition_hash import partition_index, partition_indexes
+from hubline.model.events import OUTGOING_SCHEMA
 from hubline.ports import Unsent
 
 

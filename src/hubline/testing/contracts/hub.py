@@ -33,8 +33,9 @@ from hubline.errors import (
     ReaderRefused,
     ReaderStolen,
 )
-from hubline.hubs.hashing import partition_index
-from hubline.model import Event, Position, outgoing
+from hubline.hubs.partition_hash import partition_index
+from hubline.model.events import Event, outgoing
+from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
 
 GROUP: Final = "$Default"

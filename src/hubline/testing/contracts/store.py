@@ -25,7 +25,8 @@ from typing import TypeVar
 import pytest
 
 from hubline.errors import Fenced
-from hubline.model import Checkpoint, GroupKey, Member, Ownership, PartitionKey
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
 from hubline.ports import CheckpointStore
 
 GROUP = GroupKey("namespace.example", "orders", "$Default")

@@ -1,0 +1,99 @@
+"""The one place that turns addresses into adapters.
+
+Adapters are loaded when an address asks for them, so that naming a hub does not cost a database driver.
+Opening reads nothing and connects to nothing; the adapter does that when it is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from hubline.addresses.blob_address import BlobAddress
+from hubline.addresses.hub_address import (
+    EventHubsAddress,
+    HubAddress,
+    LocalHubAddress,
+    Transport,
+    parse_hub,
+    parse_transport,
+)
+from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, StoreAddress, parse_store
+from hubline.errors import StoreNotFound
+
+if TYPE_CHECKING:
+    from hubline.checkpoint_stores.memory import MemoryStore
+    from hubline.ports import CheckpointStore, Hub
+
+TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
+"""How Event Hubs are spoken to where an address does not say it."""
+
+
+def open_hub(hub: str | HubAddress | Hub) -> Hub:
+    """The hub of an address (see :func:`~hubline.config.parse_hub`); a hub is given back as it is."""
+    match parse_hub(hub) if isinstance(hub, str) else hub:
+        case LocalHubAddress(root, name):
+            from hubline.hubs.local import LocalHub
+
+            return LocalHub(root, name)
+        case EventHubsAddress() as address:
+            return _event_hubs(address)
+        case opened:
+            return opened
+
+
+def _event_hubs(address: EventHubsAddress) -> Hub:
+    transport = address.transport or parse_transport(
+        os.environ.get(TRANSPORT_VARIABLE) or Transport.AMQP, what=f"the environment variable {TRANSPORT_VARIABLE}"
+    )
+    if transport is Transport.SDK:
+        from hubline.hubs.eventhubs.sdk import SdkHub
+
+        return SdkHub(address)
+    from hubline.hubs.eventhubs import EventHubsHub
+
+    return EventHubsHub(address, transport=transport)
+
+
+def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
+    """The store of an address (see :func:`~hubline.config.parse_store`); a store is given back as it is.
+
+    Within a process, all that name the same ``memory:`` address share one store.
+    """
+    match parse_store(store) if isinstance(store, str) else store:
+        case MemoryAddress(name):
+            return _memory_store(name)
+        case SqliteAddress(path):
+            from hubline.checkpoint_stores.sql import SqliteStore
+
+            return SqliteStore(path)
+        case PostgresAddress(conninfo):
+            from hubline.checkpoint_stores.sql import PostgresStore
+
+            return PostgresStore(conninfo)
+        case BlobAddress() as address:
+            from hubline.checkpoint_stores.blob import BlobStore, LeasedBlobStore
+
+            return BlobStore(address) if address.lease_seconds is None else LeasedBlobStore(address)
+        case opened:
+            return opened
+
+
+def is_there(address: StoreAddress) -> bool:
+    """Whether there is anything to open. Only a file can be told to be missing without asking for it."""
+    return not isinstance(address, SqliteAddress) or address.path.exists()
+
+
+def require_there(address: StoreAddress) -> None:
+    """Refuses a file that is not there, for who only looks: opening it would make an empty one, and find nothing."""
+    if not is_there(address):
+        raise StoreNotFound(f"{address}: there is no such file")
+
+
+_memory_stores: dict[str, MemoryStore] = {}
+
+
+def _memory_store(name: str) -> MemoryStore:
+    from hubline.checkpoint_stores.memory import MemoryStore
+
+    return _memory_stores.setdefault(name, MemoryStore())

@@ -1,0 +1,1 @@
+"""What people type, parsed in one place: addresses, names, positions, durations, sizes."""

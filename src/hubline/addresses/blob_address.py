@@ -1,0 +1,193 @@
+"""Addresses of containers in Azure Blob Storage."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hubline.addresses.connection_strings import connection_string_parts, host_and_port, required
+from hubline.addresses.names import validated
+from hubline.addresses.references import resolve
+from hubline.addresses.values import parse_duration
+from hubline.errors import ConfigError
+from hubline.secrets import Secret, shown
+
+
+@dataclass(frozen=True, slots=True)
+class BlobAddress:
+    """A container of Azure Blob Storage, or of what speaks its protocol.
+
+    ``endpoint`` has no slash at its end; where the account is not part of the host's name, it ends in ``/ACCOUNT``.
+    There is the account's key, or a signature (the query of a signed URL), or neither: then Entra credentials are used.
+    With ``lease_seconds``, partitions are locked by the service's own leases of that length.
+    """
+
+    endpoint: str
+    account: str
+    container: str
+    key: Secret | None = None
+    signature: Secret | None = None
+    lease_seconds: int | None = None
+
+    def __str__(self) -> str:
+        lease = "" if self.lease_seconds is None else f"?lease={self.lease_seconds}s"
+        return f"{self.endpoint}/{self.container}{lease}"
+
+
+# Blob containers ---------------------------------------------------------------------------------------------------
+
+EMULATOR_ACCOUNT: Final = "devstoreaccount1"
+# The same in every emulator, and published: it protects nothing.
+EMULATOR_KEY: Final = Secret("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
+EMULATOR_ENDPOINT: Final = f"http://127.0.0.1:10000/{EMULATOR_ACCOUNT}"
+BLOB_FORM: Final = "https://ACCOUNT.blob.core.windows.net/CONTAINER"
+# What the service grants. It also has leases without an end, which a crash would make everlasting.
+BLOB_LEASE_SECONDS_MIN: Final = 15
+BLOB_LEASE_SECONDS_MAX: Final = 60
+
+_STORAGE_PART_NAMES: Final = (
+    "DefaultEndpointsProtocol",
+    "AccountName",
+    "AccountKey",
+    "SharedAccessSignature",
+    "BlobEndpoint",
+    "EndpointSuffix",
+    "UseDevelopmentStorage",
+    "Container",
+    "Lease",
+    # Of other services, and of use to nobody here; portals put them into what people copy.
+    "BlobSecondaryEndpoint",
+    "QueueEndpoint",
+    "QueueSecondaryEndpoint",
+    "TableEndpoint",
+    "TableSecondaryEndpoint",
+    "FileEndpoint",
+    "FileSecondaryEndpoint",
+    "DevelopmentStorageProxyUri",
+)
+ACCOUNT = re.compile(r"[a-z0-9](?:[a-z0-9-]{1,61})[a-z0-9]")
+_CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+
+
+def parse_blob_url(what: str, text: str) -> BlobAddress:
+    match = re.fullmatch(r"(https?)://([^/?#]*)((?:/[^/?#]+){1,2})/?(?:\?([^#]*))?", text, re.IGNORECASE)
+    if not match:
+        raise ConfigError(f"{what}: write {BLOB_FORM}, or http://127.0.0.1:PORT/{EMULATOR_ACCOUNT}/CONTAINER")
+    *account, container = match[3].split("/")[1:]
+    endpoint = _blob_endpoint(what, match[1], match[2], account[0] if account else None)
+    lease_seconds, query = _blob_lease(what, match[4] or "")
+    bare = BlobAddress(*endpoint, container=_container_name(what, container), lease_seconds=lease_seconds)
+    return _with_credential(what, bare, **_blob_secrets(what, query))
+
+
+def _blob_lease(what: str, query: str) -> tuple[int | None, str]:
+    """The lease that a query asks for, and the rest of the query."""
+    parts = query.split("&")
+    leases = [part.partition("=")[2] for part in parts if part.partition("=")[0] == "lease"]
+    rest = "&".join(part for part in parts if part.partition("=")[0] != "lease")
+    if len(leases) > 1:
+        raise ConfigError(f"{what}: lease= stands there twice: keep one of them")
+    return (_lease_seconds(what, leases[0]) if leases else None), rest
+
+
+def _lease_seconds(what: str, text: str) -> int:
+    seconds = parse_duration(text).total_seconds()
+    if not (BLOB_LEASE_SECONDS_MIN <= seconds <= BLOB_LEASE_SECONDS_MAX and seconds.is_integer()):
+        raise ConfigError(
+            f"{what}: Blob Storage grants leases of {BLOB_LEASE_SECONDS_MIN} to {BLOB_LEASE_SECONDS_MAX} whole "
+            f"seconds, not {shown(text)}: write lease=30s, or leave it out to do without the service's leases"
+        )
+    return int(seconds)
+
+
+def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
+    """A signed URL's query is the signature; else ``key`` and ``sas`` name where the secret is kept."""
+    if re.search(r"(?:^|&)sig=", query):
+        return {"signature": Secret(query)}
+    secrets: dict[str, Secret] = {}
+    for part in filter(None, query.split("&")):
+        name, _, reference = part.partition("=")
+        if name not in ("key", "sas"):
+            raise ConfigError(
+                f"{what}: after the '?' stands a whole signature (with its sig=...), or key= or sas= followed by "
+                "env:NAME or file:PATH, where the account's key or a signature is kept; and lease=30s for Fixed(count)"
+            )
+        if not reference.startswith(("env:", "file:")):
+            raise ConfigError(
+                f"{what}: {name}= takes env:NAME or file:PATH, the variable or file that holds the secret, not the "
+                "secret itself: addresses are shown to people"
+            )
+        secrets["key" if name == "key" else "signature"] = Secret(resolve(f"{name} of the {what}", reference)[1])
+    return secrets
+
+
+def _with_credential(
+    what: str, address: BlobAddress, *, key: Secret | None = None, signature: Secret | None = None
+) -> BlobAddress:
+    if key and signature:
+        raise ConfigError(f"{what}: there is both a key and a signature: keep one of them")
+    if key and not _is_base64(key):
+        raise ConfigError(f"{what}: the account's key is not base64: copy all of it, with the = at its end")
+    if signature:
+        signature = Secret(signature.reveal().removeprefix("?"))
+        if not re.search(r"(?:^|&)sig=[^&]", signature.reveal()):
+            raise ConfigError(f"{what}: the signature has no sig=...: copy all of it, from sv= to its end")
+    if not (key or signature) and address.account == EMULATOR_ACCOUNT:
+        key = EMULATOR_KEY
+    return replace(address, key=key, signature=signature)
+
+
+def _is_base64(key: Secret) -> bool:
+    try:
+        return len(base64.b64decode(key.reveal(), validate=True)) > 0
+    except ValueError:
+        return False  # its message may quote the key
+
+
+def _blob_endpoint(what: str, scheme: str, authority: str, account: str | None) -> tuple[str, str]:
+    """The endpoint and the account's name, which is in the path, or the first part of the host's name."""
+    host, port = host_and_port(what, authority)
+    endpoint = f"{scheme.lower()}://{host}" + (f":{port}" if port else "")
+    name = account or host.partition(".")[0]
+    if not ACCOUNT.fullmatch(name):
+        raise ConfigError(f"{what}: the account's name is missing or not one: write {BLOB_FORM}")
+    is_local = host == "localhost" or host.startswith("127.")
+    if scheme.lower() == "http" and not is_local and name != EMULATOR_ACCOUNT:
+        raise ConfigError(f"{what}: http:// is for emulators only, for everybody can read along: write https://")
+    return (f"{endpoint}/{account}" if account else endpoint), name
+
+
+def _container_name(what: str, name: str) -> str:
+    rule = "3 to 63 lower-case letters, digits and single '-', starting and ending with a letter or digit"
+    return validated(f"container in the {what}", name, _CONTAINER, length_max=63, rule=rule)
+
+
+def parse_storage_connection_string(what: str, text: str) -> BlobAddress:
+    parts = connection_string_parts(what, text, _STORAGE_PART_NAMES)
+    container = _container_name(what, required(what, parts, "Container", "=NAME, the container of the checkpoints"))
+    lease = _lease_seconds(what, parts["Lease"]) if "Lease" in parts else None
+    if "UseDevelopmentStorage" in parts:
+        if parts["UseDevelopmentStorage"].lower() != "true":
+            raise ConfigError(f"{what}: UseDevelopmentStorage takes true, or is left out")
+        return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY, lease_seconds=lease)
+    bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container, lease_seconds=lease)
+    secrets = {"key": parts.get("AccountKey"), "signature": parts.get("SharedAccessSignature")}
+    return _with_credential(what, bare, **{name: Secret(text) for name, text in secrets.items() if text})
+
+
+def _connection_string_endpoint(what: str, parts: Mapping[str, str]) -> tuple[str, str]:
+    if "BlobEndpoint" in parts:
+        match = re.fullmatch(r"(https?)://([^/?#]*)(?:/([^/?#]+))?/?", parts["BlobEndpoint"], re.IGNORECASE)
+        if not match:
+            raise ConfigError(f"{what}: BlobEndpoint has to look like https://ACCOUNT.blob.core.windows.net/")
+        endpoint, account = _blob_endpoint(what, match[1], match[2], match[3])
+        return endpoint, parts.get("AccountName", account)
+    account = required(what, parts, "AccountName", "=ACCOUNT, or BlobEndpoint=https://ACCOUNT.blob...")
+    scheme = parts.get("DefaultEndpointsProtocol", "https")
+    if scheme.lower() not in ("http", "https"):
+        raise ConfigError(f"{what}: DefaultEndpointsProtocol takes https (or http, for an emulator)")
+    authority = f"{account}.blob.{parts.get('EndpointSuffix', 'core.windows.net')}"
+    return _blob_endpoint(what, scheme, authority, None)

@@ -1,0 +1,110 @@
+"""Positions, times, durations and sizes, as people write them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from hubline.errors import ConfigError
+from hubline.secrets import shown
+
+if TYPE_CHECKING:
+    from hubline.model.positions import Position
+
+
+# Positions, durations, sizes ---------------------------------------------------------------------------------------
+
+POSITION_FORMS: Final = "earliest, latest, offset:VALUE, sequence:N, time:2026-01-31T12:00:00Z or time:-24h"
+_INT64_MAX: Final = 2**63 - 1
+
+
+def parse_position(text: str, *, now: datetime | None = None) -> Position:
+    """Where to start reading, with the defaults of :class:`~hubline.model.Position`.
+
+    ``earliest``; ``latest``; ``offset:VALUE`` and ``sequence:N`` (after that event); ``time:ISO8601`` with a time
+    zone, or ``time:-24h`` (that long ago), at or after it. A last ``:inclusive`` or ``:exclusive`` says
+    whether the event at the position itself is read.
+    """
+    from hubline.model.positions import Position  # brings pyarrow along, which the command line's help can do without
+
+    bare, inclusive = _split_inclusive(text)
+    given = {} if inclusive is None else {"inclusive": inclusive}
+    kind, _, value = bare.partition(":")
+    match kind:
+        case "earliest" if bare == text == kind:
+            return Position.earliest()
+        case "latest" if bare == kind:
+            return Position.latest(**given)
+        case "offset" if value and value.isprintable():
+            return Position.offset(value, **given)
+        case "sequence" if re.fullmatch(r"[0-9]{1,19}", value) and int(value) <= _INT64_MAX:
+            return Position.sequence(int(value), **given)
+        case "time":
+            return Position.enqueued(parse_time(value, now=now), **given)
+    raise ConfigError(f"the position {shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
+
+
+def _split_inclusive(text: str) -> tuple[str, bool | None]:
+    for suffix, inclusive in ((":inclusive", True), (":exclusive", False)):
+        if text.endswith(suffix):
+            return text.removesuffix(suffix), inclusive
+    return text, None
+
+
+def parse_time(text: str, *, now: datetime | None = None) -> datetime:
+    """``2026-01-31T12:00:00Z``, with a time zone; or ``-24h``, that long ago."""
+    if text.startswith("-"):
+        return _ago(parse_duration(text[1:]), now or datetime.now(UTC))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        time = None
+    if time is None:
+        raise ConfigError(f"the time {shown(text)} is unknown: write 2026-01-31T12:00:00Z, or -24h for 24 hours ago")
+    if time.tzinfo is None:
+        raise ConfigError(f"the time {shown(text)} has no time zone: add Z for UTC, or an offset such as +02:00")
+    return time
+
+
+def _ago(duration: timedelta, now: datetime) -> datetime:
+    try:
+        return now - duration
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)  # longer ago than calendars go: all there is
+
+
+_DURATION_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+# A thousand years: longer than anything kept, short enough for any clock arithmetic.
+_DURATION_DAYS_MAX: Final = 365_000
+
+
+def parse_duration(text: str) -> timedelta:
+    """``250ms``, ``30s``, ``5m``, ``1.5h``, ``7d``."""
+    match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", text)
+    if not match:
+        raise ConfigError(f"the duration {shown(text)} is unknown: write a number and ms, s, m, h or d, as in 30s")
+    seconds = float(match[1]) * _DURATION_SECONDS[match[2]]
+    if seconds > _DURATION_DAYS_MAX * 86400:
+        raise ConfigError(f"the duration {shown(text)} is too long: at most {_DURATION_DAYS_MAX}d")
+    return timedelta(seconds=seconds)
+
+
+_SIZE_BYTES: Final[dict[str, int]] = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes, from ``200``, ``64KiB`` (powers of 1,024) or ``10GB`` (powers of 1,000)."""
+    match = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", text)
+    unit = _SIZE_BYTES.get(match[2].lower()) if match else None
+    if not match or unit is None:
+        raise ConfigError(f"the size {shown(text)} is unknown: write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB")
+    size = round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
+    if size > _INT64_MAX:
+        raise ConfigError(f"the size {shown(text)} is too large: at most {_INT64_MAX} bytes")
+    return size

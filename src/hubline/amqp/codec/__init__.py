@@ -1,0 +1,1 @@
+"""Bytes to AMQP values and back."""

@@ -1,0 +1,260 @@
+"""What hubline takes from messages that are events: the reference, which accepts every valid encoding.
+
+Events by the thousand go through :mod:`hubline.amqp.events.decoder`, which gives the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from hubline.amqp.codec.decode import Bytes, Reader
+from hubline.amqp.codec.encode import encode
+from hubline.amqp.codec.message import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Body,
+    Data,
+    Sequences,
+    body_of,
+    read_section,
+)
+from hubline.amqp.codec.property_types import TYPES, named_fields, noted_types, type_name
+from hubline.amqp.codec.text import to_json, to_text
+from hubline.amqp.codec.types import Decimal, Described, Symbol, Timestamp, ULong
+from hubline.amqp.events.byte_rows import Positions, Progressions, RunFinder
+from hubline.amqp.transport.errors import AmqpDecodeError
+
+# A message whose Data sections each hold a message.
+BATCH_FORMAT: Final = 0x8001_3700
+
+SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
+OFFSET: Final = "x-opt-offset"
+ENQUEUED_TIME: Final = "x-opt-enqueued-time"
+PARTITION_KEY: Final = "x-opt-partition-key"
+KNOWN_ANNOTATIONS: Final = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY))
+
+LAST_SEQUENCE: Final = "last_enqueued_sequence_number"
+LAST_OFFSET: Final = "last_enqueued_offset"
+LAST_ENQUEUED: Final = "last_enqueued_time_utc"
+RETRIEVED: Final = "runtime_info_retrieval_time_utc"
+_RUNTIME_METRICS: Final = frozenset((LAST_SEQUENCE, LAST_OFFSET, LAST_ENQUEUED, RETRIEVED))
+
+# Type codes of binary values.
+BINARIES: Final = (0xA0, 0xB0)
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class EventFields:
+    """What hubline keeps of a message. What the message does not have is None; its body is then empty."""
+
+    body: bytes
+    sequence_number: int | None
+    offset: str | None
+    enqueued_ms: int | None
+    partition_key: str | None
+    properties: list[tuple[str, str | None]] | None
+
+
+def read_event(data: Bytes, start: int, end: int, *, notes_types: bool = False) -> EventFields:
+    """An event, from any valid encoding of a message. Raises AmqpDecodeError.
+
+    Properties, the message's own and those of the application, become text (:mod:`hubline.amqp.codec.text`); their
+    types can be noted beside them (:mod:`hubline.amqp.codec.property_types`). A body of bytes is taken as it is; a
+    string as UTF-8; other values, and sequences, as JSON. Header, footer and other annotations are passed over.
+    """
+    reader = Reader(data, start, end)
+    known: dict[str, object] = {}
+    properties: list[tuple[str, object]] = []
+    parts: list[tuple[int, object]] = []
+    while not reader.is_at_end:
+        code = read_section(reader)
+        if code == MESSAGE_ANNOTATIONS:
+            known |= _read_known(reader, KNOWN_ANNOTATIONS)
+        elif code == PROPERTIES:
+            properties += named_fields(reader.value())
+        elif code == APPLICATION_PROPERTIES:
+            properties += [(to_text(key) or "", reader.value()) for key in reader.map_keys()]
+        elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
+            parts.append((code, reader.value()))
+        else:
+            reader.skip()
+    return EventFields(
+        body=_body_bytes(body_of(parts)),
+        sequence_number=_integer(known, SEQUENCE_NUMBER),
+        offset=_offset(known.get(OFFSET)),
+        enqueued_ms=_integer(known, ENQUEUED_TIME),
+        partition_key=to_text(known.get(PARTITION_KEY)),
+        properties=_as_text(properties, notes_types=notes_types) or None,
+    )
+
+
+def _as_text(properties: Sequence[tuple[str, object]], *, notes_types: bool) -> list[tuple[str, str | None]]:
+    pairs = [(name, to_text(value)) for name, value in properties]
+    types = noted_types((name, type_name(value)) for name, value in properties) if notes_types else None
+    return pairs if types is None else [*pairs, (TYPES, types)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SentBatch:
+    """Where in a batch its messages are, and the key of them all."""
+
+    starts: Positions
+    ends: Positions
+    partition_key: str | None
+
+
+def read_batch(payload: Bytes) -> SentBatch:
+    """What a message of the format BATCH_FORMAT holds. Raises AmqpDecodeError."""
+    reader = Reader(payload)
+    starts, ends = Progressions(), Progressions()
+    known: dict[str, object] = {}
+    _take_usual_data(reader, starts, ends)
+    while not reader.is_at_end:
+        code = read_section(reader)
+        if code == MESSAGE_ANNOTATIONS:
+            known |= _read_known(reader, KNOWN_ANNOTATIONS)
+        elif code == DATA:
+            span = reader.span()
+            if span.code not in BINARIES:
+                raise AmqpDecodeError(f"a batch holds messages as binary data (at byte {span.position})")
+            starts.append(span.start)
+            ends.append(span.end)
+        elif code in (AMQP_SEQUENCE, AMQP_VALUE):
+            raise AmqpDecodeError("the body of a batch is data: one section for each message")
+        else:
+            reader.skip()
+        _take_usual_data(reader, starts, ends)
+    return SentBatch(starts.array(), ends.array(), to_text(known.get(PARTITION_KEY)))
+
+
+# A Data section with four bytes of size or with one, as nearly everybody writes it: its first four bytes.
+_DATA_32: Final = 0x00_53_75_B0
+_DATA_8: Final = 0x00_53_75_A0
+_TWO_WORDS: Final = struct.Struct(">II")
+
+
+def _take_usual_data(reader: Reader, starts: Progressions, ends: Progressions) -> None:
+    """Takes Data sections one after the other, as long as they are complete and written in the usual way."""
+    position, end, last = reader.position, reader.end, reader.end - _TWO_WORDS.size
+    runs, previous = RunFinder(np.frombuffer(reader.data, np.uint8), end), 0
+    while position <= last:
+        word, size = _TWO_WORDS.unpack_from(reader.data, position)
+        if word == _DATA_32:
+            head = 8
+        elif word == _DATA_8:
+            head, size = 5, size >> 24
+        else:
+            break
+        stride = head + size
+        if position + stride > end:
+            break
+        if stride == previous and position >= runs.resume_at:
+            count = runs.count(position, head_width=head, stride=stride)
+            if count:
+                starts.extend(position + head, stride, count)
+                ends.extend(position + stride, stride, count)
+                position += stride * count
+                continue
+        starts.append(position + head)
+        position += stride
+        ends.append(position)
+        previous = stride
+    reader.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeMetrics:
+    """The newest event of a partition, as a hub tells it to a receiver that asked, with every event."""
+
+    last_sequence: int
+    last_offset: str
+    last_enqueued_ms: int
+    retrieved_ms: int
+
+    def encode(self) -> bytes:
+        """A section of delivery annotations."""
+        return encode(
+            Described(
+                ULong(DELIVERY_ANNOTATIONS),
+                {
+                    Symbol(LAST_SEQUENCE): self.last_sequence,
+                    Symbol(LAST_OFFSET): self.last_offset,
+                    Symbol(LAST_ENQUEUED): Timestamp(self.last_enqueued_ms),
+                    Symbol(RETRIEVED): Timestamp(self.retrieved_ms),
+                },
+            )
+        )
+
+
+def read_runtime_metrics(data: Bytes, start: int, end: int) -> RuntimeMetrics | None:
+    """What a message tells of its partition; None if it tells nothing. Raises AmqpDecodeError."""
+    reader = Reader(data, start, end)
+    while not reader.is_at_end:
+        if read_section(reader) == DELIVERY_ANNOTATIONS:
+            return _runtime_metrics(_read_known(reader, _RUNTIME_METRICS))
+        reader.skip()
+    return None
+
+
+def _runtime_metrics(told: Mapping[str, object]) -> RuntimeMetrics | None:
+    sequence, offset = _integer(told, LAST_SEQUENCE), _offset(told.get(LAST_OFFSET))
+    enqueued, retrieved = _integer(told, LAST_ENQUEUED), _integer(told, RETRIEVED)
+    if sequence is None or offset is None or enqueued is None:
+        return None
+    return RuntimeMetrics(sequence, offset, enqueued, enqueued if retrieved is None else retrieved)
+
+
+def _read_known(reader: Reader, names: Set[str]) -> dict[str, object]:
+    """Those values of a map that are of interest, by name."""
+    known: dict[str, object] = {}
+    for key in reader.map_keys():
+        if isinstance(key, str) and key in names:
+            known[str(key)] = reader.value()
+        else:
+            reader.skip()
+    return known
+
+
+def _integer(known: Mapping[str, object], name: str) -> int | None:
+    value = known.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AmqpDecodeError(f"{name} is {type(value).__name__} instead of a number")
+    if not _INT64_MIN <= value <= _INT64_MAX:
+        raise AmqpDecodeError(f"{name} does not fit into 64 bits")
+    return int(value)
+
+
+def _offset(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(int(value))
+    raise AmqpDecodeError(f"{OFFSET} is {type(value).__name__} instead of a string")
+
+
+def _body_bytes(body: Body) -> bytes:
+    if isinstance(body, Data):
+        return b"".join(body.parts)
+    if isinstance(body, Sequences):
+        return to_json([item for part in body.parts for item in part]).encode()
+    value = body.value
+    if isinstance(value, bytes) and not isinstance(value, Decimal):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    return b"" if value is None else to_json(value).encode()

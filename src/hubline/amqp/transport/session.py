@@ -1,0 +1,308 @@
+"""Sessions: what links share, on one channel of a connection. They number transfers and keep windows of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Final
+
+from hubline.amqp.codec.composites import Composite
+from hubline.amqp.codec.decode import Bytes
+from hubline.amqp.codec.performatives import (
+    RECEIVER,
+    SENDER,
+    Accepted,
+    Attach,
+    Begin,
+    Detach,
+    Disposition,
+    End,
+    Error,
+    Flow,
+    Modified,
+    Rejected,
+    Released,
+    Source,
+    Target,
+    Transfer,
+)
+from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
+from hubline.amqp.transport.transfer_runs import Deliveries
+
+if TYPE_CHECKING:
+    from hubline.amqp.transport.connection import Connection
+
+# What may come is bounded by the credit of links, so the session's own window is never in the way.
+INCOMING_WINDOW: Final = 2**31 - 1
+OUTGOING_WINDOW: Final = 2**31 - 1
+
+# The most links a session may have: more than any client uses, few enough to bound what a peer can make us hold.
+HANDLE_MAX: Final = 255
+
+# Frames of a large delivery that are written at once: of the usual size they are 256 KiB, as the transport gets them.
+FRAMES_AT_ONCE: Final = 4
+
+UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
+HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
+NOT_ALLOWED: Final = "amqp:not-allowed"
+
+_TERMINAL_STATES: Final = (Accepted, Rejected, Released, Modified)
+
+
+class Session:
+    """One session. ``channel`` is ours, and says nothing about the peer's."""
+
+    def __init__(self, connection: Connection, channel: int) -> None:
+        self.connection = connection
+        self.channel = channel
+        self.is_over = False
+        self.error: Error | None = None
+        self.next_delivery_id = 0
+        self._is_begun = False
+        self._is_end_sent = False
+        self._handle_max = HANDLE_MAX
+        self._next_incoming_id = 0
+        self._next_outgoing_id = 0
+        self._remote_window = 0
+        self._queued: deque[tuple[Sequence[Bytes], int]] = deque()  # transfers that wait for the peer's window
+        self._unsettled: dict[int, Link] = {}
+        self._links: dict[int, Link] = {}
+        self._by_remote_handle: dict[int, Link] = {}
+
+    @property
+    def links(self) -> list[Link]:
+        return list(self._links.values())
+
+    def attach(
+        self,
+        name: str,
+        *,
+        role: bool,
+        source: Source,
+        target: Target,
+        handler: LinkHandler,
+        details: Attach | None = None,
+    ) -> Link:
+        """Asks the peer for a link. ``details`` gives what else the attach says; its first fields are not used."""
+        link = self._new_link(name, role, handler)
+        given = details or Attach(name, link.handle, role)
+        link.message_bytes_max = given.max_message_size or 0
+        self.send(
+            Attach(
+                name=name,
+                handle=link.handle,
+                role=role,
+                snd_settle_mode=given.snd_settle_mode,
+                rcv_settle_mode=given.rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=0 if role is SENDER else None,
+                max_message_size=given.max_message_size,
+                desired_capabilities=given.desired_capabilities,
+                properties=given.properties,
+            )
+        )
+        return link
+
+    def end(self, error: Error | None = None) -> None:
+        """Ends the session and its links from this side. Handlers of links that were alive hear of it."""
+        if not self._is_end_sent:
+            self.send(End(error))
+            self._is_end_sent = True
+        self.close(error)
+
+    def close(self, error: Error | None) -> None:
+        """The session is over, and nothing is to be said any more. Closing twice is fine."""
+        self.is_over = True
+        if self.error is None:
+            self.error = error
+        self._queued.clear()
+        self._unsettled.clear()
+        for link in self.links:
+            link.end(error)
+        self._links.clear()
+        self._by_remote_handle.clear()
+
+    # What links send.
+
+    @property
+    def sendable_count(self) -> int:
+        if self._queued or not self._is_begun or not self.connection.is_writable:
+            return 0
+        return max(self._remote_window, 0)
+
+    def send(self, performative: Composite) -> None:
+        if not self._is_end_sent:
+            self.connection.send(self.channel, performative)
+
+    def send_transfers(self, frames: Sequence[Bytes], count: int) -> None:
+        """Transfers, encoded, in pieces: written if the peer's window has room, kept for later if not."""
+        if self._queued or self._remote_window < count:
+            self._queued.append((frames, count))
+        else:
+            self._write_transfers(frames, count)
+
+    def send_delivery(self, frames: Sequence[Sequence[Bytes]]) -> None:
+        """One delivery, each frame in pieces: some at once if the peer's window has room, frame by frame if not."""
+        at_once = FRAMES_AT_ONCE if len(frames) <= self._remote_window else 1
+        for start in range(0, len(frames), at_once):
+            some = frames[start : start + at_once]
+            self.send_transfers(list(chain.from_iterable(some)), len(some))
+
+    def send_flow(self, *, handle: int | None, delivery_count: int | None, credit: int | None, drain: bool) -> None:
+        self.send(
+            Flow(
+                next_incoming_id=self._next_incoming_id,
+                incoming_window=INCOMING_WINDOW,
+                next_outgoing_id=self._next_outgoing_id,
+                outgoing_window=OUTGOING_WINDOW,
+                handle=handle,
+                delivery_count=delivery_count,
+                link_credit=credit,
+                drain=drain,
+            )
+        )
+
+    def take_delivery_ids(self, count: int, unsettled_on: Link | None) -> int:
+        """The first of ``count`` ids. With a link, the one message is remembered until the peer settles it."""
+        first = self.next_delivery_id
+        self.next_delivery_id = (first + count) % SERIAL_MODULUS
+        if unsettled_on is not None:
+            self._unsettled[first] = unsettled_on
+        return first
+
+    # What the connection hears from the peer.
+
+    def send_begin(self, remote_channel: int | None) -> None:
+        self.send(
+            Begin(
+                remote_channel=remote_channel,
+                next_outgoing_id=self._next_outgoing_id,
+                incoming_window=INCOMING_WINDOW,
+                outgoing_window=OUTGOING_WINDOW,
+                handle_max=HANDLE_MAX,
+            )
+        )
+
+    def take_begin(self, begin: Begin) -> None:
+        self._is_begun = True
+        self._next_incoming_id = begin.next_outgoing_id
+        self._remote_window = begin.incoming_window
+        self._handle_max = min(begin.handle_max, HANDLE_MAX)
+        self.wake()
+
+    def take(self, performative: Composite, payload: Bytes) -> None:
+        """Anything but begin and end."""
+        if self.is_over:
+            return
+        match performative:
+            case Attach():
+                self._take_attach(performative)
+            case Flow():
+                self._take_flow(performative)
+            case Transfer(handle=handle):
+                self._next_incoming_id = (self._next_incoming_id + 1) % SERIAL_MODULUS
+                if link := self._transferring(handle):
+                    link.take_transfer(performative, payload)
+            case Disposition():
+                self._take_disposition(performative)
+            case Detach(handle=handle):
+                self._take_detach(handle, performative)
+
+    def take_deliveries(self, deliveries: Deliveries) -> None:
+        if self.is_over:
+            return
+        self._next_incoming_id = (self._next_incoming_id + len(deliveries)) % SERIAL_MODULUS
+        if link := self._transferring(deliveries.handle):
+            link.take_deliveries(deliveries)
+
+    def take_end(self, end: End) -> None:
+        if not self._is_end_sent:
+            self.send(End())
+            self._is_end_sent = True
+        self.close(end.error)
+
+    def wake(self) -> None:
+        for link in self.links:
+            link.wake()
+
+    def _new_link(self, name: str, role: bool, handler: LinkHandler | None) -> Link:
+        handle = next(number for number in range(HANDLE_MAX + 1) if number not in self._links)
+        link = Link(self, name=name, role=role, handle=handle, handler=handler)
+        self._links[handle] = link
+        return link
+
+    def _take_attach(self, attach: Attach) -> None:
+        if attach.handle in self._by_remote_handle:
+            self.end(Error(HANDLE_IN_USE, f"handle {attach.handle} is in use"))
+            return
+        named = [link for link in self.links if link.name == attach.name and link.role is not attach.role]
+        awaited = next((link for link in named if link.remote is None), None)
+        if awaited is not None:
+            self._by_remote_handle[attach.handle] = awaited
+            awaited.take_attach(attach)
+        elif any(not link.is_over for link in named):
+            self.end(Error(NOT_ALLOWED, f"the session has a link of this name and role already: {attach.name[:64]}"))
+        elif attach.handle > HANDLE_MAX or len(self._links) > HANDLE_MAX:
+            self.end(Error(NOT_ALLOWED, f"a session has at most {HANDLE_MAX + 1} links"))
+        else:
+            link = self._new_link(attach.name, not attach.role, None)
+            self._by_remote_handle[attach.handle] = link
+            link.take_attach(attach)
+            self.connection.take_link(link)
+
+    def _take_flow(self, flow: Flow) -> None:
+        self._next_incoming_id = flow.next_outgoing_id
+        window = ((flow.next_incoming_id or 0) + flow.incoming_window - self._next_outgoing_id) % SERIAL_MODULUS
+        # As with credit: more than half of all numbers is less than nothing.
+        self._remote_window = window if window < SERIAL_MODULUS // 2 else 0
+        self._write_queued()
+        if flow.handle is not None:
+            # Some clients still send flows for a link that was refused or is gone: nothing depends on them.
+            if link := self._by_remote_handle.get(flow.handle):
+                link.take_flow(flow)
+        else:
+            if flow.echo:
+                self.send_flow(handle=None, delivery_count=None, credit=None, drain=False)
+            self.wake()
+
+    def _take_disposition(self, disposition: Disposition) -> None:
+        if disposition.role is not RECEIVER:
+            return  # of what the peer sent us, which is settled at once or by us
+        first = disposition.first
+        count = ((first if disposition.last is None else disposition.last) - first) % SERIAL_MODULUS + 1
+        is_final = disposition.settled or isinstance(disposition.state, _TERMINAL_STATES)
+        if not is_final:
+            return
+        settled = [delivery_id for delivery_id in self._unsettled if (delivery_id - first) % SERIAL_MODULUS < count]
+        if settled and not disposition.settled:
+            self.send(Disposition(SENDER, first, disposition.last, settled=True, state=disposition.state))
+        for delivery_id in settled:
+            self._unsettled.pop(delivery_id).take_outcome(delivery_id, disposition.state)
+
+    def _take_detach(self, handle: int, detach: Detach) -> None:
+        # Some clients detach what is gone already.
+        link = self._by_remote_handle.pop(handle, None)
+        if link is not None:
+            del self._links[link.handle]
+            self._unsettled = {key: other for key, other in self._unsettled.items() if other is not link}
+            link.take_detach(detach.error)
+
+    def _transferring(self, handle: int) -> Link | None:
+        link = self._by_remote_handle.get(handle)
+        if link is None:
+            self.end(Error(UNATTACHED_HANDLE, f"a transfer came for handle {handle}, which is not attached"))
+        elif link.role is not RECEIVER:
+            self.end(Error(NOT_ALLOWED, f"a transfer came for handle {handle}, on which this side sends"))
+            return None
+        return link
+
+    def _write_queued(self) -> None:
+        while self._queued and self._queued[0][1] <= self._remote_window:
+            self._write_transfers(*self._queued.popleft())
+
+    def _write_transfers(self, frames: Sequence[Bytes], count: int) -> None:
+        self._next_outgoing_id = (self._next_outgoing_id + count) % SERIAL_MODULUS
+        self._remote_window -= count
+        self.connection.write(*frames)

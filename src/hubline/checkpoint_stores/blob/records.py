@@ -1,0 +1,223 @@
+"""Metadata into records, whoever wrote it: hubline, an official SDK of any language, or a person.
+
+What the SDKs write says nothing of epochs. An ownership record without one is as if its epoch were the second in which
+it was written: every later claim is above it, as with every change of owner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from hubline.checkpoint_stores.blob.listing import Blob, age_seconds
+from hubline.errors import ConfigError, RecordDamaged
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
+
+OWNER: Final = "ownerid"
+EPOCH: Final = "hublineepoch"
+OFFSET: Final = "offset"
+SEQUENCE: Final = "sequencenumber"
+PARTITIONS_MAX: Final = "partitionsmax"
+
+COVER_SECONDS: Final = 60.0
+"""How long after it was written an ownership blob goes on to be as young as its owner's heartbeat.
+
+As long as the shortest expiry among the SDKs (Go, JavaScript): a blob that its owner does not write again within that
+time is free for them, and then it is for hubline."""
+
+VALUE_SHOWN_LENGTH_MAX: Final = 40  # enough to recognize a value by; it may be anything, and of any length
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_NO_OFFSET: Final = ("", "no offset")
+_VERSION: Final = re.compile(r"([0-9A-Za-z]{1,64})\|([0-9]{1,19})\|(.*)\|", re.DOTALL)
+
+
+class Damage(Exception):
+    """A value that does not read. Does not leave this package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The version of an ownership record: all that it says.
+
+    A write replaces all metadata: to renew a record, or to know what a claim changes, one has to know what it said.
+    """
+
+    etag: str
+    epoch: int
+    owner_id: str
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """From its text; None if that is no version of this store."""
+        match = _VERSION.fullmatch(text)
+        return cls(match[1], int(match[2]), match[3]) if match else None
+
+    def __str__(self) -> str:
+        return f"{self.etag}|{self.epoch}|{self.owner_id}|"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRecords:
+    """What the blobs of hubline's own prefix say: the members' heartbeats, and who asks for what."""
+
+    members: Mapping[str, Blob]
+    requests: Mapping[str, Blob]
+
+    def listed_members(self) -> tuple[Member, ...]:
+        return tuple(
+            Member(owner_id, _partitions_max(blob), blob.age_seconds) for owner_id, blob in self.members.items()
+        )
+
+
+def read_own(blobs: Iterable[Blob], *, member_prefix: str, request_prefix: str) -> OwnRecords:
+    """A blob that does not read is left out: its next write mends it."""
+    members: dict[str, Blob] = {}
+    requests: dict[str, Blob] = {}
+    for blob in blobs:
+        owner_id = blob.metadata.get(OWNER)
+        if not owner_id:
+            continue
+        if blob.name.startswith(member_prefix):
+            members[owner_id] = blob
+        elif blob.name.startswith(request_prefix):
+            requests[blob.name.removeprefix(request_prefix)] = blob
+    return OwnRecords(members, requests)
+
+
+def read_ownership(key: PartitionKey, blob: Blob, own: OwnRecords, *, now: float) -> Ownership:
+    """The record of an ownership blob. Raises Damage."""
+    owner_id = blob.metadata.get(OWNER)
+    if owner_id is None:
+        raise Damage(f"it has no {OWNER}")
+    epoch = ownership_epoch(blob)
+    request = own.requests.get(key.partition)
+    return Ownership(
+        key,
+        owner_id=owner_id,
+        epoch=epoch,
+        version=str(Version(blob.etag, epoch, owner_id)),
+        age_seconds=age_seconds(_renewed_at(blob, own.members.get(owner_id)), now),
+        requested_by=request.metadata[OWNER] if request else None,
+        request_age_seconds=request.age_seconds if request else 0.0,
+    )
+
+
+def ownership_epoch(blob: Blob) -> int:
+    """Raises Damage."""
+    epoch = read_epoch(blob)
+    return int(blob.modified_at) if epoch is None else epoch
+
+
+def read_epoch(blob: Blob) -> int | None:
+    """What hubline wrote; None where it did not write last. Raises Damage."""
+    text = blob.metadata.get(EPOCH)
+    if text is None:
+        return None
+    epoch = _number(EPOCH, text)
+    if epoch is None or epoch < 0:
+        raise Damage(f"{EPOCH} is {_shown(text)}, which is no epoch")
+    return epoch
+
+
+def _renewed_at(blob: Blob, heartbeat: Blob | None) -> float:
+    """When the lease was last renewed: by its owner's heartbeat, for a while after the blob itself was written."""
+    if heartbeat is None:
+        return blob.modified_at
+    return max(blob.modified_at, min(heartbeat.modified_at, blob.modified_at + COVER_SECONDS))
+
+
+def read_checkpoint(key: PartitionKey, blob: Blob) -> Checkpoint | None:
+    """The checkpoint that a blob holds; None if it holds nothing but a fence. Raises Damage."""
+    offset = blob.metadata.get(OFFSET, "")
+    if offset in _NO_OFFSET:
+        offset = ""
+    sequence_number = _number(SEQUENCE, blob.metadata.get(SEQUENCE, ""))
+    if not offset and sequence_number is None:
+        if OFFSET not in blob.metadata and SEQUENCE not in blob.metadata and EPOCH in blob.metadata:
+            return None
+        raise Damage(f"it has neither {OFFSET} nor {SEQUENCE}")
+    if sequence_number is None or sequence_number < 0:
+        # Of another one's, which does not know it; "-1" is before the first event.
+        return Checkpoint(key, offset or "-1", -1)
+    return Checkpoint(key, offset, sequence_number)
+
+
+def is_ahead(checkpoint: Checkpoint, of: Checkpoint) -> bool:
+    """Whether it is further on. One whose sequence number is not known was read from before anything else was done."""
+    return of.last_sequence is None or checkpoint.sequence_number > of.sequence_number
+
+
+def checkpoint_or_raise(key: PartitionKey, blob: Blob | None) -> Checkpoint | None:
+    if blob is None:
+        return None
+    try:
+        return read_checkpoint(key, blob)
+    except Damage as damage:
+        problem = damaged_checkpoint(key, blob, damage)
+    raise problem
+
+
+def damaged_checkpoint(key: PartitionKey, blob: Blob, damage: Damage) -> RecordDamaged:
+    return RecordDamaged(
+        f"the checkpoint does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or set the "
+        "checkpoint anew with `hubline checkpoints set`, or `reset` it",
+        partition=key.partition,
+        record=blob.name,
+    )
+
+
+def damaged_ownership(blob: Blob, damage: Damage) -> str:
+    return (
+        f"the ownership record does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or "
+        "delete the blob to have the partition claimed anew"
+    )
+
+
+def ownership_metadata(owner_id: str, epoch: int) -> dict[str, str]:
+    return {OWNER: owner_id, EPOCH: str(epoch)}
+
+
+def member_metadata(member: Member) -> dict[str, str]:
+    limit = {} if member.partitions_max is None else {PARTITIONS_MAX: str(member.partitions_max)}
+    return {OWNER: member.owner_id, **limit}
+
+
+def checkpoint_metadata(checkpoint: Checkpoint, epoch: int) -> dict[str, str]:
+    """Both values always, and neither empty: where a blob lacks one, some SDKs cannot read the whole group."""
+    if not checkpoint.offset or checkpoint.last_sequence is None:
+        raise ConfigError(
+            f"a checkpoint in a blob needs an offset and a sequence number, for the SDKs to read ({checkpoint.key})"
+        )
+    return {OFFSET: checkpoint.offset, SEQUENCE: str(checkpoint.sequence_number), EPOCH: str(epoch)}
+
+
+def partitions_of(group: GroupKey, blobs: Iterable[Blob], prefix: str) -> Iterable[tuple[PartitionKey, Blob]]:
+    """Blobs that are named as a partition's, with its key."""
+    for blob in blobs:
+        partition = blob.name.removeprefix(prefix)
+        if partition:
+            yield group.partition(partition), blob
+
+
+def _partitions_max(blob: Blob) -> int | None:
+    try:
+        return _number(PARTITIONS_MAX, blob.metadata.get(PARTITIONS_MAX, ""))
+    except Damage:
+        return None
+
+
+def _number(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if not _NUMBER.fullmatch(text):
+        raise Damage(f"{name} is {_shown(text)}, which is no whole number")
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    shown = ascii(text)
+    return shown if len(shown) <= VALUE_SHOWN_LENGTH_MAX else f"{shown[:VALUE_SHOWN_LENGTH_MAX]}..."

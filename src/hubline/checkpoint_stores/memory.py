@@ -1,0 +1,175 @@
+"""A checkpoint store in this process's memory: for tests, for the simulator, and for a single process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.sql.fence import NOBODY, fenced
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _atomic(
+    method: Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[MemoryStore, P], Coroutine[Any, Any, T]]:
+    """Makes a method that awaits nothing one step, for all threads."""
+
+    @functools.wraps(method)
+    async def locked(store: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._lock:  # noqa: SLF001 - this module's own
+            return await method(store, *args, **kwargs)
+
+    return locked
+
+
+class MemoryStore:
+    """A :class:`~hubline.ports.CheckpointStore` that lasts as long as its process.
+
+    No method awaits anything, and each holds a lock: processors of one process call from threads of their own.
+    ``now`` is the store's own clock, in seconds.
+    Everything is listed in the order in which it first appeared: the same calls give the same answers.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._lock = threading.RLock()
+        self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
+
+    @_atomic
+    async def list_ownership(self, group: GroupKey) -> GroupState:
+        state = self._groups[group]
+        return GroupState(
+            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
+            members=tuple(
+                Member(owner_id, seen.partitions_max, self._age(seen.seen_at))
+                for owner_id, seen in state.members.items()
+            ),
+        )
+
+    @_atomic
+    async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        return [self._write_claim(claim) for claim in claims if self._is_current(claim)]
+
+    @_atomic
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+        self._groups[group].members[member.owner_id] = _Seen(member.partitions_max, self._now())
+        return [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
+
+    @_atomic
+    async def leave(self, group: GroupKey, owner_id: str) -> None:
+        self._groups[group].members.pop(owner_id, None)
+
+    @_atomic
+    async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
+        for key in keys:
+            record = self._groups[key.group_key].records.get(key.partition)
+            if record is not None:
+                record.requested_by, record.requested_at = owner_id, self._now()
+
+    @_atomic
+    async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        fence = self._groups[key.group_key].fences.setdefault(key.partition, _Fence(epoch))
+        if fence.epoch > epoch:
+            raise fenced(key, epoch=epoch, held_epoch=fence.epoch)
+        fence.epoch = epoch
+        return fence.checkpoint
+
+    @_atomic
+    async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
+        fences = self._groups[group].fences.values()
+        return [fence.checkpoint for fence in fences if fence.checkpoint is not None]
+
+    @_atomic
+    async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+        key = checkpoint.key
+        fence = self._groups[key.group_key].fences.get(key.partition)
+        if fence is None or fence.epoch != epoch:
+            raise fenced(key, epoch=epoch, held_epoch=NOBODY if fence is None else fence.epoch)
+        if fence.checkpoint is None or fence.checkpoint.sequence_number < checkpoint.sequence_number:
+            fence.checkpoint = checkpoint
+
+    @_atomic
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        group = self._groups[key.group_key]
+        fence = group.fences.setdefault(key.partition, _Fence(NOBODY))
+        fence.epoch, fence.checkpoint = fence.epoch + 1, checkpoint
+        record = group.records.get(key.partition)
+        if record is not None:
+            record.owner_id, record.epoch = "", record.epoch + 1
+            self._touched(key, record)
+
+    async def close(self) -> None:
+        """Nothing to let go: what was stored stays as long as the object does."""
+
+    def _is_current(self, ownership: Ownership) -> bool:
+        record = self._groups[ownership.key.group_key].records.get(ownership.key.partition)
+        return ownership.version == (None if record is None else str(record.version))
+
+    def _write_claim(self, claim: Ownership) -> Ownership:
+        records = self._groups[claim.key.group_key].records
+        record = records.setdefault(claim.key.partition, _Record())
+        if claim.owner_id and claim.epoch != record.epoch:
+            record.requested_by = None
+        record.owner_id, record.epoch = claim.owner_id, claim.epoch
+        return self._touched(claim.key, record)
+
+    def _renew(self, key: PartitionKey) -> Ownership:
+        return self._touched(key, self._groups[key.group_key].records[key.partition])
+
+    def _touched(self, key: PartitionKey, record: _Record) -> Ownership:
+        record.version += 1
+        record.modified_at = self._now()
+        return self._listed(key, record)
+
+    def _listed(self, key: PartitionKey, record: _Record) -> Ownership:
+        return Ownership(
+            key,
+            owner_id=record.owner_id,
+            epoch=record.epoch,
+            version=str(record.version),
+            age_seconds=self._age(record.modified_at),
+            requested_by=record.requested_by,
+            request_age_seconds=0.0 if record.requested_by is None else self._age(record.requested_at),
+        )
+
+    def _age(self, since: float) -> float:
+        # A clock that was set back makes nothing older, and nothing younger than now.
+        return max(0.0, self._now() - since)
+
+
+@dataclass(slots=True)
+class _Record:
+    owner_id: str = ""
+    epoch: int = 0
+    version: int = 0
+    modified_at: float = 0.0
+    requested_by: str | None = None
+    requested_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    partitions_max: int | None
+    seen_at: float
+
+
+@dataclass(slots=True)
+class _Fence:
+    epoch: int
+    checkpoint: Checkpoint | None = None
+
+
+@dataclass(slots=True)
+class _Group:
+    records: dict[str, _Record] = field(default_factory=dict)
+    members: dict[str, _Seen] = field(default_factory=dict)
+    fences: dict[str, _Fence] = field(default_factory=dict)

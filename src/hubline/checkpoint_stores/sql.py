@@ -1,0 +1,180 @@
+"""The checkpoint store in a SQL database: the logic, once, for every database that :mod:`.database` describes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.secrets import Secret
+from hubline.sql import sqlite
+from hubline.sql.checkpoint_rows import (
+    damaged_checkpoints,
+    of_checkpoint,
+    of_group,
+    of_partition,
+    read_checkpoints,
+    read_group,
+    read_written,
+)
+from hubline.sql.dialect import Connection, Database, Statement
+from hubline.sql.fence import fenced, stored_checkpoint, take_fence
+from hubline.sql.pool import CALL_SECONDS_MAX, ConnectionPool
+from hubline.sql.queries import Queries
+
+MEMBER_SECONDS_MAX = 86_400.0
+"""A member not heard of for a day is deleted when another renews: no lease is that long, and the table stays small."""
+
+
+class SqlStore:
+    """A :class:`~hubline.ports.CheckpointStore` in a SQL database. Nothing is opened before the first call.
+
+    Every method is one transaction in one round trip; where the fence is not the caller's, a second one finds out
+    whose it is. Calls run in a few threads of the store's own, so that a slow one blocks no other; the store may be
+    used from any event loop, one at a time.
+    """
+
+    _shown = "an address that does not read"  # while its constructor runs
+
+    def __init__(self, database: Database, queries: Queries, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        self._shown = database.shown
+        self._queries = queries
+        self._pool = ConnectionPool(database, call_seconds_max=call_seconds_max)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._shown})"
+
+    async def list_ownership(self, group: GroupKey) -> GroupState:
+        listing = Statement(self._queries.list_group, of_group(group))
+        return await self._pool.run(lambda connection: read_group(group, connection.read(listing)))
+
+    async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        if not claims:
+            return []
+        # Always in the same order of groups, then partitions: transactions that overlap wait, and never in a circle.
+        ordered = sorted(claims, key=lambda claim: _lock_order(claim.key))
+        writes = [
+            (group, Statement(query, {**of_group(group), "rows": _rows(records)}))
+            for group, claimed in groupby(ordered, key=lambda claim: claim.key.group_key)
+            for query, records in self._by_query(claimed)
+            if records
+        ]
+
+        def work(connection: Connection) -> list[Ownership]:
+            written = connection.write(*(statement for _, statement in writes))
+            groups = (group for group, _ in writes)
+            return [one for group, rows in zip(groups, written, strict=True) for one in read_written(group, rows)]
+
+        return await self._pool.run(work)
+
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+        named = of_group(group)
+        announced = {**named, "owner_id": member.owner_id, "partitions_max": member.partitions_max}
+        statements = [
+            Statement(self._queries.announce_member, announced),
+            Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
+        ]
+        if owned:
+            rows = _rows(sorted(owned, key=lambda ownership: _lock_order(ownership.key)))
+            statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
+
+        def work(connection: Connection) -> list[Ownership]:
+            _, _, *renewed = connection.write(*statements)
+            return read_written(group, renewed[0]) if renewed else []
+
+        return await self._pool.run(work)
+
+    async def leave(self, group: GroupKey, owner_id: str) -> None:
+        leaving = Statement(self._queries.leave, {**of_group(group), "owner_id": owner_id})
+        await self._pool.run(lambda connection: connection.write(leaving))
+
+    async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
+        if not keys:
+            return
+        requests = [
+            Statement(
+                self._queries.request_handover,
+                {**of_group(group), "owner_id": owner_id, "rows": json.dumps([[key.partition] for key in wanted])},
+            )
+            for group, wanted in groupby(sorted(keys, key=_lock_order), key=lambda key: key.group_key)
+        ]
+        await self._pool.run(lambda connection: connection.write(*requests))
+
+    async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        return await self._pool.run(lambda connection: take_fence(connection, self._queries, key, epoch=epoch))
+
+    async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
+        listing = Statement(self._queries.list_checkpoints, of_group(group))
+        return await self._pool.run(lambda connection: read_checkpoints(group, connection.read(listing)))
+
+    async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+        key = checkpoint.key
+        moving = Statement(self._queries.update_checkpoint, {**of_checkpoint(key, checkpoint), "epoch": epoch})
+
+        def work(connection: Connection) -> None:
+            (rows,) = connection.write(moving)
+            if not rows:
+                held_epoch, _ = stored_checkpoint(connection, self._queries, key)
+                if held_epoch != epoch:
+                    raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+                # Otherwise what is stored is as far already, or further.
+
+        await self._pool.run(work)
+
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        taking = Statement(self._queries.take_ownership, of_partition(key))
+        resetting = Statement(self._queries.reset_checkpoint, of_checkpoint(key, checkpoint))
+        await self._pool.run(lambda connection: connection.write(taking, resetting))
+
+    async def examine(self, group: GroupKey) -> StoreExamination:
+        clock = Statement(self._queries.read_clock, {})
+        listing = Statement(self._queries.list_checkpoints, of_group(group))
+
+        def work(connection: Connection) -> StoreExamination:
+            ((seconds,),) = connection.read(clock)
+            assert isinstance(seconds, float)  # noqa: S101 (the query has no other answer)
+            damaged = damaged_checkpoints(group, connection.read(listing))
+            return StoreExamination(datetime.fromtimestamp(seconds, UTC), damaged)
+
+        return await self._pool.run(work)
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    def _by_query(self, claims: Iterable[Ownership]) -> tuple[tuple[str, list[Ownership]], ...]:
+        fresh: list[Ownership] = []
+        known: list[Ownership] = []
+        for claim in claims:
+            (fresh if claim.version is None else known).append(claim)
+        return (self._queries.insert_ownership, fresh), (self._queries.update_ownership, known)
+
+
+def _lock_order(key: PartitionKey) -> tuple[str, str, str, str]:
+    """The order of keys, as plain tuples: comparing the keys themselves takes ten times as long."""
+    return key.namespace, key.hub, key.group, key.partition
+
+
+def _rows(records: Iterable[Ownership]) -> str:
+    return json.dumps([[one.key.partition, one.owner_id, one.epoch, one.version] for one in records])
+
+
+class SqliteStore(SqlStore):
+    """A :class:`~hubline.ports.CheckpointStore` in the file at ``path``, made if need be; its folder must be there."""
+
+    def __init__(self, path: Path | str, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        super().__init__(
+            sqlite.SqliteDatabase(Path(path).absolute()), sqlite.QUERIES, call_seconds_max=call_seconds_max
+        )
+
+
+class PostgresStore(SqlStore):
+    """A :class:`~hubline.ports.CheckpointStore` in the database that ``conninfo``, a URL for libpq, names."""
+
+    def __init__(self, conninfo: Secret, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        from hubline.sql import postgres  # SQLite must not cost the PostgreSQL driver
+
+        super().__init__(postgres.PostgresDatabase(conninfo), postgres.QUERIES, call_seconds_max=call_seconds_max)

@@ -1,0 +1,1 @@
+"""`hubline checkpoints ...`: show, move, reset, copy and migrate checkpoints."""

@@ -1,0 +1,1 @@
+"""`hubline demo`: two processors share a hub, and one of them is killed."""

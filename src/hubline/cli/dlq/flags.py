@@ -1,0 +1,108 @@
+"""Which dead letters a command is about: the flags that all of them have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hubline.adapters import open_hub
+from hubline.addresses.names import validate_group_name, validate_partition_id
+from hubline.addresses.values import parse_time
+from hubline.cli.arguments import env_twin, option
+from hubline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from hubline.dead_letters.repository import LetterCount, LetterShelf
+    from hubline.dead_letters.selection import LetterChoice
+
+STATES = ("waiting", "redriven", "discarded", "all")
+
+SinkOption = Annotated[
+    str,
+    option(
+        "--sink",
+        "The database of the letters: sqlite:///PATH, postgresql://..., env:NAME or file:PATH.",
+        metavar="SINK",
+    ),
+]
+OfHubOption = Annotated[
+    str | None, option("--hub", "Only letters of this hub; bodies that are not kept are read there.", metavar="HUB")
+]
+OfGroupOption = Annotated[str | None, option("--group", "Only letters of this consumer group.", metavar="GROUP")]
+SinceOption = Annotated[
+    str | None, option("--since", "Only what failed since then: 2026-01-31T12:00:00Z, or -24h.", metavar="WHEN")
+]
+UntilOption = Annotated[str | None, option("--until", "Only what failed until then.", metavar="WHEN")]
+ErrorTypeOption = Annotated[
+    str | None, option("--error-type", "Only this type of error, with its module or without.", metavar="TYPE")
+]
+ErrorTextOption = Annotated[
+    str | None, option("--error-text", "Only errors whose message has this in it.", metavar="TEXT")
+]
+StateOption = Annotated[str, option("--state", f"Only letters in this state: {', '.join(STATES)}.", metavar="STATE")]
+LettersArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="LETTER",
+        envvar=env_twin("letter"),
+        help="Only these: PARTITION/SEQUENCE, or whole ids as list --json prints them.",
+    ),
+]
+DeleteOption = Annotated[bool, option("--delete", "Remove the letters, rather than mark them.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What was typed of all that."""
+
+    hub: str | None = None
+    group: str | None = None
+    partition: Sequence[str] | None = None
+    since: str | None = None
+    until: str | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+    state: str = "waiting"
+    letters: Sequence[str] | None = None
+
+    def choice(self) -> LetterChoice:
+        from hubline.dead_letters.selection import LetterChoice, parse_ids
+        from hubline.model.dead_letters import LetterState
+
+        if self.state not in STATES:
+            raise ConfigError(f"--state is {', '.join(STATES[:-1])} or {STATES[-1]}, and not {ascii(self.state)[:40]}")
+        hub = None if self.hub is None else open_hub(self.hub)
+        return LetterChoice(
+            namespace=None if hub is None else hub.namespace,
+            hub=None if hub is None else hub.name,
+            group=None if self.group is None else validate_group_name(self.group),
+            partitions=tuple(validate_partition_id(each) for each in self.partition or ()),
+            since=None if self.since is None else parse_time(self.since),
+            until=None if self.until is None else parse_time(self.until),
+            error_type=self.error_type,
+            error_text=self.error_text,
+            state=None if self.state == "all" else LetterState(self.state),
+            ids=parse_ids(self.letters or ()),
+        )
+
+
+@asynccontextmanager
+async def using_shelf(sink: str) -> AsyncIterator[LetterShelf]:
+    """The letters of a database, closed at the end."""
+    from hubline.dead_letters.repository import LetterShelf
+
+    shelf = LetterShelf(sink)
+    try:
+        yield shelf
+    finally:
+        await shelf.close()
+
+
+def total(counts: Sequence[LetterCount]) -> int:
+    return sum(each.count for each in counts)

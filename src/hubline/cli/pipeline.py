@@ -1,0 +1,429 @@
+"""``hubline plan``, ``hubline run`` and ``hubline prepare``: pipelines on Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from hubline.cli.arguments import JsonOption, env_twin, option
+from hubline.cli.exit_codes import ExitCode, say
+from hubline.cli.output import (
+    bytes_text,
+    counted,
+    escaped,
+    print_json,
+    seconds_text,
+    stderr_console,
+    stdout_console,
+    table,
+)
+from hubline.errors import ConfigError, PipelineInvalid
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from hubline.errors import Problem
+    from hubline.pipeline.checks import Checked, Tell
+    from hubline.pipeline.planning import Plan, PlannedStage
+    from hubline.pipeline.progress import StageReport, View
+
+# Where nobody sees a view that lives, a line now and then shows that it does.
+LINE_SECONDS: Final = 10.0
+# What is told below the live table: enough to see what led to the last.
+NOTES_SHOWN_MAX: Final = 12
+# Below that, the time that a batch takes is left out: figures in millions take their room.
+WIDTH_OF_ALL: Final = 72
+# However low a terminal is, what happened last can be read.
+NOTE_LINES_MIN: Final = 3
+# The head of the table (a heading may take two lines), the line below it, an empty one, and the one of the cursor.
+_LINES_AROUND: Final = 5
+# What Spark prints while a live table is shown, in the state folder.
+LOG_NAME: Final = "spark.log"
+# A run of weeks whose database is away may print a lot; what is older than that is in the way.
+LOG_BYTES_MAX: Final = 16 * 1024 * 1024
+_STANDARD_ERROR: Final = 2
+
+PipelineArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PIPELINE", envvar=env_twin("pipeline"), help="The Python file that defines it: hubline.Pipeline(...)."
+    ),
+]
+StagesOption = Annotated[
+    list[str] | None, option("--stage", "Only this stage; may be given several times. Default: all.", metavar="NAME")
+]
+PlacesOption = Annotated[
+    Path | None,
+    option("--places", "The TOML file of its places. Default: beside it, with the same name.", metavar="FILE"),
+]
+SetOption = Annotated[
+    list[str] | None,
+    option("--set", "Say something else than the file of places: places.raw.hub=ADDRESS.", metavar="KEY=VALUE"),
+]
+
+
+def plan(
+    pipeline: PipelineArgument,
+    stage: StagesOption = None,
+    places: PlacesOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check a pipeline, and print its stages, what each promises, and what a run would create.
+
+    Starts nothing and changes nothing. Looks whether hubs, stores and tables are there. All problems are told at once,
+    with file and line; then it ends with 7. What Spark has to find out, whether columns and types fit, a run checks
+    before it starts.
+
+    \b
+    Examples:
+      hubline plan telemetry.py
+      hubline plan telemetry.py --places production.toml --json
+      hubline plan telemetry.py --stage store --set places.readings.url=env:DATABASE
+    """
+    with _progress() as tell:
+        checked = _checked(pipeline, stage, places, set_, tell)
+    if json:
+        for each in checked.plan.stages:
+            print_json(_stage_data(each))
+        print_json({"creates": list(checked.creations)})
+    else:
+        stdout_console().print(_plan_view(checked))
+
+
+def run(
+    pipeline: PipelineArgument,
+    stage: StagesOption = None,
+    master: Annotated[
+        str | None, option("--master", "Where Spark runs: local[4], spark://HOST:7077. Default: here.", metavar="URL")
+    ] = None,
+    once: Annotated[bool, option("--once", "Do all that is there, stage after stage, and end.")] = False,
+    places: PlacesOption = None,
+    set_: SetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a pipeline on Spark, until Ctrl-C or SIGTERM; with --once, until all that is there is done.
+
+    Everything is checked first. A stage that fails is started again, after a pause that grows, while the others go on;
+    when it has failed too often, all end in good order, with 8. At a signal, batches in progress commit and partitions
+    are released; a second signal does not wait for batches. With --json, one object a second for each stage.
+
+    \b
+    Examples:
+      hubline run telemetry.py
+      hubline run telemetry.py --once
+      hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.ownership=fixed:2
+      hubline run telemetry.py --places production.toml --master spark://head:7077
+    """
+    _require_spark()
+    from hubline.pipeline.runner import Request, signals_to
+    from hubline.pipeline.runner import run as run_pipeline
+
+    request = Request(master=master, once=once)
+    # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.
+    with signals_to(signal.default_int_handler, signal.SIGTERM):
+        with _progress() as tell:
+            checked = _checked(pipeline, stage, places, set_, tell)
+        with _view(checked.plan, json=json) as view:
+            try:
+                is_done = run_pipeline(checked, request, view=view)
+            except PipelineInvalid as error:
+                problems = error.problems
+            else:
+                problems = ()
+    if problems:
+        _tell_problems(problems)
+    if once and not is_done:
+        raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def prepare() -> None:
+    """Make Spark start sooner on this machine, by about five of sixteen seconds: keep the classes that Java loads.
+
+    A small query is rehearsed, which takes less than a minute. What is kept is a file of 170 MB in the environment of
+    this Python, to be made anew for another Java or another Spark. In a container's image, run it when that is built.
+
+    \b
+    Examples:
+      hubline prepare
+    """
+    _require_spark()
+    from hubline.spark.session.archive import make
+
+    with stderr_console().status("rehearsing a query on Spark, which takes less than a minute ..."):
+        archive = make()
+    say(f"kept the classes of Java in {archive} ({bytes_text(archive.stat().st_size)})")
+
+
+def _require_spark() -> None:
+    try:
+        import hubline.spark  # noqa: F401 - says what is missing, and how to get it
+    except ImportError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _checked(
+    file: Path, stages: list[str] | None, places: Path | None, settings: list[str] | None, tell: Tell
+) -> Checked:
+    from hubline.pipeline.checks import checked_file
+
+    try:
+        return checked_file(file, places=places, settings=_settings(settings or []), stages=stages or [], tell=tell)
+    except PipelineInvalid as error:
+        problems = error.problems
+    return _tell_problems(problems)
+
+
+def _settings(given: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for each in given:
+        key, separator, value = each.partition("=")
+        if not separator or not key:
+            raise ConfigError("--set takes KEY=VALUE, for instance --set places.raw.hub=local:./data/raw")
+        settings[key.strip()] = value.strip()
+    return settings
+
+
+def _tell_problems(problems: Sequence[Problem]) -> Checked:
+    for problem in problems:
+        say(escaped(str(problem)))
+    say(f"hubline: {counted(len(problems), 'problem')}: nothing was started")
+    raise typer.Exit(ExitCode.CHECKS_FAILED)
+
+
+@contextmanager
+def _progress() -> Iterator[Tell]:
+    """Shows on a terminal what is being looked at, and takes it away at the end; elsewhere nothing."""
+    with stderr_console().status("looking ...") as status:
+        yield lambda what: status.update(f"{escaped(what)} ...")
+
+
+# The plan ----------------------------------------------------------------------------------------------------------
+
+
+def _plan_view(checked: Checked) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from hubline.pipeline.guarantees import promises
+
+    lines = [f"pipeline {checked.plan.name}: {counted(len(checked.plan.stages), 'stage')}"]
+    for stage in checked.plan.stages:
+        sources = ", ".join(map(str, stage.sources))
+        lines += ["", f"{stage.name}: {sources} -> {stage.target}", f"  group {stage.group}, {_batches(stage)}"]
+        lines += [f"  {promise}" for promise in promises(stage)]
+        lines += [f"  joins {name}: {place}" for name, place in stage.tables.items()]
+    lines += ["", "creates:" if checked.creations else "creates nothing"]
+    lines += [f"  {each}" for each in checked.creations]
+    return Group(*(Text(escaped(line)) for line in lines))
+
+
+def _batches(stage: PlannedStage) -> str:
+    every = seconds_text(stage.batch_wait_ms / 1000)
+    return f"a batch every {every}, of {counted(stage.events_max, 'event')} at most, from {stage.start}"
+
+
+def _stage_data(stage: PlannedStage) -> dict[str, object]:
+    from hubline.pipeline.guarantees import promises
+
+    return {
+        "stage": stage.name,
+        "sources": [str(source) for source in stage.sources],
+        "to": str(stage.target),
+        "group": stage.group,
+        "ownership": stage.ownership,
+        "start": stage.start,
+        "checkpoint": stage.checkpoint.value,
+        "lookback": stage.lookback,
+        "onInvalidPosition": stage.on_invalid_position.value,
+        "batchCountMax": stage.events_max,
+        "batchWaitSeconds": stage.batch_wait_ms / 1000,
+        "deadLetters": str(stage.letters) if stage.letters else None,
+        "tables": {name: str(place) for name, place in stage.tables.items()},
+        "promises": promises(stage),
+    }
+
+
+# The run -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _view(plan: Plan, *, json: bool) -> Iterator[View]:
+    """A table that lives on a terminal; elsewhere a line now and then; for programs JSON."""
+    console = stdout_console()
+    if json:
+        yield _JsonView()
+    elif not sys.stdout.isatty() or console.is_dumb_terminal or _prints_rows(plan):
+        yield _LineView()
+    else:
+        from rich.live import Live
+
+        with _errors_in(_log_file(plan)) as log, Live(console=console, auto_refresh=False) as live:
+            view = _LiveView(console)
+            view.refresh = lambda: live.update(view.renderable(), refresh=True)
+            view.note(f"what Spark prints goes to {log}")
+            yield view
+
+
+def _prints_rows(plan: Plan) -> bool:
+    """Whether Java itself prints to the terminal: rows and a live table do not go together."""
+    from hubline.pipeline.datasets import FormatPlace
+
+    return any(isinstance(stage.target, FormatPlace) and stage.target.format == "console" for stage in plan.stages)
+
+
+def _log_file(plan: Plan) -> Path:
+    """Beside the state of the run; among temporary files where that is not on this machine, or not writable."""
+    from hubline.pipeline.planning import is_remote
+
+    if not is_remote(plan.run.state):
+        folder = Path(plan.run.state).expanduser()
+        with suppress(OSError):  # the run itself tells what is wrong with the folder
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / LOG_NAME).touch()
+            return folder / LOG_NAME
+    return Path(tempfile.gettempdir()) / f"hubline-{plan.name}-{os.getpid()}.log"
+
+
+@contextmanager
+def _errors_in(file: Path) -> Iterator[Path]:
+    """What Java and the processes below it print goes to the file: it would tear a live table apart."""
+    sys.stderr.flush()
+    kept = os.dup(_STANDARD_ERROR)
+    with file.open("ab") as opened:
+        if opened.tell() > LOG_BYTES_MAX:
+            opened.truncate(0)
+        os.dup2(opened.fileno(), _STANDARD_ERROR)
+        try:
+            yield file
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STANDARD_ERROR)
+            os.close(kept)
+
+
+class _JsonView:
+    """One object for each stage, about once a second."""
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        for report in reports:
+            print_json(_report_data(report))
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        say(escaped(text))
+
+
+class _LineView:
+    """What happens, and now and then how it goes."""
+
+    def __init__(self) -> None:
+        self._told_at = time.monotonic()
+        self._has_ended = False
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        is_end = all(report.state in ("done", "stopped", "failed") for report in reports)
+        is_due = is_end or time.monotonic() - self._told_at >= LINE_SECONDS
+        if is_due and not self._has_ended:
+            self._has_ended = is_end
+            self._told_at = time.monotonic()
+            for report in reports:
+                say(_report_line(report))
+
+    def note(self, text: str) -> None:
+        say(escaped(text))
+
+
+class _LiveView:
+    """A table of the stages, with what happened below it: as much of that as the terminal has room for."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._reports: Sequence[StageReport] = ()
+        self._notes: list[str] = []
+        self.refresh: Callable[[], None] = lambda: None
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        self._reports = reports
+        self.refresh()
+
+    def note(self, text: str) -> None:
+        self._notes = [*self._notes, f"{time.strftime('%H:%M:%S')}  {escaped(text)}"][-NOTES_SHOWN_MAX:]
+        self.refresh()
+
+    def _note_lines(self, room: int) -> list[str]:
+        """The newest last, folded as the terminal is wide."""
+        width = max(self._console.width - 1, 20)
+        lines = [line for note in self._notes for line in textwrap.wrap(note, width, subsequent_indent=" " * 10)]
+        return lines[-max(room, NOTE_LINES_MIN) :]
+
+    def renderable(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        is_narrow = self._console.width < WIDTH_OF_ALL
+        # What is seldom more than nothing has a column only then: a table that does not fit is cut.
+        letters = ">dead" if is_narrow else ">dead letters"
+        columns = (
+            "stage", "state", ">events", ">events/s", ">lag", "?>batch", letters, "?>repeats", "?>restarts", "?>gone",
+        )  # fmt: skip
+        rows = [
+            (
+                each.name,
+                each.state,
+                each.events,
+                round(each.events_per_second),
+                each.lag_events,
+                None if is_narrow else seconds_text(each.batch_seconds),
+                each.dead_letters,
+                each.repeats or None,
+                each.restarts or None,
+                each.gap_events or None,
+            )
+            for each in self._reports
+        ]
+        notes = Text("\n".join(self._note_lines(self._console.height - len(rows) - _LINES_AROUND)))
+        if not rows:  # nothing has been started yet
+            return notes
+        stages = table(columns, rows)
+        stages.padding, stages.pad_edge = (0, 1, 0, 0), False
+        return Group(stages, Text(""), notes)
+
+
+def _report_line(report: StageReport) -> str:
+    lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
+    repeats = f"{counted(report.repeats, 'repeat')} left out, " if report.repeats else ""
+    gone = f", {counted(report.gap_events, 'event')} gone" if report.gap_events else ""
+    return (
+        f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
+        f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
+        f"{repeats}{counted(report.restarts, 'restart')}{gone}"
+    )
+
+
+def _report_data(report: StageReport) -> Mapping[str, object]:
+    return {
+        "stage": report.name,
+        "state": report.state,
+        "events": report.events,
+        "eventsPerSecond": round(report.events_per_second, 1),
+        "lagEvents": report.lag_events,
+        "batchSeconds": report.batch_seconds,
+        "batches": report.batches,
+        "rows": report.rows,
+        "deadLetters": report.dead_letters,
+        "repeats": report.repeats,
+        "gapEvents": report.gap_events,
+        "restarts": report.restarts,
+        "error": report.error or None,
+    }

@@ -1,0 +1,72 @@
+"""What one instance knows of its consumer group when it plans."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hubline.model.ownership import Member, Ownership
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a planner knows: the hub's partitions, the group's records, and what this processor holds."""
+
+    me: Member
+    partitions: Sequence[str]
+    ownerships: Mapping[str, Ownership]
+    members: Sequence[Member]
+    held: frozenset[str]
+    lease_seconds: float
+    grace_seconds: float
+    sdk_lease_seconds: float | None = None
+    """The lease of owners that have not announced themselves, where the store has such: the official SDKs'."""
+
+
+def stranded(snapshot: Snapshot) -> tuple[str, ...]:
+    """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
+    me, held = snapshot.me.owner_id, snapshot.held
+    own = [p for p, record in living_records(snapshot).items() if record.owner_id == me and p not in held]
+    return tuple(own[: free_room(snapshot)])
+
+
+def free_room(snapshot: Snapshot) -> int:
+    """How many partitions this processor may take beside what it still holds, or is just giving up."""
+    most = len(snapshot.partitions) if (limit := snapshot.me.partitions_max) is None else limit
+    return max(most - len(snapshot.held), 0)
+
+
+def first_expiry_seconds(snapshot: Snapshot) -> float | None:
+    """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
+    leases, others_seconds = lease_lengths(snapshot)
+    others = (record for p, record in living_records(snapshot).items() if p not in snapshot.held)
+    return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)
+
+
+def living_records(snapshot: Snapshot) -> dict[str, Ownership]:
+    """The records that name an owner whose lease runs."""
+    records, (leases, others_seconds) = snapshot.ownerships, lease_lengths(snapshot)
+    return {
+        partition: record
+        for partition in snapshot.partitions
+        if (record := records.get(partition)) is not None
+        and (owner_id := record.owner_id)
+        and record.age_seconds < leases.get(owner_id, others_seconds)
+    }
+
+
+def lease_lengths(snapshot: Snapshot) -> tuple[Mapping[str, float], float]:
+    """The leases of owners by id, and that of all others: of those that have not announced themselves."""
+    if snapshot.sdk_lease_seconds is None:
+        return {}, snapshot.lease_seconds
+    return {member.owner_id: snapshot.lease_seconds for member in snapshot.members}, snapshot.sdk_lease_seconds
+
+
+def living_members(snapshot: Snapshot) -> dict[str, Member]:
+    """Members by id: this one, those heard of within the lease, and whoever owns under a lease that runs."""
+    announced = {member.owner_id: member for member in snapshot.members}
+    names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
+    names |= {record.owner_id for record in living_records(snapshot).values()}
+    members = {name: announced.get(name, Member(name)) for name in names}
+    members[snapshot.me.owner_id] = snapshot.me
+    return dict(sorted(members.items()))

@@ -1,0 +1,113 @@
+"""Fetches from the hub what letters without a body stand for: the events at their positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hubline.errors import HubUnavailable, PositionInvalid
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import Event
+from hubline.model.positions import Position
+from hubline.ports import Hub, Receiver
+
+READ_ON_COUNT_MAX: Final = 1_000
+"""Events between two letters that are read and left aside: opening a reader anew takes longer."""
+
+WAIT_SECONDS_MAX: Final = 30.0
+"""The hub has said that the events are there: what does not come within this time was lost on the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """The letters with what the hub still had of them, and why it had nothing of the others."""
+
+    letters: Mapping[int, DeadLetter]
+    missing: Mapping[int, str]
+
+
+async def fetch_bodies(hub: Hub, letters: Sequence[DeadLetter], *, group: str) -> Fetched:
+    """Reads the events of letters of one partition, by sequence number. Disturbs no other reader.
+
+    An event counts only if it has the letter's offset and sequence number: a hub that was created anew has others.
+    """
+    found: dict[int, DeadLetter] = {}
+    missing: dict[int, str] = {}
+    reader = _Reader(hub, group)
+    try:
+        for letter in sorted(letters, key=lambda letter: letter.event.sequence_number):
+            sequence = letter.event.sequence_number
+            try:
+                event = await reader.read(letter.event)
+            except PositionInvalid as error:
+                await reader.close()
+                missing[sequence] = f"the hub has forgotten the event: {error}"
+                continue
+            if event is None:
+                missing[sequence] = f"hub {hub.name} has another event there: it was created anew since"
+            else:
+                found[sequence] = replace(letter, event=event, is_body_kept=True)
+    finally:
+        await reader.close()
+    return Fetched(found, missing)
+
+
+class _Reader:
+    """Reads single events in ascending order; what lies between two that are close is read on, and left aside."""
+
+    def __init__(self, hub: Hub, group: str) -> None:
+        self._hub = hub
+        self._group = group
+        self._receiver: Receiver | None = None
+        self._next_sequence = 0
+
+    async def read(self, wanted: Event) -> Event | None:
+        """The event as the hub has it; None if the hub has another one in its place."""
+        if self._receiver is None or wanted.sequence_number - self._next_sequence > READ_ON_COUNT_MAX:
+            await self._open(wanted)
+        while self._next_sequence <= wanted.sequence_number:
+            event = await self._last_of_next(wanted)
+        is_same = (event.sequence_number, event.offset) == (wanted.sequence_number, wanted.offset)
+        if not is_same:
+            await self.close()
+        return event if is_same else None
+
+    async def close(self) -> None:
+        if self._receiver is not None:
+            receiver, self._receiver = self._receiver, None
+            await receiver.close()
+
+    async def _open(self, wanted: Event) -> None:
+        await self.close()
+        held = await self._hub.describe_partition(wanted.partition)
+        if not held.begin_sequence <= wanted.sequence_number <= held.last_sequence:
+            is_expired = wanted.sequence_number < held.begin_sequence
+            raise PositionInvalid(
+                f"partition {wanted.partition} of hub {self._hub.name} holds the events {held.begin_sequence} to "
+                f"{held.last_sequence}, and {wanted.sequence_number} is not among them",
+                hub=self._hub.name,
+                partition=wanted.partition,
+                reason="expired" if is_expired else "beyond",
+                begin_sequence=held.begin_sequence,
+                last_sequence=held.last_sequence,
+            )
+        # By number, and not by offset: that the event there is the one in question is looked at when it has come.
+        position = Position.sequence(wanted.sequence_number, inclusive=True)
+        self._receiver = await self._hub.open_receiver(wanted.partition, group=self._group, position=position)
+        self._next_sequence = wanted.sequence_number
+
+    async def _last_of_next(self, wanted: Event) -> Event:
+        """The last of the events that come next, up to the wanted one."""
+        assert self._receiver is not None  # noqa: S101 (opened before)
+        count_max = wanted.sequence_number - self._next_sequence + 1
+        batch = await self._receiver.receive(count_max=count_max, wait_seconds=WAIT_SECONDS_MAX)
+        if not len(batch):
+            raise HubUnavailable(
+                f"partition {wanted.partition} of hub {self._hub.name} has sent nothing from "
+                f"{self._next_sequence} on for {WAIT_SECONDS_MAX:g} s: try again",
+                hub=self._hub.name,
+                partition=wanted.partition,
+            )
+        self._next_sequence = batch.last_sequence + 1
+        return batch[-1]

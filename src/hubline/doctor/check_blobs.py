@@ -1,0 +1,146 @@
+"""What can be wrong with a blob container alone: old blobs beside the new ones, and settings that make lists slow."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from hubline.checkpoint_stores.blob import Blob
+from hubline.checkpoint_stores.blob.layout import LEASE, fixed_prefix, ownership_prefix
+from hubline.checkpoint_stores.blob.records import OWNER
+from hubline.cli.checkpoints.copy import LIVING_SECONDS
+from hubline.cli.checkpoints.old_blobs import OldPartition
+from hubline.cli.output import counted
+from hubline.doctor.findings import Finding, error, note, ok, warning
+from hubline.model.keys import GroupKey
+
+# Enough to see what the container is for.
+GROUPS_SHOWN_MAX: Final = 5
+
+_MIGRATE: Final = "stop who writes them, then `hubline checkpoints migrate STORE`"
+
+
+@dataclass(frozen=True, slots=True)
+class BlobSettings:
+    """What the account keeps of blobs that were overwritten or deleted. None: could not be told."""
+
+    soft_delete_days: int | None
+    has_versions: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFacts:
+    """What is in the whole container: groups, in lower case, of the store's kind (with fixed leases, or without) and of
+    the other; who owns partitions of the examined group there; and old blobs."""
+
+    groups: frozenset[GroupKey]
+    other_groups: frozenset[GroupKey]
+    other_owners: frozenset[str]
+    olds: tuple[OldPartition, ...]
+
+
+def check_neighbours(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
+    """A container that knows others and not this group is likely the wrong one, or a name is misspelled."""
+    if in_lower_case(group) in groups or not groups:
+        return []
+    where = ", ".join(sorted(map(str, groups))[:GROUPS_SHOWN_MAX])
+    what = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
+    mend = "before the first start that is so; else correct the container, the hub's name or the group"
+    return [warning("blob.neighbours", what, where=where, mend=mend)]
+
+
+def check_kinds(group: GroupKey, facts: ContainerFacts, *, is_fixed: bool) -> list[Finding]:
+    """A group can be kept with fixed leases or without. Those who do the one do not see those who do the other."""
+    if in_lower_case(group) not in facts.other_groups:
+        return []
+    here, there = ("with", "without") if is_fixed else ("without", "with")
+    if facts.other_owners:
+        what = f"others read this group {there} ?lease= in the address of the store: each side reads every partition"
+        mend = f"stop them, and start them {here} it; their progress comes over with `hubline checkpoints copy`"
+        return [error("blob.kinds", what, where=", ".join(sorted(facts.other_owners)), mend=mend)]
+    what = f"the container also has progress of this group {there} ?lease= in the address, which is not used {here} it"
+    return [note("blob.kinds", what, mend="to go on from there: `hubline checkpoints copy` from the one to the other")]
+
+
+def owners_of(group: GroupKey, blobs: Iterable[Blob], *, is_fixed: bool) -> frozenset[str]:
+    """Who owns partitions of the group and is alive, as far as the blobs alone tell."""
+    prefix = fixed_prefix(group) + LEASE if is_fixed else ownership_prefix(group)
+    return frozenset(
+        owner
+        for blob in blobs
+        if blob.name.startswith(prefix) and (owner := blob.metadata.get(OWNER))
+        if (blob.is_leased if is_fixed else blob.age_seconds <= LIVING_SECONDS)
+    )
+
+
+def in_lower_case(group: GroupKey) -> GroupKey:
+    return GroupKey(group.namespace.lower(), group.hub.lower(), group.group.lower())
+
+
+def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Finding]:
+    """Checkpoints of the group, and of others, that stand where only some SDKs look for them."""
+    names = tuple(name.lower() for name in (group.namespace, group.hub, group.group))
+    own = {each.key.partition: each for each in olds if _names(each) == names}
+    findings = []
+    if own:
+        partitions = {name: _told(each) for name, each in own.items()}
+        what = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
+        findings.append(warning("blob.old", what, mend=_MIGRATE, partitions=partitions))
+    others = {_names(each) for each in olds} - {names}
+    if others:
+        what = f"old blobs of {counted(len(others), 'other group')} in the container"
+        where = ", ".join(sorted("/".join(each) for each in others))
+        findings.append(note("blob.old-others", what, where=where, mend=_MIGRATE))
+    return findings or [ok("blob.layout", "no blobs under names in capitals, and no old leases")]
+
+
+def _names(old: OldPartition) -> tuple[str, str, str]:
+    return old.key.namespace, old.key.hub, old.key.group
+
+
+def _told(old: OldPartition) -> str:
+    if old.living:
+        return f"{old.living} writes {old.blobs[0].name}: it and the others do not see each other"
+    if old.damage:
+        return old.damage
+    at = "nothing done" if old.checkpoint is None else f"done up to {old.checkpoint.sequence_number:,}"
+    return f"{at} in {old.blobs[0].name}"
+
+
+def check_settings(settings: BlobSettings) -> list[Finding]:
+    """Every renewal and every checkpoint overwrites a blob: what the account keeps of it piles up, and lists crawl."""
+    findings = []
+    mend = "keep checkpoints in an account without it; processors overwrite their blobs all the time"
+    if settings.soft_delete_days:
+        what = f"soft delete keeps what is overwritten for {counted(settings.soft_delete_days, 'day')}: lists get slow"
+        findings.append(warning("blob.soft-delete", what, mend=mend))
+    if settings.has_versions:
+        what = "versioning keeps every renewal and checkpoint as a version: lists get slow, and it costs"
+        findings.append(warning("blob.versioning", what, mend=mend))
+    if settings.soft_delete_days is None or settings.has_versions is None:
+        unknown = "soft delete" if settings.soft_delete_days is None else "versioning"
+        what = f"whether {unknown} is on could not be told: there is no blob yet, or the credentials may not ask"
+        findings.append(note("blob.settings", what, mend="look at the account's data protection: both should be off"))
+    return findings or [ok("blob.settings", "neither soft delete nor versioning makes lists slow")]
+
+
+def soft_delete_days(properties: bytes) -> int | None:
+    """From the Blob service properties of the account: how long deleted blobs are kept, 0 if not; None if unknown."""
+    root = _xml(properties)
+    if root is None:
+        return None
+    if root.findtext("DeleteRetentionPolicy/Enabled") != "true":
+        return 0
+    days = root.findtext("DeleteRetentionPolicy/Days") or ""
+    return int(days) if days.isascii() and days.isdigit() else 1
+
+
+def _xml(body: bytes) -> ET.Element | None:
+    try:
+        text = body.decode("utf-8-sig")
+        # There is none, and without one there are no entities that could grow.
+        return None if "<!DOCTYPE" in text else ET.fromstring(text)  # noqa: S314
+    except (UnicodeDecodeError, ET.ParseError):
+        return None

@@ -1,0 +1,136 @@
+"""Who reads a group: partitions nobody has, owners that are gone, members that have nothing, members of other kinds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hubline.cli.output import counted
+from hubline.doctor.findings import Finding, error, note, ok, warning
+from hubline.doctor.observations import GroupFacts
+from hubline.model.ownership import Member, Ownership
+from hubline.processor import LeaseOptions
+
+
+def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | None) -> list[Finding]:
+    """Everything about the group's owners and members; what takes the hub's partitions only if those are known."""
+    living = _Living(facts, lease)
+    findings = [*_damaged(facts), *_stale(living), *_waiting(facts, lease), *_sdk_members(facts), *_members(living)]
+    if there is not None:
+        findings += [*_strangers(facts, there), *_unowned(living, there), *_capacity(living, there)]
+    return sorted(findings, key=lambda finding: -finding.severity.rank)
+
+
+class _Living:
+    """Owners and members, the living apart from those not heard of for longer than a lease."""
+
+    def __init__(self, facts: GroupFacts, lease: LeaseOptions) -> None:
+        self._sdk_owners = facts.sdk_owners
+        self._lease = lease
+        owned = [each for each in facts.state.ownerships if each.owner_id]
+        self.owned = [each for each in owned if self._is_living(each)]
+        self.stale = [each for each in owned if not self._is_living(each)]
+        self.members: list[Member] = [each for each in facts.state.members if each.age_seconds <= lease.lease_seconds]
+        self.owned_count = Counter(each.owner_id for each in self.owned)
+
+    def _is_living(self, ownership: Ownership) -> bool:
+        is_sdk = ownership.owner_id in self._sdk_owners
+        return ownership.age_seconds <= (self._lease.sdk_lease_seconds if is_sdk else self._lease.lease_seconds)
+
+    @property
+    def owner_ids(self) -> set[str]:
+        return {*self.owned_count, *(each.owner_id for each in self.members)}
+
+
+def _damaged(facts: GroupFacts) -> list[Finding]:
+    damaged = facts.state.damaged
+    if not damaged:
+        return []
+    what = f"{counted(len(damaged), 'ownership record')} that cannot be read: nobody can claim the partition"
+    return [error("group.damaged", what, mend="each says where it is and what to do", partitions=dict(damaged))]
+
+
+def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
+    owned = {each.key.partition: each.owner_id for each in facts.state.ownerships if each.owner_id}
+    strangers = {
+        partition: f"owned by {owned[partition]}" if partition in owned else "has a checkpoint"
+        for partition in sorted({*owned, *facts.checkpoints} - {*there})
+    }
+    if not strangers:
+        return []
+    what = f"the store knows {counted(len(strangers), 'partition')} that the hub does not have: they are of another hub"
+    mend = "check that the store belongs to this hub; if so, they do no harm"
+    return [warning("group.strangers", what, mend=mend, partitions=strangers)]
+
+
+def _stale(living: _Living) -> list[Finding]:
+    if not living.stale:
+        return []
+    partitions = {
+        each.key.partition: f"{each.owner_id} has not renewed it for {each.age_seconds:.0f} s" for each in living.stale
+    }
+    what = f"{counted(len(partitions), 'partition')} of owners that were not heard of for longer than a lease"
+    if living.owner_ids:
+        mend = "the living members take them at their next cycle; if that does not happen, raise their limits"
+        return [warning("group.stale", what, mend=mend, partitions=partitions)]
+    mend = "start a processor of this group: it takes them at once"
+    return [warning("group.stale", f"{what}, and nobody else is there", mend=mend, partitions=partitions)]
+
+
+def _unowned(living: _Living, there: Sequence[str]) -> list[Finding]:
+    taken = {each.key.partition for each in (*living.owned, *living.stale)}
+    unowned = [partition for partition in there if partition not in taken]
+    if not unowned or not living.owner_ids:
+        return []
+    what = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: nobody reads"
+    mend = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
+    return [warning("group.unowned", what, mend=mend, partitions=dict.fromkeys(unowned, "has no owner"))]
+
+
+def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
+    limits = [each.partitions_max for each in living.members]
+    if not limits or None in limits:
+        return []
+    others = {each.owner_id for each in living.owned} - {each.owner_id for each in living.members}
+    capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
+    if others or capacity >= needed:
+        return []
+    what = f"the members take at most {capacity} partitions together, and the hub has {needed}"
+    return [warning("group.capacity", what, mend="start more members, or raise their limits (Fixed(count), max)")]
+
+
+def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
+    # A claim follows within a cycle once the grace is over.
+    patience_seconds = lease.grace_seconds + lease.interval_seconds
+    waiting = {
+        each.key.partition: f"{each.requested_by} has asked {each.owner_id} for it for {each.request_age_seconds:.0f} s"
+        for each in facts.state.ownerships
+        if each.owner_id and each.requested_by and each.request_age_seconds > patience_seconds
+    }
+    if not waiting:
+        return []
+    what = f"{counted(len(waiting), 'hand-over')} waiting for longer than the grace"
+    mend = "see why the owner's handler does not finish, and whether who asked is still there"
+    return [warning("group.waiting", what, mend=mend, partitions=waiting)]
+
+
+def _sdk_members(facts: GroupFacts) -> list[Finding]:
+    if not facts.sdk_owners:
+        return []
+    what = (
+        f"{counted(len(facts.sdk_owners), 'member')} with an official SDK: partitions move by the plain steal, "
+        "which repeats events, and epochs stay 0"
+    )
+    return [note("group.sdk-members", what, where=", ".join(sorted(facts.sdk_owners)))]
+
+
+def _members(living: _Living) -> list[Finding]:
+    ids = living.owner_ids
+    if not ids:
+        return [note("group.empty", "nobody reads the group", mend="start a processor if events should be handled")]
+    standby = sorted(each.owner_id for each in living.members if not living.owned_count[each.owner_id])
+    shared = f"{counted(len(ids), 'member')} with {counted(sum(living.owned_count.values()), 'partition')}"
+    if not standby:
+        return [ok("group.members", shared)]
+    what = f"{counted(len(standby), 'member')} of {len(ids)} without a partition: on standby to take over"
+    return [ok("group.members", shared), note("group.standby", what, where=", ".join(standby))]

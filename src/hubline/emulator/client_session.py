@@ -1,0 +1,276 @@
+"""One client of the endpoint: what it may do, and the links it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hubline.amqp.codec.performatives import (
+    RECEIVE_FIRST,
+    RECEIVER,
+    SEND_SETTLED,
+    SENDER,
+    Attach,
+    Error,
+    Open,
+    Source,
+    Target,
+)
+from hubline.amqp.events.columnar import COLUMNS_CAPABILITY, COLUMNS_OFFER
+from hubline.amqp.transport.connection import Connection
+from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, Link
+from hubline.amqp.transport.session import Session
+from hubline.emulator.authorization import Grants
+from hubline.emulator.cbs import TokenNode
+from hubline.emulator.errors import INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, Refusal, error_of
+from hubline.emulator.hubs import Hubs
+from hubline.emulator.link_addresses import (
+    CbsAddress,
+    ManagementAddress,
+    ReceiverAddress,
+    SenderAddress,
+    parse_address,
+    path_segments,
+)
+from hubline.emulator.management import ManagementNode
+from hubline.emulator.receivers import (
+    EPOCH_PROPERTY,
+    METRICS_CAPABILITY,
+    ColumnFeed,
+    FedLinks,
+    MessageFeed,
+    ReaderCount,
+    open_receiver,
+)
+from hubline.emulator.requests import Answering, RequestNode
+from hubline.emulator.senders import MESSAGE_BYTES_MAX, Intake
+from hubline.emulator.start_filter import parse_filter
+from hubline.errors import ConfigError, HublineError
+from hubline.ports import Hub, StretchReceiver
+
+# More than a client needs to read every partition of the largest hub. Each takes some memory here.
+LINKS_MAX: Final = 2048
+
+# Whoever asks for columns gets them. Off, all get messages, as from the service: for tests and benchmarks of that.
+OFFERS_COLUMNS = True
+
+# How long a stopping endpoint waits for what clients have sent to be durable and answered.
+DRAIN_SECONDS: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all peers of an endpoint share."""
+
+    hubs: Hubs
+    readers: ReaderCount
+    fed: FedLinks
+
+
+class Peer:
+    """A connection handler. Whatever a client does wrong ends its link or its connection, and nothing else."""
+
+    def __init__(self, shared: Shared, grants: Grants) -> None:
+        self._shared = shared
+        self._grants = grants
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._nodes: dict[tuple[Session, type], RequestNode] = {}
+        self._intakes: dict[Link, Intake] = {}
+        self._links: set[Link] = set()
+        self._entities: dict[Link, list[str]] = {}
+        self._expiry: asyncio.TimerHandle | None = None
+        self.on_gone: Callable[[], object] = lambda: None
+        """Called when the connection is over."""
+
+    def on_open(self, connection: Connection, remote: Open) -> None: ...
+
+    def on_link(self, link: Link) -> None:
+        self._forget_what_is_over()
+        if len(self._links) >= LINKS_MAX:
+            link.refuse(Error(RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
+            return
+        self._links.add(link)
+        text = _address_text(link)
+        address = parse_address(text)
+        match address:
+            case CbsAddress():
+                self._accept_requests(link, CbsAddress, TokenNode(self._grants, self._watch_expiry).answer)
+            case ManagementAddress() if self._grants.allows_something:
+                node = ManagementNode(self._shared.hubs, self._grants.allows)
+                self._accept_requests(link, ManagementAddress, node.answer)
+            case SenderAddress() if link.role is RECEIVER and self._may(link, text):
+                self.spawn(self._refusing(link, self._open_intake(link, address)))
+            case ReceiverAddress() if link.role is SENDER and self._may(link, text):
+                self.spawn(self._refusing(link, self._open_feed(link, address)))
+            case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
+                path_segments(text)
+            ):
+                link.refuse(Error(UNAUTHORIZED, "no token was put over $cbs that covers this address"))
+            case _:
+                link.refuse(Error(NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
+
+    def on_closed(self, _connection: Connection, _error: Error | None) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._nodes.clear()
+        self._links.clear()
+        self._entities.clear()
+        self.on_gone()
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Runs something for this client, to its end."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def drain(self) -> None:
+        """Waits until everything that the client sent is durable and answered."""
+        appending = [intake.appending for intake in self._intakes.values() if intake.appending is not None]
+        if appending:
+            await asyncio.wait(appending, timeout=DRAIN_SECONDS)
+
+    async def finish(self) -> None:
+        """Waits for what still runs for a client that is gone."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    # Requests.
+
+    def _accept_requests(self, link: Link, kind: type, answering: Answering) -> None:
+        key = (link.session, kind)
+        if key not in self._nodes:
+            self._nodes[key] = RequestNode(answering, self.spawn)
+        link.accept(_answer_to(link), self._nodes[key])
+
+    def _may(self, link: Link, text: str | None) -> bool:
+        segments = path_segments(text)
+        self._entities[link] = segments
+        return self._grants.allows(segments)
+
+    def _watch_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        seconds = self._grants.seconds_to_next_expiry()
+        if seconds is not None:
+            self._expiry = asyncio.get_running_loop().call_later(seconds, self._end_expired)
+
+    def _end_expired(self) -> None:
+        self._forget_what_is_over()
+        for link, segments in self._entities.items():
+            if link.is_attached and not self._grants.allows(segments):
+                link.detach(Error(UNAUTHORIZED, "the token for this address has expired: put another one"))
+        self._watch_expiry()
+
+    # Events.
+
+    async def _refusing(self, link: Link, opening: Coroutine[object, object, None]) -> None:
+        """What cannot be opened refuses the link with the reason."""
+        try:
+            await opening
+        except HublineError as error:
+            _refuse(link, error_of(error))
+        except Exception:
+            _refuse(link, Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            raise
+
+    async def _open_intake(self, link: Link, address: SenderAddress) -> None:
+        hub = await self._hub(address.hub, address.partition)
+        sender = await hub.open_sender()
+        if link.is_over:
+            await sender.close()
+            return
+        intake = self._intakes[link] = Intake(sender, partition=address.partition, spawn=self.spawn)
+        link.accept(_answer_to(link), intake)
+
+    async def _open_feed(self, link: Link, address: ReceiverAddress) -> None:
+        assert link.remote is not None  # noqa: S101 (the peer asked for it)
+        source = link.remote.source
+        position = parse_filter(source.filter if isinstance(source, Source) else None)
+        epoch = _epoch(link.remote)
+        hub = await self._hub(address.hub, address.partition)
+        await self._shared.fed.settled(address)
+        with self._shared.readers.one_more(address) if epoch is None else nullcontext():
+            receiver = await open_receiver(hub, address, position, epoch)
+            if link.is_over:
+                await receiver.close()
+                return
+            desired = link.remote.desired_capabilities or ()
+            has_metrics = METRICS_CAPABILITY in desired
+            answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
+            feed: MessageFeed | ColumnFeed
+            if OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired and isinstance(receiver, StretchReceiver):
+                feed = ColumnFeed(hub, receiver, address.partition, has_metrics=has_metrics)
+                answer = replace(answer, offered_capabilities=(*desired, COLUMNS_OFFER))
+            else:
+                feed = MessageFeed(hub, receiver, address.partition, has_metrics=has_metrics)
+            with self._shared.fed.one_more(address, link, epoch):
+                link.accept(answer, feed)
+                await feed.run(link)
+
+    async def _hub(self, name: str, partition: str | None) -> Hub:
+        hub = await self._shared.hubs.find(name)
+        if hub is None:
+            raise Refusal(NOT_FOUND, f"there is no hub {name[:64]!r} here")
+        ids = (await hub.describe()).partition_ids
+        if partition is not None and partition not in ids:
+            raise Refusal(
+                NOT_FOUND,
+                f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to {ids[-1]}",
+            )
+        return hub
+
+    def _forget_what_is_over(self) -> None:
+        self._intakes = {
+            link: intake for link, intake in self._intakes.items() if not (link.is_over and intake.appending is None)
+        }
+        self._links = {link for link in self._links if not link.is_over}
+        self._entities = {link: segments for link, segments in self._entities.items() if not link.is_over}
+        self._nodes = {key: node for key, node in self._nodes.items() if not key[0].is_over}
+
+
+def _address_text(link: Link) -> str | None:
+    """Where the peer sends to, or wants to receive from."""
+    assert link.remote is not None  # noqa: S101 (the peer asked for it)
+    terminus = link.remote.target if link.role is RECEIVER else link.remote.source
+    return terminus.address if isinstance(terminus, Source | Target) else None
+
+
+def _answer_to(link: Link) -> Attach:
+    """The peer's attach from the other side."""
+    assert link.remote is not None  # noqa: S101 (the peer asked for it)
+    return replace(
+        link.remote,
+        handle=link.handle,
+        role=link.role,
+        # What comes is settled as it is answered: there is no second step to ask for.
+        rcv_settle_mode=RECEIVE_FIRST if link.role is RECEIVER else link.remote.rcv_settle_mode,
+        unsettled=None,
+        incomplete_unsettled=False,
+        initial_delivery_count=0 if link.role is SENDER else None,
+        max_message_size=MESSAGE_BYTES_MAX,
+        offered_capabilities=link.remote.desired_capabilities,
+        desired_capabilities=None,
+    )
+
+
+def _refuse(link: Link, error: Error) -> None:
+    """Refuses a link that was asked for, or ends it if it was taken already; nothing if it is over."""
+    if link.is_over:
+        return
+    if link.is_attached:
+        link.detach(error)
+    else:
+        link.refuse(error)
+
+
+def _epoch(attach: Attach) -> int | None:
+    value = (attach.properties or {}).get(EPOCH_PROPERTY)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ConfigError(f"{EPOCH_PROPERTY} is a number, not {type(value).__name__}")
+    return int(value)

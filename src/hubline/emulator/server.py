@@ -1,0 +1,129 @@
+"""The endpoint: hubs served over AMQP to whoever speaks it, as the Event Hubs service does."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final
+
+from hubline.amqp.codec.performatives import Error
+from hubline.amqp.transport.connection import Connection, ConnectionOptions
+from hubline.amqp.transport.handshake import ServerHandshake
+from hubline.amqp.transport.link import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
+from hubline.emulator.authorization import Grants, SharedKey
+from hubline.emulator.client_session import Peer, Shared
+from hubline.emulator.hubs import Hubs
+from hubline.emulator.receivers import FedLinks, ReaderCount
+from hubline.errors import ConfigError, HubUnavailable
+
+CONTAINER_ID: Final = "hubline"
+
+# As the service has it. Clients that are not used for long are silent for minutes, and come back by themselves.
+IDLE_SECONDS: Final = 240.0
+
+# As many as the service's standard tier has; each takes some 100 kB.
+CONNECTIONS_MAX: Final = 5000
+
+# A client that has not shaken hands by then is not going to.
+TLS_SECONDS: Final = 15.0
+
+# Clients that connect at the same moment, as a fleet does after a restart.
+BACKLOG: Final = 1024
+
+
+class Endpoint:
+    """Serves hubs. Made, started, and stopped once; used from one event loop.
+
+    Without a key it believes everybody, so it listens on loopback only.
+    """
+
+    def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._shared = Shared(hubs, ReaderCount(), FedLinks())
+        self._key = key
+        self._clock = clock
+        self._server: asyncio.Server | None = None
+        self._peers: dict[Connection, Peer] = {}
+        self._is_stopping = False
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> int:
+        """Listens, and returns the port: with 0 one that is free. Raises ConfigError, HubUnavailable."""
+        if self._key is None and not is_loopback(host):
+            raise ConfigError(
+                f"{host} can be reached from other machines: set a key, or listen on 127.0.0.1, where none is needed"
+            )
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._connection,
+                host,
+                port,
+                ssl=tls,
+                ssl_handshake_timeout=TLS_SECONDS if tls else None,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            raise HubUnavailable(
+                f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another port, or 0 for any"
+            ) from error
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    @property
+    def connections_count(self) -> int:
+        return len(self._peers)
+
+    async def stop(self) -> None:
+        """Takes no more connections, answers what was sent, says goodbye to everybody, and waits until they are gone.
+
+        Stopping twice is fine.
+        """
+        self._is_stopping = True
+        if self._server is not None:
+            self._server.close()
+        peers = dict(self._peers)
+        await asyncio.gather(*(self._dismiss(connection, peer) for connection, peer in peers.items()))
+
+    async def _dismiss(self, connection: Connection, peer: Peer) -> None:
+        await peer.drain()
+        connection.close(Error(CONNECTION_FORCED, "the endpoint stops: connect again later"))
+        await connection.closed()
+        await peer.finish()
+
+    def _connection(self) -> Connection:
+        return _ServedConnection(self._shared, Grants(self._key, self._clock), self._take)
+
+    def _take(self, connection: Connection, peer: Peer) -> None:
+        """A client is there: known from now until its connection is over."""
+        if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
+            connection.close(Error(RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already"))
+            return
+        self._peers[connection] = peer
+        peer.on_gone = lambda: self._peers.pop(connection, None)
+
+
+class _ServedConnection(Connection):
+    """A connection that is taken note of when it is made: where TLS fails it never is."""
+
+    def __init__(self, shared: Shared, grants: Grants, take: Callable[[Connection, Peer], None]) -> None:
+        self._peer = Peer(shared, grants)
+        self._take = take
+        super().__init__(
+            ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
+            handshake=ServerHandshake(grants.is_password_right),
+            handler=self._peer,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._take(self, self._peer)
+        super().connection_made(transport)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can connect there."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"

@@ -1,0 +1,43 @@
+"""What every hub refuses of its callers, in the same words."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hubline.errors import ConfigError, PartitionNotFound
+from hubline.model.events import OUTGOING_SCHEMA
+from hubline.model.hubs import HubProperties
+
+
+def require_count(count_max: int) -> None:
+    """Refuses to receive nothing."""
+    if count_max < 1:
+        raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+
+
+def require_one_target(partition: str | None, partition_key: str | None) -> None:
+    """Refuses to send to two places."""
+    if partition is not None and partition_key is not None:
+        raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+
+
+def require_outgoing(events: pa.RecordBatch) -> None:
+    """Refuses columns that a hub cannot take."""
+    if not events.schema.equals(OUTGOING_SCHEMA):
+        raise ConfigError(
+            f"events to send need the columns of OUTGOING_SCHEMA ({', '.join(OUTGOING_SCHEMA.names)}), "
+            f"not {events.schema.names}: make them with hubline.model.outgoing"
+        )
+    if events.column("body").null_count:
+        index = pc.index(events.column("body").is_null(), True).as_py()
+        raise ConfigError(f"the body of event {index} is null: an event's body may be empty, but not missing")
+
+
+def require_partition(partition: str, there: HubProperties, *, hub: str) -> None:
+    """Refuses what is no partition of the hub, also what could be mistaken for another id, or for none."""
+    ids = there.partition_ids
+    if partition not in ids:
+        raise PartitionNotFound(
+            f"hub {hub} has no partition {partition!r}: it has {ids[0]} to {ids[-1]}", hub=hub, partition=partition
+        )

@@ -1,0 +1,254 @@
+"""The connection to the service that all links of a hub object share.
+
+It is opened when it is first needed, and again when it was lost. Before anything else it shows a token, over ``$cbs``,
+for the hub and all that is beneath it; and it shows the next one in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hubline.amqp.codec.message import Map, Message, Value
+from hubline.amqp.codec.performatives import Error, Open
+from hubline.amqp.transport.connection import Connection, ConnectionOptions
+from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.handshake import ClientHandshake
+from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.session import Session
+from hubline.errors import HubError, HublineError, HubUnavailable
+from hubline.hubs.eventhubs.authorization import Token, TokenSource, renewal_at
+from hubline.hubs.eventhubs.management_requests import Requests, status_of
+from hubline.hubs.eventhubs.network import Endpoint, connect
+from hubline.hubs.eventhubs.service_errors import CONNECTION_REDIRECT, Where, answered, translated
+
+log = logging.getLogger("hubline.eventhubs")
+
+CBS: Final = "$cbs"
+MANAGEMENT: Final = "$management"
+
+# The service sends frames of 64 KiB, whatever it may. Our own endpoint sends its columns in one, and stays below this.
+FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
+
+# A redirect leads to where the hub is; one that leads on and on leads nowhere.
+REDIRECTS_MAX: Final = 3
+
+# A peer that says nothing for so long is gone; it is asked to say something at least twice as often.
+IDLE_SECONDS: Final = 60.0
+
+# A token that could not be renewed is asked for again after so long; the old one is still good for some minutes.
+RENEW_AGAIN_SECONDS: Final = 10.0
+
+
+@dataclass(slots=True)
+class _Life:
+    """A connection that is open and authorized, and what goes with it."""
+
+    connection: Connection
+    cbs: Requests
+    token: Token
+    renewing: asyncio.Task[None] | None = None
+    management: Requests | None = None
+
+
+class Service:
+    """See the module. Used from one event loop."""
+
+    def __init__(
+        self, endpoint: Endpoint, name: str, tokens: TokenSource, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._endpoint = endpoint
+        self._name = name
+        self._tokens = tokens
+        self._clock = clock
+        self._audience = f"sb://{endpoint.host}/{name}"
+        self._where = Where(f"eventhubs://{endpoint.host}/{name}")
+        self._life: _Life | None = None
+        self._opening: asyncio.Task[_Life] | None = None
+        self._elsewhere: dict[Endpoint, Service] = {}
+        self._is_closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this program has closed it."""
+        return self._is_closed
+
+    async def session(self) -> Session:
+        """A session of its own for a link. Raises HubUnavailable, AccessDenied, HubNotFound."""
+        return (await self._alive()).connection.begin()
+
+    async def ask(self, where: Where, parameters: Map) -> dict[object, object]:
+        """The answer of ``$management``, a map."""
+        life = await self._alive()
+        if life.management is None or life.management.is_over:
+            life.management = Requests(life.connection.begin(), MANAGEMENT)
+        parameters = {**parameters, "security_token": life.token.text.reveal()}
+        answer = await self._answer(where, life.management, None, parameters)
+        if not isinstance(answer.body, Value) or not isinstance(answer.body.value, dict):
+            raise HubUnavailable(f"{where} describes itself with something else than a map", hub=where.hub)
+        return answer.body.value
+
+    def redirected(self, error: Error) -> Service:
+        """The service at the place that a link was redirected to, with a connection of its own."""
+        endpoint = self._redirect(error)
+        if endpoint not in self._elsewhere:
+            self._elsewhere[endpoint] = Service(endpoint, self._name, self._tokens, clock=self._clock)
+        return self._elsewhere[endpoint]
+
+    async def close(self) -> None:
+        """Ends the connection. The tokens are for whoever gave them to close."""
+        self._is_closed = True
+        for service in self._elsewhere.values():
+            await service.close()
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
+        if self._life is not None:
+            await _end(self._life)
+            self._life = None
+
+    async def _alive(self) -> _Life:
+        self._require_open()
+        if self._life is not None and not self._life.connection.is_over:
+            return self._life
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._open(), name="hubline-eventhubs-open")
+            self._opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
+        try:
+            # Several wait for the same connection: that one of them gives up must not take it from the others.
+            return await asyncio.shield(self._opening)
+        except asyncio.CancelledError:
+            self._require_open()  # closing cancels the opening, not the one who waits for it
+            raise
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise HubError(f"{self._where} was closed by this program: open it again", hub=self._where.hub)
+
+    async def _open(self) -> _Life:
+        if self._life is not None:
+            await _end(self._life)
+            self._life = None
+        endpoint = self._endpoint
+        for _ in range(REDIRECTS_MAX):
+            try:
+                self._life = await self._open_at(endpoint)
+            except AmqpClosed as error:
+                if error.error is None or error.condition != CONNECTION_REDIRECT:
+                    raise translated(self._where, error) from error
+                endpoint = self._redirect(error.error)
+            except AmqpError as error:
+                raise translated(self._where, error) from error
+            else:
+                return self._life
+        raise HubUnavailable(f"{self._where} was redirected more than {REDIRECTS_MAX} times", hub=self._where.hub)
+
+    async def _open_at(self, endpoint: Endpoint) -> _Life:
+        token = await self._tokens.token(self._audience)
+        connection = Connection(
+            ConnectionOptions(
+                container_id=f"hubline-{secrets.token_hex(8)}",
+                hostname=self._endpoint.host,
+                idle_seconds=IDLE_SECONDS,
+                frame_bytes_max=FRAME_BYTES_MAX,
+                properties={"product": "hubline"},
+            ),
+            handshake=ClientHandshake(self._endpoint.host),
+            handler=_Nothing(),
+        )
+        try:
+            await connect(endpoint, connection)
+            await connection.opened()
+            life = _Life(connection, Requests(connection.begin(), CBS), token)
+            await self._show(life, token)
+        except BaseException:
+            connection.close()
+            connection.abort()
+            raise
+        life.renewing = asyncio.create_task(self._keep_renewing(life), name="hubline-eventhubs-renew")
+        return life
+
+    async def _show(self, life: _Life, token: Token) -> None:
+        """Proves to the service who asks. Raises AccessDenied."""
+        parameters: Map = {"operation": "put-token", "type": token.type, "name": self._audience}
+        await self._answer(self._where, life.cbs, token.text.reveal(), parameters)
+        life.token = token
+
+    async def _answer(self, where: Where, requests: Requests, body: object, parameters: Map) -> Message:
+        try:
+            answer = await requests.ask(body, parameters)
+        except TimeoutError:
+            # A peer that takes requests and answers none is better left: the next call connects anew.
+            if self._life is not None:
+                self._life.connection.abort()
+            raise HubUnavailable(f"{where} did not answer a request in time", hub=where.hub) from None
+        except AmqpClosed as error:
+            if error.condition == CONNECTION_REDIRECT:
+                raise
+            raise translated(where, error) from error
+        status, description = status_of(answer)
+        if not 200 <= status < 300:
+            raise answered(where, status, description)
+        return answer
+
+    async def _keep_renewing(self, life: _Life) -> None:
+        renew_at = renewal_at(life.token, now=self._clock())
+        while not life.connection.is_over:
+            await asyncio.sleep(max(renew_at - self._clock(), 0.0))
+            renew_at = self._clock() + RENEW_AGAIN_SECONDS
+            try:
+                token = await self._tokens.token(self._audience)
+                # A source may have nothing newer yet, or never: a signature is what it is.
+                if token.expires_at > life.token.expires_at:
+                    await self._show(life, token)
+                    renew_at = renewal_at(token, now=self._clock())
+            except HublineError as error:
+                # Also what is denied now may be granted in a minute: a managed identity is not always to be had. Once
+                # the old token expires the service ends the links, and says why.
+                log.warning("token_not_renewed hub=%s reason=%s", self._where.hub, error)
+
+    def _redirect(self, error: Error) -> Endpoint:
+        """Where a redirect leads. The token goes there too, so it has to be a place of the same domain."""
+        info = {str(key): value for key, value in (error.info or {}).items()}
+        host, port = info.get("network-host"), info.get("port")
+        own = self._endpoint
+        if not isinstance(host, str) or not _is_beside(host, own.host):
+            raise HubUnavailable(
+                f"{self._where} was redirected to a place outside of its own domain, which is not followed",
+                hub=self._where.hub,
+            )
+        return replace(own, host=host, port=port if isinstance(port, int) else own.port)
+
+
+def _is_beside(host: str, other: str) -> bool:
+    """Whether the hosts are the same or belong to the same domain, that of the service."""
+    domain = other.partition(".")[2]
+    return host == other or ("." in domain and host.endswith(f".{domain}"))
+
+
+async def _end(life: _Life) -> None:
+    if life.renewing is not None:
+        life.renewing.cancel()
+        with suppress(asyncio.CancelledError):
+            await life.renewing
+    life.connection.close()
+    await life.connection.closed()
+
+
+class _Nothing:
+    """What happens on the connection beside its links: nothing that is not asked for where it matters."""
+
+    def on_open(self, connection: Connection, remote: Open) -> None:
+        pass
+
+    def on_link(self, link: Link) -> None:
+        link.refuse(Error("amqp:not-allowed", "this side asks for links, and offers none"))
+
+    def on_closed(self, connection: Connection, error: Error | None) -> None:
+        pass

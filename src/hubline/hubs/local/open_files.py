@@ -1,0 +1,65 @@
+"""What a hub object, its senders and its receivers share: threads, connections, and the lives of the hub."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from hubline.errors import PartitionNotFound
+from hubline.hubs.local.group_append import Appends
+from hubline.hubs.local.hub_folder import HubFolder, Meta
+from hubline.hubs.local.incarnation import Life
+from hubline.hubs.local.sqlite_files import Connections
+from hubline.hubs.local.thread_runner import Threads
+from hubline.model.hubs import PartitionProperties
+
+
+class Session:
+    """``close`` is for the event loop; the other methods block, and are for the threads."""
+
+    def __init__(self, folder: HubFolder, clock: Callable[[], float]) -> None:
+        self.folder = folder
+        self.threads = Threads(folder.address)
+        self.appends = Appends(self.threads, clock)
+        self._connections = Connections()
+        self._lives: dict[int, Life] = {}
+        self._lives_lock = threading.Lock()
+
+    def current(self) -> tuple[Meta, Life]:
+        """What the hub is now. Raises HubNotFound."""
+        meta = self.folder.meta()
+        with self._lives_lock:
+            if meta.tag not in self._lives:
+                self._lives[meta.tag] = Life(self.folder, meta.tag, self._connections)
+            return meta, self._lives[meta.tag]
+
+    def index(self, meta: Meta, partition: str) -> int:
+        if partition not in meta.partition_ids:
+            raise PartitionNotFound(
+                f"hub {self.folder.address} has no partition {partition!r}: it has 0 to {meta.partition_count - 1}",
+                hub=self.folder.address,
+                partition=partition,
+            )
+        return int(partition)
+
+    def describe_partition(self, partition: str) -> PartitionProperties:
+        meta, life = self.current()
+        return life.partition(self.index(meta, partition)).describe()
+
+    def apply_retention(self) -> int:
+        meta, life = self.current()
+        return sum(self.appends.trim(life, index, meta.retention) for index in range(meta.partition_count))
+
+    async def close(self) -> None:
+        self.threads.refuse_more()
+        for life in list(self._lives.values()):
+            life.signal.wake_all()
+        await self.threads.close(self._let_go)
+        for life in self._lives.values():
+            life.signal.close()
+        self._lives.clear()
+
+    def _let_go(self) -> None:
+        for life in self._lives.values():
+            life.let_go()
+        self._connections.close()

@@ -1,0 +1,104 @@
+"""A dead letter: an event that failed, with its error."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import TracebackType
+
+from hubline.model.events import Event
+from hubline.model.keys import PartitionKey
+
+
+class LetterState(enum.StrEnum):
+    """What became of a dead letter."""
+
+    WAITING = "waiting"
+    """Nothing yet: somebody has to look."""
+    REDRIVEN = "redriven"
+    """Its event was handled after all, or sent to a hub again."""
+    DISCARDED = "discarded"
+    """Somebody decided that it is not needed."""
+
+
+class Stage(enum.StrEnum):
+    """Where an event failed."""
+
+    HANDLER = "handler"
+    """Its handler raised."""
+    SINK = "sink"
+    """The database refused what its handler made of it."""
+    QUERY = "query"
+    """A Spark query found it wrong."""
+    QUARANTINE = "quarantine"
+    """An earlier event of its partition key failed, and order per key was asked for."""
+
+
+ERROR_TEXT_LENGTH_MAX = 4_000
+TRACEBACK_LENGTH_MAX = 16_000
+"""A letter tells what went wrong; the whole of a runaway message or recursion would tell no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """An event that could not be taken, with the reason. Make one of an exception with :meth:`of`.
+
+    ``failed_at`` is by the clock of whoever made the letter; once it is stored, by the store's. Of a letter that was
+    stored without its body (``is_body_kept`` is False), the event has neither body nor properties: the hub may.
+    """
+
+    key: PartitionKey
+    event: Event
+    error_type: str
+    error_text: str
+    traceback: str
+    attempts: int
+    stage: str = Stage.HANDLER
+    state: LetterState = LetterState.WAITING
+    failed_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    is_body_kept: bool = True
+
+    @classmethod
+    def of(
+        cls, key: PartitionKey, event: Event, error: BaseException, *, attempts: int, stage: str = Stage.HANDLER
+    ) -> DeadLetter:
+        """The letter of an event that failed with an exception: its type, its text, and where it was raised.
+
+        The traceback names files, lines and functions; it shows no values, which may be secret.
+        """
+        kind = type(error)
+        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+        return cls(
+            key,
+            event,
+            error_type=f"{module}{kind.__qualname__}",
+            error_text=_bounded(_text_of(error), ERROR_TEXT_LENGTH_MAX),
+            traceback=_bounded("".join(_frames(error.__traceback__)), TRACEBACK_LENGTH_MAX),
+            attempts=attempts,
+            stage=stage,
+        )
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    """Where an error passed, innermost last. Neither values nor lines of source: both may hold secrets."""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}\n'
+        trace = trace.tb_next
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - an error of the user's own may have no text, and is kept all the same
+        return f"(its text cannot be made: {type(failed).__name__})"
+
+
+def _bounded(text: str, length_max: int) -> str:
+    """The text, without its middle where it is too long: the first and the last words of an error tell most."""
+    if len(text) <= length_max:
+        return text
+    half = length_max // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"

@@ -1,0 +1,179 @@
+"""Events: the Arrow schemas, one event, a batch of events, and new events to send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from hubline.errors import ConfigError
+
+EVENT_SCHEMA = pa.schema(
+    [
+        pa.field("body", pa.binary(), nullable=False),
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("offset", pa.string(), nullable=False),
+        pa.field("sequenceNumber", pa.int64(), nullable=False),
+        pa.field("enqueuedTime", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("partitionKey", pa.string()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+    ]
+)
+"""What is received. The names are those of the JVM Spark connector, so that existing jobs move over unchanged."""
+
+OUTGOING_SCHEMA = pa.schema(
+    [EVENT_SCHEMA.field("body"), EVENT_SCHEMA.field("partitionKey"), EVENT_SCHEMA.field("properties")]
+)
+"""What is sent: the hub adds the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, as a view made on demand from a batch."""
+
+    body: bytes
+    partition: str
+    offset: str
+    sequence_number: int
+    enqueued_time: datetime
+    partition_key: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """The body as UTF-8 text."""
+        return self.body.decode("utf-8")
+
+
+class EventBatch:
+    """Consecutive events of one partition: one Arrow record batch with :data:`EVENT_SCHEMA`.
+
+    ``len(batch)``, iteration and indexing give events; ``batch.arrow`` gives the columns, which is the fast way.
+    An empty batch is a heartbeat: nothing arrived within the wait.
+    """
+
+    __slots__ = ("arrow", "partition")
+
+    def __init__(self, partition: str, arrow: pa.RecordBatch) -> None:
+        if not arrow.schema.equals(EVENT_SCHEMA):
+            raise ConfigError(f"an EventBatch needs the columns of EVENT_SCHEMA, not {', '.join(arrow.schema.names)}")
+        self.partition = partition
+        self.arrow = arrow
+
+    @classmethod
+    def empty(cls, partition: str) -> EventBatch:
+        return cls(partition, pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA))
+
+    @classmethod
+    def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
+        """One batch from consecutive ones of the same partition."""
+        parts = list(batches)
+        if not parts:
+            raise ConfigError("nothing to concatenate: give at least one batch")
+        if len(parts) == 1:
+            return parts[0]
+        return cls(parts[0].partition, pa.concat_batches([part.arrow for part in parts]))
+
+    def __len__(self) -> int:
+        return int(self.arrow.num_rows)
+
+    def __getitem__(self, index: int) -> Event:
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"event {index} of a batch of {len(self)}")
+        return next(iter(self.slice(index, 1)))
+
+    def __iter__(self) -> Iterator[Event]:
+        columns = (column.to_pylist() for column in self.arrow.columns)
+        for body, partition, offset, sequence, enqueued, key, properties in zip(*columns, strict=True):
+            yield Event(body, partition, offset, sequence, enqueued, key, dict(properties or ()))
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"EventBatch(partition={self.partition!r}, empty)"
+        return (
+            f"EventBatch(partition={self.partition!r}, sequences "
+            f"{self.first_sequence}..{self.last_sequence}, {len(self)} events)"
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the events take in memory."""
+        return int(self.arrow.nbytes)
+
+    @property
+    def first_sequence(self) -> int:
+        return self._sequence_at(0)
+
+    @property
+    def last_sequence(self) -> int:
+        return self._sequence_at(len(self) - 1)
+
+    @property
+    def last_offset(self) -> str:
+        self._require_events()
+        return str(self.arrow.column("offset")[len(self) - 1].as_py())
+
+    @property
+    def bodies(self) -> list[bytes]:
+        bodies: list[bytes] = self.arrow.column("body").to_pylist()
+        return bodies
+
+    def slice(self, start: int, count: int | None = None) -> EventBatch:
+        """A view of some of the events; nothing is copied."""
+        return EventBatch(self.partition, self.arrow.slice(start, count))
+
+    def _sequence_at(self, index: int) -> int:
+        self._require_events()
+        return int(self.arrow.column("sequenceNumber")[index].as_py())
+
+    def _require_events(self) -> None:
+        if not len(self):
+            raise IndexError("an empty batch has no first or last event: test len(batch) first")
+
+
+def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None) -> pa.RecordBatch:
+    """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
+    rows: list[Mapping[str, Any]] = [event if isinstance(event, Mapping) else {"body": event} for event in events]
+    bodies = [_as_bytes(row.get("body"), index) for index, row in enumerate(rows)]
+    keys = [row.get("partitionKey", partition_key) for row in rows]
+    properties = [_as_pairs(row.get("properties"), index) for index, row in enumerate(rows)]
+    columns: Iterable[tuple[pa.Field, Sequence[object]]] = zip(OUTGOING_SCHEMA, (bodies, keys, properties), strict=True)
+    return pa.RecordBatch.from_arrays([_column(*column) for column in columns], schema=OUTGOING_SCHEMA)
+
+
+def _as_bytes(body: object, index: int) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, str):
+        try:
+            return body.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"the body of event {index} is no text that UTF-8 has: {error}") from None
+    what = "missing" if body is None else type(body).__name__
+    raise ConfigError(f"the body of event {index} is {what}: give bytes or str")
+
+
+def _as_pairs(properties: object, index: int) -> list[tuple[str, str]] | None:
+    if not properties:
+        return None
+    if not isinstance(properties, Mapping):
+        raise ConfigError(f"the properties of event {index} are {type(properties).__name__}: give a mapping")
+    return list(properties.items())
+
+
+def _column(column: pa.Field, values: Sequence[object]) -> pa.Array:
+    """The values as Arrow has them; Arrow does not say whose value is wrong, so then they are tried one by one."""
+    try:
+        return pa.array(values, column.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError):
+        for index, value in enumerate(values):
+            try:
+                pa.array([value], column.type)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeEncodeError) as error:
+                what = f"the {column.name} of event {index} cannot be sent ({error})"
+                raise ConfigError(f"{what}: give text that UTF-8 has") from None
+        raise

@@ -1,0 +1,48 @@
+"""What a consumer group and a partition are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hubline.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupKey:
+    """A consumer group of a hub: what shares the work, and what a store lists."""
+
+    namespace: str
+    hub: str
+    group: str
+
+    def __post_init__(self) -> None:
+        if not (self.namespace and self.hub and self.group):
+            raise ConfigError(f"a consumer group needs a namespace, a hub and a name: {self}")
+
+    def partition(self, partition: str) -> PartitionKey:
+        """The key of one partition in this group."""
+        return PartitionKey(self.namespace, self.hub, self.group, partition)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.hub}/{self.group}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PartitionKey:
+    """One partition as a consumer group sees it: the key of every ownership and checkpoint."""
+
+    namespace: str
+    hub: str
+    group: str
+    partition: str
+
+    def __post_init__(self) -> None:
+        if not (self.namespace and self.hub and self.group and self.partition):
+            raise ConfigError(f"a partition key needs a namespace, a hub, a group and an id: {self}")
+
+    @property
+    def group_key(self) -> GroupKey:
+        return GroupKey(self.namespace, self.hub, self.group)
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.hub}/{self.group}/{self.partition}"

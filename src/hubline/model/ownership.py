@@ -1,0 +1,118 @@
+"""What a checkpoint store holds: owners, members and checkpoints."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hubline.errors import ConfigError
+from hubline.model.keys import PartitionKey
+from hubline.model.positions import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The last event of a partition that is done. Reading resumes after it.
+
+    Of what others wrote one of the two may not be known: an empty offset, or a sequence number of -1.
+    """
+
+    key: PartitionKey
+    offset: str
+    sequence_number: int
+
+    def __post_init__(self) -> None:
+        if not self.offset and self.sequence_number < 0:
+            raise ConfigError(f"a checkpoint needs an offset or a sequence number ({self.key})")
+        if self.sequence_number < -1:
+            raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
+
+    @classmethod
+    def before_first(cls, key: PartitionKey) -> Checkpoint:
+        """Nothing is done yet, and everything from the first event on is to be done: offset -1, as the SDKs have it."""
+        return cls(key, "-1", -1)
+
+    @property
+    def resume(self) -> Position:
+        """Just after the checkpointed event."""
+        is_before_first = (self.offset, self.sequence_number) == ("-1", -1)
+        if self.offset and not is_before_first:
+            return Position.offset(self.offset)
+        return Position.sequence(self.sequence_number)
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The sequence number, -1 before the first event; None if it is not known."""
+        is_known = self.sequence_number >= 0 or self.offset == "-1"
+        return self.sequence_number if is_known else None
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Who owns a partition, as a store listed it.
+
+    ``owner_id`` is empty for a partition that was given up. ``version`` changes with every write, and a claim
+    holds only if it names the current one. ``epoch`` rises by one with every change of owner and fences what the
+    former owner writes. ``age_seconds`` is by the store's own clock. ``requested_by`` asks for a hand-over.
+    """
+
+    key: PartitionKey
+    owner_id: str
+    epoch: int
+    version: str | None = None
+    age_seconds: float = 0.0
+    requested_by: str | None = None
+    request_age_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epoch < 0:
+            raise ConfigError(f"an epoch is not negative ({self.key})")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A processor that is there, with or without partitions. ``partitions_max`` is None for no limit."""
+
+    owner_id: str
+    partitions_max: int | None = None
+    age_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """All that a store knows of who reads a group. ``damaged`` maps partitions to what is wrong with their record."""
+
+    ownerships: tuple[Ownership, ...]
+    members: tuple[Member, ...]
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreExamination:
+    """What a store shows to who looks for faults: its own time of day, and the checkpoints that do not read back.
+
+    ``damaged`` maps partitions to what is wrong with their checkpoint, and how to mend it.
+    """
+
+    time: datetime
+    damaged: Mapping[str, str] = field(default_factory=dict)
+
+
+class ReleaseReason(enum.StrEnum):
+    """Why a partition was released."""
+
+    RELINQUISHED = "relinquished"
+    """Given up for another processor that asked for it."""
+    LOST = "lost"
+    """Taken by another processor, or the lease ran out."""
+    STOPPED = "stopped"
+    """The processor stops."""
+    FAILED = "failed"
+    """Its handler failed; it reopens from its checkpoint after a while."""
+
+    @property
+    def drains(self) -> bool:
+        """Whether the batch in progress is finished and checkpointed first."""
+        return self in (ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED)

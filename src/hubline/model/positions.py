@@ -1,0 +1,124 @@
+"""Positions in a partition, and where each partition starts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from hubline.errors import ConfigError
+
+
+class PositionKind(enum.StrEnum):
+    """What a position is measured by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    SEQUENCE = "sequence"
+    ENQUEUED = "enqueued"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to start reading a partition. Make one with the class methods.
+
+    ``inclusive`` says whether the event at the position itself is read. Offsets are opaque strings.
+    """
+
+    kind: PositionKind
+    value: str | int | datetime | None = None
+    inclusive: bool = False
+
+    def __post_init__(self) -> None:
+        expected = _POSITION_VALUE[self.kind]
+        if type(self.value) is not expected:
+            raise ConfigError(f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}")
+        if self.kind is PositionKind.OFFSET and not self.value:
+            raise ConfigError("a position by offset needs an offset: the string is empty")
+        if isinstance(self.value, datetime) and self.value.tzinfo is None:
+            raise ConfigError("a position by time needs a time zone, for instance datetime.now(UTC)")
+
+    @classmethod
+    def earliest(cls) -> Position:
+        """The oldest event that the hub still holds."""
+        return cls(PositionKind.EARLIEST, None, inclusive=True)
+
+    @classmethod
+    def latest(cls, *, inclusive: bool = False) -> Position:
+        """The end: only what arrives from now on; inclusive also the newest event that is there."""
+        return cls(PositionKind.LATEST, None, inclusive=inclusive)
+
+    @classmethod
+    def offset(cls, offset: str, *, inclusive: bool = False) -> Position:
+        """After (or at) the event with this offset."""
+        return cls(PositionKind.OFFSET, offset, inclusive=inclusive)
+
+    @classmethod
+    def sequence(cls, sequence_number: int, *, inclusive: bool = False) -> Position:
+        """After (or at) the event with this sequence number."""
+        return cls(PositionKind.SEQUENCE, sequence_number, inclusive=inclusive)
+
+    @classmethod
+    def enqueued(cls, time: datetime, *, inclusive: bool = True) -> Position:
+        """The first event enqueued at or after (not inclusive: after) this time."""
+        return cls(PositionKind.ENQUEUED, time, inclusive=inclusive)
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return str(self.kind)
+        shown = self.value.isoformat() if isinstance(self.value, datetime) else self.value
+        return f"{self.kind}:{shown}{' inclusive' if self.inclusive else ''}"
+
+
+_POSITION_VALUE: Mapping[PositionKind, type] = {
+    PositionKind.EARLIEST: type(None),
+    PositionKind.LATEST: type(None),
+    PositionKind.OFFSET: str,
+    PositionKind.SEQUENCE: int,
+    PositionKind.ENQUEUED: datetime,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StartPositions:
+    """Where partitions without a checkpoint start: a general position, and others for single partitions."""
+
+    general: Position
+    by_partition: Mapping[str, Position] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, start: Position | Mapping[str, Position] | StartPositions) -> StartPositions:
+        """From one position, or a mapping of partition ids whose ``"*"`` is the general one."""
+        if isinstance(start, StartPositions):
+            return start
+        if isinstance(start, Position):
+            return cls(start)
+        if not isinstance(start, Mapping):
+            raise ConfigError(
+                f"start is a Position, or a mapping of partition ids to positions, not {start!r}: "
+                "write for instance start=Position.earliest()"
+            )
+        by_partition = dict(start)
+        general = by_partition.pop("*", None)
+        if general is None:
+            raise ConfigError(
+                'start positions by partition need a general one too, under "*", '
+                "for partitions that are not named (a hub may grow)"
+            )
+        return cls(general, by_partition)
+
+    def for_partition(self, partition: str) -> Position:
+        return self.by_partition.get(partition, self.general)
+
+
+class InvalidPositionChoice(enum.StrEnum):
+    """What to do when the events at the start position are gone, or the hub is another one."""
+
+    FAIL = "fail"
+    """Stop the partition with an error that says what happened (the default)."""
+    EARLIEST = "earliest"
+    """Go on with the oldest event there is; the gap is reported to ``on_error``."""
+    LATEST = "latest"
+    """Go on with what arrives from now on; the gap is reported to ``on_error``."""

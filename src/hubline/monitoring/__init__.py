@@ -1,0 +1,1 @@
+"""What an operator needs to know: lag of consumer groups."""

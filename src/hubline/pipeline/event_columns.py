@@ -1,0 +1,51 @@
+"""The columns that a stage is given beside its events' own, and those that its place gets."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+
+from hubline.event_ids import ID_PROPERTY
+from hubline.pipeline.planning import PlannedStage
+from hubline.spark.functions import derived_id
+from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.schema import REPLAYED as REPLAYED
+from hubline.spark.schema import SOURCE_SCHEMA
+
+EVENT_ID: Final = "eventId"
+"""The identity of an event, which a hub's sink writes into the event that was made of it."""
+
+ADDED: Final = (EVENT_ID, REPLAYED)
+"""What a run adds to the columns of events."""
+
+UNUSED: Final = ("publisher", "systemProperties")
+"""Columns of events that say nothing."""
+
+NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey", "properties"})
+"""Where an event stood in the hub that it was read from says nothing in the next one."""
+
+
+def output_id(place: Column) -> Column:
+    """The ``eventId`` of one of several events that a stage makes of one: ``place`` counts them from 0.
+
+    events.select("eventId", F.posexplode("parts").alias("place", "body"))
+          .withColumn("eventId", hubline.pipeline.output_id(F.col("place")))
+    """
+    return derived_id(F.col(EVENT_ID), place)
+
+
+def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+    """What goes to a hub. Without identity, events also lose the ids that they came with: they mean nothing now."""
+    frame = frame.drop(*NOT_PUBLISHED, REPLAYED, ERROR_COLUMN)
+    if not stage.stage.identity:
+        frame = frame.drop(EVENT_ID)
+        if "properties" in frame.columns:
+            frame = frame.withColumn("properties", F.map_filter("properties", lambda name, _: name != ID_PROPERTY))
+    return frame
+
+
+def stored(frame: DataFrame, columns: list[str]) -> DataFrame:
+    """What goes to a table: what a run adds to events is written where the table has a column for it."""
+    return frame.drop(*(name for name in (*ADDED, *UNUSED) if name not in columns))

@@ -1,0 +1,418 @@
+"""What a stage's query is made of: the events, what the stage's function makes of them, and whether its place takes it.
+
+All of it is analysis: nothing is read yet but static tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from hubline.adapters import open_hub, open_store
+from hubline.addresses.store_address import parse_store
+from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
+from hubline.model.keys import GroupKey
+from hubline.pipeline.datasets import FormatPlace, HubPlace, Place, TablePlace
+from hubline.pipeline.definition import Checkpoints, DropRepeats, Stage, StageKind
+from hubline.pipeline.environment_checks import table_columns
+from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, UNUSED, published, stored
+from hubline.pipeline.handlers import TRACED as TRACED_BY
+from hubline.pipeline.handlers import BatchHandler, EventHandler
+from hubline.pipeline.loading import MODULE_PREFIX
+from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.spark_errors import explained
+from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
+from hubline.pipeline.writers import TRACED, options_of, table_sink
+from hubline.sinks.sql_sink.sink import SqlSink as Database
+from hubline.sinks.sql_sink.table_schema import TableName
+from hubline.spark.functions import event_id
+from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.sink.row_layout import RowLayout
+from hubline.spark.sql_sink.micro_batch import analyzed, each_of
+from hubline.spark.sql_sink.sink import By
+
+STATIC_ROWS_MAX: Final = 1_000_000
+"""A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a stage is read in this run."""
+
+    gate: Gate
+    owner_id: str | None
+    is_once: bool
+
+
+def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
+    """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
+    events = _all_events(spark, stage, reading)
+    frame = _transformed(spark, stage, events)
+    if isinstance(stage.target, FormatPlace) and not _is_known(spark, stage.target.format):
+        mend = "correct its name, or add its package to [run.spark]: spark.jars.packages"
+        where = stage.target.where
+        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.target.format}", mend)])
+    problems = _problems(stage, frame, given_ids={_id_attribute(each) for each in events})
+    if problems:
+        raise PipelineInvalid(problems)
+    return _as_taken(stage, frame)
+
+
+def _is_known(spark: SparkSession, kind: str) -> bool:
+    """Whether Spark can write the format: one that it does not know is found out at the start of the query alone."""
+    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - no public way
+    if kind == "memory" or state.dataSourceManager().dataSourceExists(kind):
+        return True
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(kind, state.conf())
+    except (PySparkException, Py4JJavaError):
+        return False
+    return True
+
+
+# Reading -----------------------------------------------------------------------------------------------------------
+
+
+def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> list[DataFrame]:
+    problem = None
+    try:
+        return [_events(spark, stage, source, reading) for source in stage.sources]
+    except (HublineError, PySparkException, Py4JJavaError) as error:
+        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {explained(error)}")
+    raise PipelineInvalid([problem])
+
+
+def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
+    options = {
+        "hub": source.option,
+        "group": stage.group,
+        "start": stage.start,
+        "max_events": str(stage.events_max),
+        "on_invalid_position": stage.on_invalid_position.value,
+        GATE_OPTION: str(reading.gate.folder),
+    }
+    if stage.lookback is not None:
+        options["lookback"] = stage.lookback
+    match stage.checkpoint:
+        case Checkpoints.EACH_BATCH:
+            options |= _sharing(stage, reading)
+        case Checkpoints.BY_HAND:
+            options["starts"] = json.dumps(_set_by_hand(stage, source))
+        case Checkpoints.NONE:
+            pass
+    events = spark.readStream.format(StageSource.name()).options(**options).load()
+    return events.withColumn(EVENT_ID, event_id(source.option))
+
+
+def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
+    ownership = stage.ownership
+    if reading.is_once and ownership == "balanced":
+        ownership = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
+    owner = {"owner": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
+    return {"store": stage.store or "", "ownership": ownership, **owner}
+
+
+def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
+    """Where each partition goes on, by the store; those without a checkpoint at the start."""
+    store, hub = open_store(parse_store(stage.store or "")), open_hub(source.address)
+
+    async def checkpoints() -> dict[str, str]:
+        try:
+            found = await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.group))
+        finally:
+            await store.close()
+            await hub.close()
+        return {
+            each.key.partition: "earliest" if each.last_sequence is None else f"sequence:{each.last_sequence}"
+            for each in found
+        }
+
+    return {**asyncio.run(checkpoints()), "*": stage.start}
+
+
+# The function ------------------------------------------------------------------------------------------------------
+
+
+def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame]) -> DataFrame:
+    tables = _static_tables(spark, stage)
+    problem = None
+    try:
+        if stage.stage.kind is StageKind.FRAME:
+            frame = stage.stage.function(*events, **tables)
+        else:
+            frame = _handled(stage, events[0])
+    except (HublineError, PySparkException, Py4JJavaError) as error:
+        problem = _raised(stage.stage, error, explained(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
+        problem = _raised(stage.stage, error, f"{type(error).__name__} ({explained(error)})")
+    else:
+        if isinstance(frame, DataFrame) and frame.isStreaming:
+            return frame
+        what = f"stage {stage.name}: its function gives {_kind(frame)}"
+        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that is made of the events")
+    raise PipelineInvalid([problem])
+
+
+def _kind(given: object) -> str:
+    if isinstance(given, DataFrame):
+        return "a DataFrame that is no stream"
+    return "nothing" if given is None else f"no DataFrame, but {type(given).__name__}"
+
+
+def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
+    """Points at the line of the function, or of what it calls in the same file."""
+    file = getattr(getattr(stage.function, "__code__", None), "co_filename", stage.where.file)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    line = (frames[-1].lineno if frames else None) or stage.where.line
+    return Problem(file if frames else stage.where.file, line, f"stage {stage.name}: {text}", "correct the function")
+
+
+def _handled(planned: PlannedStage, events: DataFrame) -> DataFrame:
+    stage = planned.stage
+    own = _columns(stage.schema or "")
+    _require_binary_body(own)
+    _require_spelt(own, events.columns)
+    _require_own(planned, own.names)
+    output = _output(own, events.schema, has_error=stage.kind is StageKind.EVENTS)
+    own_arrow, output_arrow = (to_arrow_schema(schema, timezone="UTC") for schema in (own, output))
+    kind = EventHandler if stage.kind is StageKind.EVENTS else BatchHandler
+    _pickle_by_value(stage.function)
+    return events.mapInArrow(kind(stage.name, stage.function, own_arrow, output_arrow), output)
+
+
+def _columns(schema: str) -> StructType:
+    try:
+        own = StructType.fromDDL(schema)
+    except PySparkException:
+        own = None
+    if isinstance(own, StructType):
+        return own
+    raise ConfigError(f"schema={schema!r} does not tell columns: write 'id long, celsius double'")
+
+
+def _require_binary_body(own: StructType) -> None:
+    if any(field.name == "body" and not isinstance(field.dataType, BinaryType) for field in own):
+        raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
+
+
+def _require_own(planned: PlannedStage, names: Sequence[str]) -> None:
+    """By these columns of its event a row is known, and how far its partition is: what a person makes is neither."""
+    taken = {"partition", "sequenceNumber", "offset"}
+    if planned.stage.kind is StageKind.BATCHES and set(TRACED_BY) <= set(names):
+        taken = {"offset"}  # rows that are not one for each event have to say of which they are
+    if isinstance(planned.target, TablePlace) and planned.repeats is not DropRepeats.NONE:
+        taken.add("properties")
+    if wrong := [name for name in names if name in taken]:
+        raise ConfigError(f"schema names {wrong[0]!r}, by which a row's event is known: give the column another name")
+
+
+def _require_spelt(own: StructType, names: Sequence[str]) -> None:
+    """Columns that differ in case alone are one to Spark, and it would not know which is meant."""
+    spelt = {name.lower(): name for name in [*names, ERROR_COLUMN]}
+    for name in own.names:
+        if spelt.setdefault(name.lower(), name) != name:
+            other = spelt[name.lower()]
+            raise ConfigError(f"schema names {name!r}, beside {other!r}: spell it so, or give it another name")
+
+
+def _output(own: StructType, events: StructType, *, has_error: bool) -> StructType:
+    """The function's columns, those of the events that it does not give itself, and why an event failed.
+
+    A function over events can raise of each; one over tables gives an error itself, or there is none.
+    """
+    names = set(own.names)
+    kept = [field for field in events if field.name not in names and field.name not in UNUSED]
+    error = [StructField(ERROR_COLUMN, StringType())] if has_error and ERROR_COLUMN not in names else []
+    return StructType([*own, *kept, *error])
+
+
+def _pickle_by_value(function: Callable[..., Any]) -> None:
+    """Tasks cannot import the pipeline's file: what they need of it goes with them."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(getattr(function, "__module__", ""))
+    if module is not None and module.__name__.startswith(MODULE_PREFIX):
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _static_tables(spark: SparkSession, stage: PlannedStage) -> dict[str, DataFrame]:
+    """By the names of the function's parameters. Raises PipelineInvalid that points at the place."""
+    tables = {}
+    for name, place in stage.tables.items():
+        problem = None
+        try:
+            tables[name] = _static(spark, place)
+        except Exception as error:  # noqa: BLE001 - whatever a database or a format says of it
+            what = f"stage {stage.name}: place {place.name}, {place}, cannot be read: {explained(error)}"
+            problem = Problem(place.where.file, place.where.line, what)
+        if problem is not None:
+            raise PipelineInvalid([problem])
+    return tables
+
+
+def _static(spark: SparkSession, place: Place) -> DataFrame:
+    """A place as a table that does not change while the stage runs."""
+    match place:
+        case HubPlace():
+            return spark.read.format("eventhubs").option("hub", place.option).load()
+        case TablePlace():
+            return _static_table(spark, place)
+        case FormatPlace():
+            return spark.read.format(place.format).options(**options_of(place, spark)).load(place.path)
+
+
+def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
+    database = Database(place.text, table=place.table)
+    with database.connection() as connection:
+        rows = connection.read_table(TableName.parse(place.table), rows_max=STATIC_ROWS_MAX + 1)
+    database.close()
+    if len(rows) > STATIC_ROWS_MAX:
+        raise ConfigError(
+            f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "
+            f"[places.{place.name}] with a format of Spark's"
+        )
+    return spark.createDataFrame(rows)
+
+
+# What the place takes ----------------------------------------------------------------------------------------------
+
+
+def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> list[Problem]:
+    wrong = []
+    if stage.lookback is not None and REPLAYED not in frame.columns:
+        wrong.append((
+            f"it drops the column {REPLAYED}, which tells what was published before",
+            f"keep it; of rows that are aggregated, it is F.bool_and('{REPLAYED}').alias('{REPLAYED}')",
+        ))  # fmt: skip
+    if ERROR_COLUMN in frame.columns and stage.letters is None and not isinstance(stage.target, TablePlace):
+        wrong.append((
+            f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
+            "name a hub for them, dead_letters='PLACE', or drop the column",
+        ))  # fmt: skip
+    if stage.stage.drop_repeats in ("ordered", "shuffled") and (missing := set(TRACED) - set(frame.columns)):
+        wrong.append((
+            f"it drops the column {min(missing)}, by which repetitions are known",
+            "keep it, or leave drop_repeats out",
+        ))  # fmt: skip
+    match stage.target:
+        case HubPlace():
+            wrong += _hub_problems(stage, frame, given_ids)
+        case TablePlace() as place:
+            wrong += _table_problems(stage, place, frame)
+        case FormatPlace():
+            pass
+    where = stage.where
+    return [Problem(where.file, where.line, f"stage {stage.name}: {what}", mend) for what, mend in wrong]
+
+
+def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
+    wrong = []
+    if stage.stage.identity and EVENT_ID not in frame.columns:
+        wrong.append((
+            f"it drops the column {EVENT_ID}, by which repetitions are known",
+            "keep it; rows that are made of many events have none: say identity=False, and they go without",
+        ))  # fmt: skip
+    elif stage.stage.identity and "Generate" in _steps(analyzed(frame)) and _id_attribute(frame) in given_ids:
+        wrong.append((
+            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for repetitions",
+            f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
+        ))  # fmt: skip
+    elif stage.is_read_in_order and (moving := _moving(frame)):
+        wrong.append((
+            f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
+            "on order (drop_repeats='ordered')",
+            "say drop_repeats='shuffled' there",
+        ))  # fmt: skip
+    try:
+        RowLayout(published(stage, frame).schema)
+    except ConfigError as error:
+        wrong.append((str(error), ""))
+    return wrong
+
+
+_MOVING: Final = frozenset(
+    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "Join",
+     "RebalancePartitions", "Repartition", "RepartitionByExpression", "Sort", "Union", "Window"}
+)  # fmt: skip
+"""Steps of a plan that move rows between tasks; so do those that group by key."""
+
+
+def _steps(node: Any) -> Iterator[str]:
+    """The steps that events go through, the last one first. Not those of a table that a join sends to every task."""
+    name, sides = node.nodeName(), list(each_of(node.children()))
+    if name == "Join" and (stays := [side for side in sides if not _is_sent(side)]) != sides:
+        name, sides = "BroadcastJoin", stays
+    yield name
+    for side in sides:
+        yield from _steps(side)
+
+
+def _is_sent(side: Any) -> bool:
+    """Whether one side of a join is marked to be sent, there or before steps that take it as it is."""
+    if side.nodeName() == "ResolvedHint":
+        return "strategy=broadcast" in side.toString().partition("\n")[0]
+    inputs = list(each_of(side.children()))
+    return len(inputs) == 1 and _is_sent(inputs[0])
+
+
+def _id_attribute(frame: DataFrame) -> str:
+    """The column of ids as Spark knows it: another one of the same name is not the same."""
+    names: list[str] = analyzed(frame).output().mkString(",").split(",")
+    return next((name for name in names if name.startswith(f"{EVENT_ID}#")), "")
+
+
+def _moving(frame: DataFrame) -> str | None:
+    """What in the frame's plan moves rows between tasks, if anything does."""
+    moving = (step for step in _steps(analyzed(frame)) if step in _MOVING or "Groups" in step or "WithState" in step)
+    return next(moving, None)
+
+
+def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
+    of_table = table_columns(place) or []
+    rows = stored(frame, of_table)
+    if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
+        mend = "add columns of its own; those of events are written where the table has columns of the same names"
+        return [("it gives no column for the table", mend)]
+    spelt = {name.lower(): name for name in frame.columns if name in (EVENT_ID, *SOURCE_SCHEMA.names)}
+    empty = [(name, spelt[name.lower()]) for name in of_table if name not in frame.columns and name.lower() in spelt]
+    wrong = [
+        (
+            f"the table has a column {name}, and events have {own}: it would stay empty",
+            f'quote its name when you make the table, "{own}", or rename the column of the events',
+        )
+        for name, own in empty
+    ]
+    try:
+        sink = table_sink(stage, place, rows.columns, By.BATCH)
+        sink.check(rows.schema)
+        sink.check_query(rows)
+    except (ConfigError, SinkError) as error:
+        wrong.append((" ".join(str(error).split()), ""))
+    return wrong
+
+
+def _as_taken(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+    """The rows without those that were published before, and without columns that the place does not take."""
+    if stage.lookback is not None:
+        frame = frame.where(~F.coalesce(F.col(REPLAYED), F.lit(False)))
+    match stage.target:
+        case HubPlace() if stage.letters is None:
+            return published(stage, frame)
+        case TablePlace() as place:
+            return stored(frame, table_columns(place) or [])
+        case _:
+            return frame.drop(REPLAYED) if stage.lookback is not None else frame

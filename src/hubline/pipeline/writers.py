@@ -1,0 +1,178 @@
+"""Where a stage's rows go: the writer of its query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from hubline.adapters import open_hub
+from hubline.addresses.hub_address import HubAddress
+from hubline.model.dead_letters import DeadLetter, Stage
+from hubline.model.keys import GroupKey
+from hubline.pipeline.datasets import FormatPlace, HubPlace, TablePlace
+from hubline.pipeline.definition import DropRepeats
+from hubline.pipeline.event_columns import ADDED, published
+from hubline.pipeline.planning import PlannedStage
+from hubline.secrets import Secret
+from hubline.sinks.dead_letter_hub import HubLetters
+from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
+from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.schema import plain
+from hubline.spark.session.redaction import hide_options
+from hubline.spark.sql_sink.micro_batch import MicroBatch
+from hubline.spark.sql_sink.sink import By, SqlSink, Written
+from hubline.spark.tasks.event_loop import lent, run
+
+TRACED: Final = ("partition", "sequenceNumber", "properties")
+"""The columns that tell of which event a row was made, and whether that came before."""
+
+Told = Callable[[Written], None]
+
+_COUNT_DDL: Final = "letters long"
+_COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
+
+
+def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWriter:
+    """Writes the frame to the stage's place; not yet started, and without a trigger.
+
+    ``tell`` is told, in the driver, what each batch came to, where that is known.
+    """
+    writing = frame.writeStream.outputMode(stage.stage.mode)
+    match stage.target:
+        case TablePlace() as place:
+            return writing.foreachBatch(_TableWriter(stage, place, tell))
+        case _ if stage.letters is not None:
+            return writing.foreachBatch(_SplitWriter(stage, stage.letters, tell))
+        case HubPlace() as place if stage.stage.mode == "append":
+            return writing.format("eventhubs").option("hub", place.option)
+        case HubPlace() as place:
+            return writing.foreachBatch(_HubWriter(place.option))
+        case FormatPlace() as place:
+            path = {} if place.path is None else {"path": place.path}
+            return writing.format(place.format).options(**options_of(place, frame.sparkSession), **path)
+
+
+def options_of(place: FormatPlace, spark: SparkSession) -> dict[str, str]:
+    """The place's options as Spark takes them; first it is told to hide those that are secrets."""
+    hide_options(spark, [name for name, value in place.options.items() if isinstance(value, Secret)])
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in place.options.items()}
+
+
+def table_sink(
+    stage: PlannedStage, place: TablePlace, columns: Sequence[str], by: By, tell: Told = lambda _: None
+) -> SqlSink:
+    """The sink of a table, for rows of these columns.
+
+    Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
+    """
+    is_known = set(TRACED) <= set(columns) and stage.repeats is not DropRepeats.NONE
+    return SqlSink(
+        place.text,
+        table=place.table,
+        key=place.key,
+        create=place.create,
+        drop_repeats=stage.repeats if is_known else None,
+        by=by,
+        on_commit=lambda _, written: tell(written),
+    )
+
+
+class _TableWriter:
+    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
+
+    def __init__(self, stage: PlannedStage, place: TablePlace, tell: Told) -> None:
+        self._stage = stage
+        self._place = place
+        self._tell = tell
+        self._sinks: dict[By, SqlSink] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
+        batch = MicroBatch.of(frame)
+        by = By.PARTITION if is_traced and batch.is_narrow else By.BATCH
+        if by not in self._sinks:
+            self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
+        # Those that the table had when the run began: computing the others for no use would take time.
+        self._sinks[by].write(frame, batch_id, batch, optional=ADDED)
+
+
+@dataclass(frozen=True, slots=True)
+class _HubWriter:
+    """Appends each batch to the hub: Spark lets sinks that are written in Python do nothing but append."""
+
+    hub: str
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        frame.write.format("eventhubs").option("hub", self.hub).mode("append").save()
+
+
+class _SplitWriter:
+    """Rows to the place, and those with an ``_error`` to the hub of dead letters.
+
+    The letters go first. Dying in between, or after both, the batch comes again: its letters are there twice, with the
+    same origin, and its rows with the same ids.
+    """
+
+    def __init__(self, stage: PlannedStage, letters: HubPlace, tell: Told) -> None:
+        source = open_hub(stage.sources[0].address)
+        self._stage = stage
+        self._tell = tell
+        self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        if ERROR_COLUMN in frame.columns:
+            self._split(frame)
+        else:
+            self._write(frame)
+
+    def _split(self, frame: DataFrame) -> None:
+        frame.persist()
+        try:
+            failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
+            failed = failed.select(*(name for name in frame.columns if name in LETTER_COLUMNS))
+            counts = failed.mapInArrow(self._letters, _COUNT_DDL).collect()
+            self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
+            self._tell(Written(dead_letters=sum(count for (count,) in counts)))
+        finally:
+            frame.unpersist()
+
+    def _write(self, rows: DataFrame) -> None:
+        match self._stage.target:
+            case HubPlace() as place:
+                writing = published(self._stage, rows).write.format("eventhubs").option("hub", place.option)
+                writing.mode("append").save()
+            case FormatPlace() as place:
+                options = options_of(place, rows.sparkSession)
+                rows.drop(ERROR_COLUMN).write.format(place.format).options(**options).mode("append").save(place.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Letters:
+    """What a task does with rows that failed: each becomes a letter in the hub."""
+
+    hub: HubAddress
+    group: GroupKey
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in map(plain, batches):
+            letters = [
+                letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+                for row in letter_rows(batch)
+            ]
+            if letters:
+                run(self._add(letters))
+            yield pa.RecordBatch.from_arrays([pa.array([len(letters)], pa.int64())], schema=_COUNT)
+
+    async def _add(self, letters: list[DeadLetter]) -> None:
+        async with lent(self.hub) as opened:
+            kept = HubLetters(opened.hub)
+            try:
+                await kept.add(letters)
+            finally:
+                await kept.close()

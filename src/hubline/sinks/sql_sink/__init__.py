@@ -1,0 +1,1 @@
+"""The SQL sink: rows, dead letters and the checkpoint in one transaction."""

@@ -1,0 +1,131 @@
+"""The columns of the source: those of the JVM connector, in its order, and as Arrow has them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from hubline.errors import ConfigError
+from hubline.event_ids import filled
+from hubline.model.events import EventBatch
+
+SOURCE_SCHEMA: Final = StructType(
+    [
+        StructField("body", BinaryType()),
+        StructField("partition", StringType()),
+        StructField("offset", StringType()),
+        StructField("sequenceNumber", LongType()),
+        StructField("enqueuedTime", TimestampType()),
+        StructField("publisher", StringType()),
+        StructField("partitionKey", StringType()),
+        StructField("properties", MapType(StringType(), StringType())),
+        StructField("systemProperties", MapType(StringType(), StringType())),
+    ]
+)
+"""``publisher`` is always null, ``systemProperties`` empty: they are there so that existing jobs find their columns."""
+
+REPLAYED: Final = "replayed"
+"""The column that a stream with a lookback has as well: whether the event was handled before the query started."""
+
+LOOKBACK_SCHEMA: Final = StructType([*SOURCE_SCHEMA, StructField(REPLAYED, BooleanType())])
+
+
+def require_schema(schema: StructType, columns: StructType = SOURCE_SCHEMA) -> None:
+    """Refuses a schema of the user's own that is not a choice of the source's columns."""
+    known = {field.name: field.dataType for field in columns}
+    for field in schema:
+        if field.name == REPLAYED and REPLAYED not in known:
+            raise ConfigError(f'the column {REPLAYED} is there in streams with a lookback: .option("lookback", "24h")')
+        if field.name not in known:
+            raise ConfigError(f"there is no column {field.name!r}: the columns are {', '.join(known)}")
+        if field.dataType != known[field.name]:
+            wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
+            raise ConfigError(f"the column {field.name} is {wanted}, and not {given}")
+
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+def plain(rows: Rows) -> Rows:
+    """What Spark hands over, with text and bytes of the types that events have.
+
+    By the setting spark.sql.execution.arrow.useLargeVarTypes they come with offsets of 64 bits. Nothing is copied
+    where they do not.
+    """
+    schema = pa.schema([field.with_type(_plain_type(field.type)) for field in rows.schema])
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), kind.item_field.with_type(_plain_type(kind.item_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain_type(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    return kind
+
+
+class Layout:
+    """Puts events into the columns that Spark was promised. Nothing is copied.
+
+    Maps are never null: at each row that Spark hands to Python, it would go through all null maps of the batch again.
+    Columns that are ``left_out`` are null, whatever they are: nobody looks at them.
+    """
+
+    def __init__(self, schema: StructType, *, left_out: Collection[str] = ()) -> None:
+        self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._left_out = left_out
+        self._unknown: dict[str, pa.Array] = {}
+
+    def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:
+        """The events with the promised columns, in their order and with their very types.
+
+        Those before ``replayed_to`` are told to be replayed, where that is among the columns.
+        """
+        events = batch.arrow
+        known = dict(zip(events.schema.names, events.columns, strict=True))
+        for name in self._left_out:
+            known.pop(name, None)
+        columns = [
+            _filled(known[field.name]) if field.name in known else self._nothing(field, len(events))
+            for field in self.schema
+        ]
+        if (place := self.schema.get_field_index(REPLAYED)) >= 0:
+            columns[place] = _replayed(events, replayed_to)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _nothing(self, field: pa.Field, count: int) -> pa.Array:
+        """A column that events do not have. One is kept, and cut to size."""
+        kept = self._unknown.get(field.name)
+        if kept is None or len(kept) < count:
+            nulls = pa.nulls(count, field.type)
+            kept = self._unknown[field.name] = nulls if field.name in self._left_out else _filled(nulls)
+        return kept.slice(0, count)
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    return filled(column) if pa.types.is_map(column.type) else column
+
+
+def _replayed(events: pa.RecordBatch, replayed_to: int) -> pa.BooleanArray:
+    sequences = events.column("sequenceNumber").to_numpy()
+    return pa.array(np.less(sequences, replayed_to))

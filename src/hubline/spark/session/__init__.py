@@ -1,0 +1,1 @@
+"""Spark sessions with hubline's settings, and the Java they run on."""

@@ -1,0 +1,57 @@
+"""``python -m hubline.spark.session.rehearsal FOLDER``: small queries, for the classes that Java loads for them.
+
+What most queries need: a hub is read, JSON is parsed, rows are written by tasks, and counted by key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkContext
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from hubline.hubs.local import LocalHub, create_hub
+from hubline.model.events import outgoing
+from hubline.spark.parse_json import parse_json
+from hubline.spark.session.session import session
+from hubline.spark.sql_sink.sink import SqlSink
+
+_PARTITIONS: Final = ("0", "1")
+_BODIES: Final = ('{"device": "d1", "celsius": 21.5}', "{")
+
+
+def rehearse(folder: Path) -> None:
+    """Returns when Java has ended, which is when it writes the classes that it had."""
+    asyncio.run(_fill(folder))
+    spark = session("rehearsal", master="local[2]")
+    events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", start="earliest").load()
+    rows = parse_json(events, "device string, celsius double")
+    sink = SqlSink(f"sqlite:///{folder}/rows.db", table="rows", create=True)
+    _drain(rows.writeStream.foreachBatch(sink), folder / "rows")
+    _drain(rows.groupBy("device").count().writeStream.format("noop").outputMode("update"), folder / "counts")
+    gateway = SparkContext._gateway  # noqa: SLF001 (Spark has no public way)
+    assert gateway is not None  # noqa: S101 (the session has one)
+    spark.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+def _drain(writing: DataStreamWriter, checkpoint: Path) -> None:
+    writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+
+async def _fill(folder: Path) -> None:
+    await create_hub(folder, "hub", partitions=len(_PARTITIONS))
+    hub = LocalHub(folder, "hub")
+    sender = await hub.open_sender()
+    for partition in _PARTITIONS:
+        await sender.send(outgoing(_BODIES), partition=partition)
+    await hub.close()
+
+
+if __name__ == "__main__":
+    rehearse(Path(sys.argv[1]))

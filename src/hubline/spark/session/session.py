@@ -1,0 +1,367 @@
+"""A Spark session with the settings that matter for hubs: quick micro-batches, retries, and hidden secrets."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from hubline.errors import ConfigError
+from hubline.secrets import Secret
+from hubline.spark.session.archive import OPTIONS_VARIABLE, with_archive
+from hubline.spark.session.java import find_java, java_home
+from hubline.spark.session.parallelism import TASKS_VARIABLE
+from hubline.spark.session.redaction import HIDING, hiding, is_hidden
+from hubline.spark.session.stderr_filter import pass_on
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+# A task that fails is tried so often in all, as on a cluster; plain local[N] gives up at once.
+TASK_ATTEMPTS: Final = 4
+LOCAL_MASTER: Final = f"local[*,{TASK_ATTEMPTS}]"
+
+LOOPBACK: Final = "127.0.0.1"
+
+SETTINGS: Final[Mapping[str, str]] = {
+    # Sockets that other users of the machine cannot connect to, and that save about 40 ms a micro-batch.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # Connections to hubs are kept in the workers.
+    "spark.python.worker.reuse": "true",
+    # Times of events are in UTC; so is what is shown of them.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # By rows alone (10,000), events of 1 MB would make batches of 10 GB.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "16m",
+    "spark.log.level": "WARN",
+}
+"""What a session of any kind gets."""
+
+LOCAL_SETTINGS: Final[Mapping[str, str]] = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    # The default starts some 40 processes a micro-batch to write its logs: this, and no files of checksums, make 15 ms
+    # of 70. It is for folders of this machine, which is where a session without a cluster keeps its checkpoints.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # Each of Spark's 200 would cost a task, and files of state, in every micro-batch that shuffles.
+    "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+}
+"""What a session without a cluster gets in addition."""
+
+# Settings that have an effect only where Java is started.
+_AT_START: Final = ("spark.master", "spark.driver.", "spark.jars", "spark.files", "spark.archives", "spark.submit")
+# Where Java would print to by itself.
+_STANDARD_ERROR: Final = 2
+
+LAST_WORDS_SECONDS_MAX: Final = 5.0
+"""How long a Java that ended at once is listened to: what it said is there already."""
+
+_LOCAL: Final = re.compile(r"local(?:\[(?P<cores>[^\],]+)(?P<attempts>,[^\]]+)?\])?")
+
+
+def session(app_name: str = "hubline", *, master: str | None = None, **config: object) -> SparkSession:
+    """A session in which ``format("eventhubs")`` is known, with the settings that were measured to matter.
+
+        spark = hubline.spark.session("billing", **{"spark.sql.shuffle.partitions": 4})
+
+    ``config`` is any of Spark's settings; it wins over ours, as do ``spark-defaults.conf`` and what spark-submit was
+    given, but for redaction: expressions of your own are joined to ours, and a setting that is a
+    :class:`~hubline.config.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
+    machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
+    looked for first, see :func:`~hubline.spark.session.java.find_java`.
+
+    A session that runs already is given back if it has the settings asked for; otherwise ConfigError names those that
+    differ, since Spark would ignore them in silence.
+    """
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    given = _given(app_name, master, config)
+    secrets = [name for name, value in config.items() if isinstance(value, Secret)]
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+        running = SparkSession.builder.getOrCreate()
+        _require_same(running, given)
+        return _prepared(running)
+    if "spark.master" not in given and not _is_told_a_master():
+        given["spark.master"] = LOCAL_MASTER
+    with _uninterrupted(), _surroundings(given):
+        conf = _completed(_started_with(given, secrets), given, secrets)
+        SparkContext.getOrCreate(conf)
+    with _uninterrupted():  # again: in the end of the first Spark has put something in its place
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
+            _write_no_checksums(spark)
+        return _prepared(spark)
+
+
+_FILES: Final = "spark.hadoop.fs.file.impl"
+
+
+def _write_no_checksums(spark: SparkSession) -> None:
+    """Keeps Java from writing a hidden file beside each one in a folder of this machine, by processes of its own.
+
+    Not by another kind of file system: RocksDB, where Spark keeps state by key, counts on this one.
+    """
+    jvm, java = spark.sparkContext._jvm, spark.sparkContext._jsc  # noqa: SLF001 (Spark has no public way)
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(java.hadoopConfiguration()).setWriteChecksum(False)  # type: ignore[union-attr]
+
+
+def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> dict[str, str]:
+    """What the caller asked for, as Spark takes it."""
+    for name, value in config.items():
+        if not name.startswith("spark."):
+            raise ConfigError(f'{name} is no setting of Spark: their names start with "spark.", as in spark.ui.enabled')
+        if not isinstance(value, str | int | float | Secret):
+            raise ConfigError(f"{name} is text, a number, True or False, and not {type(value).__name__}")
+    given = {name: _as_text(value) for name, value in config.items()}
+    given["spark.app.name"] = app_name
+    if master := master or given.get("spark.master"):
+        given["spark.master"] = _with_attempts(master)
+    return given
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, Secret):
+        return value.reveal()
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _with_attempts(master: str) -> str:
+    match = _LOCAL.fullmatch(master)
+    if match is None or match["attempts"]:
+        return master
+    return f"local[{match['cores'] or 1},{TASK_ATTEMPTS}]"
+
+
+def _is_told_a_master() -> bool:
+    """Whether Spark itself was told where to run, by spark-submit or in its files."""
+    in_arguments = "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    in_file = re.search(r"^\s*spark\.master\b", _defaults_file(), re.MULTILINE)
+    return _is_submitted() or in_arguments or in_file is not None
+
+
+def _is_submitted() -> bool:
+    """Whether spark-submit started this program: then Java runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _defaults_file() -> str:
+    """The text of spark-defaults.conf, or nothing."""
+    folder = os.environ.get("SPARK_CONF_DIR") or str(Path(os.environ.get("SPARK_HOME", ""), "conf"))
+    try:
+        return Path(folder, "spark-defaults.conf").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+@contextmanager
+def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
+    """The environment that Spark starts in. What the user has set stays as it is."""
+    if _is_submitted():
+        yield
+        return
+    java = find_java()
+    with java_home(java) as home:
+        # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
+        wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+        wanted |= with_archive(java, os.environ)
+        is_local = _LOCAL.fullmatch(given.get("spark.master", "")) is not None
+        if is_local and not _is_told_a_collector(given):
+            options = wanted.get(OPTIONS_VARIABLE, os.environ.get(OPTIONS_VARIABLE, ""))
+            wanted[OPTIONS_VARIABLE] = f"{options} {_COLLECTOR}".strip()
+        if is_local and "PYSPARK_PYTHON" not in os.environ and _is_installed_as_files():
+            wanted |= {"PYSPARK_PYTHON": str(_PYTHON), "HUBLINE_SPARK_PYTHON": sys.executable}
+        if is_local:
+            # The user interface goes by this alone: it would listen on every address of the machine.
+            wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", LOOPBACK)
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+
+
+# Of Java's garbage collectors the one that leaves most of a few cores to the tasks: queries are about a tenth faster.
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+_COLLECTORS: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# Where options of Java come from, beside Spark's settings.
+_OPTIONS_VARIABLES: Final = (
+    OPTIONS_VARIABLE,
+    "JAVA_TOOL_OPTIONS",
+    "JDK_JAVA_OPTIONS",
+    "_JAVA_OPTIONS",
+    "PYSPARK_SUBMIT_ARGS",
+)
+
+
+def _is_told_a_collector(given: Mapping[str, str]) -> bool:
+    """Whether somebody has chosen a garbage collector for the driver: told of two, Java does not start."""
+    in_environment = [os.environ.get(name, "") for name in _OPTIONS_VARIABLES]
+    return any(map(_COLLECTORS.search, [*in_environment, *given.values(), _defaults_file()]))
+
+
+# Starts workers sooner, see there; on machines that have a shell.
+_PYTHON: Final = Path(__file__).with_name("python")
+
+
+def _is_installed_as_files() -> bool:
+    """Whether workers, too, find Spark's Python code where this process has it from."""
+    import pyspark
+    from pyspark.find_spark_home import _find_spark_home
+
+    is_runnable = os.name == "posix" and os.access(_PYTHON, os.X_OK)
+    return is_runnable and Path(pyspark.__file__).parent == Path(_find_spark_home())
+
+
+_started: dict[str, str] = {}
+
+
+def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkConf:
+    """Starts Java, if it does not run yet, and gives what it was told: by ``given``, spark-defaults.conf, spark-submit.
+
+    What looks like a secret is not told on the command line, where every user of the machine could read it, unless it
+    counts nowhere else.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+
+    if SparkContext._gateway is None:  # noqa: SLF001
+        _started.update(_told_at_start(given, secrets))
+        conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
+        try:
+            gateway = _gateway(conf)
+        except PySparkRuntimeError:
+            # Perhaps of two collectors: options may come from any file that Java, or Spark, looks into.
+            options = os.environ.get(OPTIONS_VARIABLE, "")
+            if _COLLECTOR not in options or _is_submitted():
+                raise
+            os.environ[OPTIONS_VARIABLE] = options.replace(_COLLECTOR, "").strip()
+            gateway = _gateway(conf)
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    assert SparkContext._jvm is not None  # noqa: S101, SLF001
+    for name in _started.keys() - given.keys():  # asked for by a session that is no more
+        SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
+        del _started[name]
+    return SparkConf()
+
+
+def _gateway(conf: SparkConf) -> JavaGateway:
+    from pyspark.java_gateway import launch_gateway
+
+    with _passed_on() as stderr:
+        return launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Puts an interrupt off to its end, some seconds at most. A second one is not put off.
+
+    Spark would remove the file by which Java tells where it listens; Java, which cannot write it, would run for ever.
+    And a call to Java that is interrupted prints more than anybody wants to read.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_asked = False
+
+    def put_off(number: int, _: object) -> None:
+        nonlocal is_asked
+        if is_asked:
+            signal.signal(number, before)
+            signal.raise_signal(number)
+        is_asked = True
+
+    before = signal.signal(signal.SIGINT, put_off) or signal.SIG_DFL
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGINT) is put_off:  # and not what Spark has put there for its jobs
+            signal.signal(signal.SIGINT, before)
+    if is_asked:
+        signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def _passed_on() -> Iterator[int]:
+    """Where Java is to print to, for as long as it runs. Where it does not start, what it said is told first."""
+    source, target = os.pipe()
+    thread = pass_on(source, _STANDARD_ERROR)
+    try:
+        yield target
+    except BaseException:
+        os.close(target)
+        thread.join(LAST_WORDS_SECONDS_MAX)
+        raise
+    os.close(target)
+
+
+def _told_at_start(given: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
+    own = given.get("spark.redaction.regex")
+    return {
+        name: value
+        for name, value in given.items()
+        if name.startswith(_AT_START) or not (name in secrets or is_hidden(name, value, given=own))
+    }
+
+
+def _completed(conf: SparkConf, given: Mapping[str, str], secrets: Collection[str]) -> SparkConf:
+    """The settings of the user, and ours where the user has none."""
+    settled = {**dict(conf.getAll()), **given}
+    settled["spark.master"] = _with_attempts(settled.get("spark.master", LOCAL_MASTER))
+    ours = {**SETTINGS, **(LOCAL_SETTINGS if _LOCAL.fullmatch(settled["spark.master"]) else {})}
+    return conf.setAll(list({**ours, **settled, **hiding(settled, secrets)}.items()))
+
+
+def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
+    """Refuses settings that the running session does not have. Their values are not shown: they may be secrets."""
+    wanted = {name: value for name, value in given.items() if name not in (*HIDING, "spark.app.name")}
+    if other := sorted(name for name, value in wanted.items() if running.conf.get(name, None) != value):
+        raise ConfigError(
+            f"a Spark session runs already, with other settings for {', '.join(other)}: stop it, or leave them out"
+        )
+    if shows := sorted(name for name, ours in HIDING.items() if ours not in (running.conf.get(name, None) or "")):
+        raise ConfigError(
+            f"a Spark session runs already that would show secrets ({', '.join(shows)}): stop it first, or keep it and "
+            "register the source in it, with spark.dataSource.register(hubline.spark.EventHubs)"
+        )
+
+
+# What Spark tells the Python processes of a streaming source.
+_FILLED_IN: Final = ("SPARK_LOCAL_DIRS", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_PYTHON_RUNTIME")
+
+
+def _prepared(spark: SparkSession) -> SparkSession:
+    from hubline.spark.source.data_source import EventHubs
+
+    # Queries that start at the same time share one map of these, which Spark fills in without a lock: two that put new
+    # names into it may leave it broken, and then no task of any query can be read again. Names that are there are safe.
+    for name in _FILLED_IN:
+        spark.sparkContext.environment.setdefault(name, "")
+    # Goes with the source to Spark's planning processes, which are told nothing else of the cluster.
+    spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
+    register(spark, EventHubs)
+    return spark
+
+
+def register(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Lets a session know these sources. Those that it knows are left: registering again would warn."""
+    known = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
+    for source in sources:
+        if not known.dataSourceExists(source.name()):
+            spark.dataSource.register(source)

@@ -1,0 +1,118 @@
+"""The sink: writes DataFrames to a hub, in batches and streams.
+
+Spark makes a writer on the driver, pickles it, and calls ``write`` once in each task; a task that fails is tried again,
+and an attempt that Spark has given up may go on for a while. What was sent stays sent: every event arrives at least
+once, with the same id each time, and within a partition of the hub none stands before one that came earlier in its task
+(see :mod:`hubline.spark.sink.partition_lanes`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from hubline.errors import ConfigError
+from hubline.spark.options import Options
+from hubline.spark.sink.partition_lanes import Piece, Publishing
+from hubline.spark.sink.row_layout import ANYWHERE, Outgoing, RowLayout
+from hubline.spark.tasks.event_loop import run
+
+log = logging.getLogger("hubline.spark.sink.writer")
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task sent."""
+
+    rows: int
+
+
+def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:
+    """The writer of ``df.write``."""
+    if overwrite:
+        raise ConfigError('a hub only takes more events: write with .mode("append")')
+    return BatchWriter(options, schema)
+
+
+def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> StreamWriter:
+    """The writer of ``df.writeStream``."""
+    if overwrite:
+        raise ConfigError(
+            'a hub only takes more events: write with .outputMode("append"), or each batch by foreachBatch'
+        )
+    return StreamWriter(options, schema)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Sends the rows of a DataFrame. Nothing is left to do at the commit, and nothing can be taken back at an abort."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._layout = RowLayout(schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return publish(self._options, self._layout, iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _tell_of_abort(self._options, messages)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The same for each micro-batch. One that failed is replayed after a restart, with the same events and ids."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._layout = RowLayout(schema)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        return publish(self._options, self._layout, iterator)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+        _tell_of_abort(self._options, messages)
+
+
+def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatch]) -> Written:
+    """Sends a task's rows, and returns once the hub has kept all of them."""
+    publishing = Publishing(options.hub, outage_seconds=options.outage_seconds)
+    partition_ids: tuple[str, ...] = ()
+    count = 0
+    try:
+        for batch in batches:
+            # A task without rows, of which Spark has many, connects to nothing.
+            partition_ids = partition_ids or run(publishing.open())
+            outgoing = layout.outgoing(batch, partition_ids, first_row=count)
+            run(publishing.put(_pieces(outgoing, partition_ids, count)))
+            count += len(batch)
+        # Dying here has sent everything and told nobody: the next attempt sends it again, with the same ids.
+        run(publishing.finish())
+    finally:
+        run(publishing.close())
+    return Written(count)
+
+
+def _pieces(outgoing: Outgoing, partition_ids: Sequence[str], first_row: int) -> dict[str | None, Piece]:
+    """The events by the partition they go to, in order."""
+    events, targets = outgoing.events, outgoing.targets
+    pieces: dict[str | None, Piece] = {}
+    for target in np.unique(targets).tolist():
+        rows = np.flatnonzero(targets == target)
+        partition = None if target == ANYWHERE else partition_ids[target]
+        own = events if len(rows) == len(events) else events.take(pa.array(rows))
+        pieces[partition] = Piece.of(own, first_row + rows)
+    return pieces
+
+
+def _tell_of_abort(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
+    ended = [message for message in messages if isinstance(message, Written)]
+    log.warning(
+        "write_aborted hub=%s tasks_ended=%d rows_sent=%d (what was sent stays sent)",
+        options.hub,
+        len(ended),
+        sum(message.rows for message in ended),
+    )

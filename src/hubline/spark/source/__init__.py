@@ -1,0 +1,1 @@
+"""Reading hubs from Spark."""

@@ -1,0 +1,80 @@
+"""The data source ``eventhubs``: what Spark constructs, pickles and asks for readers and writers.
+
+Spark makes it in one Python process, pickles it, and unpickles it in others: it holds parsed options and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from hubline.errors import ConfigError
+from hubline.spark.options import Options, parse_options
+from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
+from hubline.spark.tasks.gc_tuning import spare_modules
+
+# Spark plans a batch read in a worker of this module if filters may be pushed down, and only then.
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class EventHubs(DataSource):
+    """Reads and writes event hubs, in batches and streams: ``format("eventhubs")``.
+
+        spark.dataSource.register(EventHubs)
+        spark.readStream.format("eventhubs").option("hub", "env:TELEMETRY").option("start", "earliest").load()
+
+    Options are checked here, when the DataFrame is made: a wrong one is an error that says what to write instead.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        # Not kept as they came: the parsed ones show no secret.
+        self.parsed: Options = parse_options(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "eventhubs"
+
+    def schema(self) -> StructType:
+        return SOURCE_SCHEMA if self.parsed.lookback_seconds is None else LOOKBACK_SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from hubline.spark.source.batch_reader import BatchReader, PushdownReader
+
+        if self.parsed.lookback_seconds is not None:
+            raise ConfigError(
+                'the option lookback is for streams: .option("start", "time:-24h") reads the last 24 hours'
+            )
+        require_schema(schema)
+        # A reader that takes filters fails where Spark may not push them down, and that is Spark's default.
+        return (PushdownReader if _PUSHDOWN_WORKER in sys.modules else BatchReader)(self.parsed, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from hubline.spark.source.stream_reader import StreamReader
+
+        spare_modules()  # Spark asks at every batch, in workers: for writers, too
+        return StreamReader(self.parsed, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from hubline.spark.sink.writer import batch_writer
+
+        spare_modules()
+        return batch_writer(self.parsed, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from hubline.spark.sink.writer import stream_writer
+
+        spare_modules()
+        return stream_writer(self.parsed, schema, overwrite=overwrite)
+
+    def __repr__(self) -> str:
+        return f"EventHubs({self.parsed.hub})"

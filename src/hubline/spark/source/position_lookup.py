@@ -1,0 +1,153 @@
+"""Positions as sequence numbers: what people say becomes where a range starts and ends.
+
+Every position is looked up in the hub as it is now. One that the hub no longer holds, or that is another hub's, is
+PositionInvalid; nothing is skipped in silence.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from hubline.coordination.store_calls import asked
+from hubline.errors import HubUnavailable, PositionInvalid
+from hubline.model.events import EventBatch
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position, PositionKind
+from hubline.ports import Hub
+from hubline.processor.partition_reader import described
+
+SAMPLE_COUNT: Final = 100
+"""Events that tell how large the others are."""
+
+OF_ANOTHER_HUB: Final = "it is of another hub"
+REASONS: Final = {
+    "expired": "events from there on have been removed",
+    "beyond": "it is after the last event",
+    "foreign": f"{OF_ANOTHER_HUB}, or of one of this name that was deleted since",
+}
+
+
+class Places:
+    """Looks up places in the partitions of one hub, as one consumer group. Every call is bounded in time."""
+
+    def __init__(self, hub: Hub, *, group: str, seconds_max: float) -> None:
+        self._hub = hub
+        self._group = group
+        self._seconds_max = seconds_max
+
+    async def hub(self) -> HubProperties:
+        return await asked(self._seconds_max, self._hub.describe(), what="describe itself")
+
+    async def described(self, partition: str) -> PartitionProperties:
+        return await described(self._hub, partition, seconds_max=self._seconds_max)
+
+    async def start(self, partition: str, position: Position) -> int:
+        """The sequence number of the first event from a position on; of the next to come, if there is none yet."""
+        there = await self.described(partition)
+        value = position.value
+        match position.kind:
+            case PositionKind.EARLIEST:
+                return there.begin_sequence
+            case PositionKind.LATEST:
+                return there.last_sequence + (0 if position.inclusive and not there.is_empty else 1)
+        if isinstance(value, int):
+            return self._at_sequence(value if position.inclusive else value + 1, position, there)
+        if isinstance(value, datetime) and _is_after_all(value, position, there):
+            return there.last_sequence + 1
+        if value == there.last_offset and not position.inclusive:
+            return there.last_sequence + 1
+        return (await self._first(partition, position)).first_sequence
+
+    async def end(self, partition: str, position: Position) -> int:
+        """Where a range ends that stops before the event at a position, or after it if the position is inclusive.
+
+        Beyond the last event it ends with that; there is no more to read now.
+        """
+        there = await self.described(partition)
+        if isinstance(position.value, int):
+            end = position.value + (1 if position.inclusive else 0)
+            return min(max(end, there.begin_sequence), there.last_sequence + 1)
+        if position.kind in (PositionKind.EARLIEST, PositionKind.LATEST):
+            return await self.start(partition, Position(position.kind))
+        # Up to there, and without it: what comes first is where one starts that is not to miss it.
+        opposite = Position(position.kind, position.value, inclusive=not position.inclusive)
+        return await self.start(partition, opposite)
+
+    async def resume(self, partition: str, checkpoint: Checkpoint) -> int:
+        """The sequence number after a checkpoint, once it is certain that it is this hub's."""
+        there = await self.described(partition)
+        after = checkpoint.sequence_number + 1
+        start = self._at_sequence(after, checkpoint.resume, there)
+        # Without an offset (the SQL sink knows none of an event that its query left out) there is nothing to compare.
+        if checkpoint.sequence_number < 0 or checkpoint.offset in ("", there.last_offset):
+            return start
+        if after == there.last_sequence + 1:
+            raise self.invalid("foreign", checkpoint.resume, there)
+        # Offsets tell hubs apart where sequence numbers do not: it is opened by the one, and compared by the other.
+        if (await self._first(partition, checkpoint.resume)).first_sequence != after:
+            raise self.invalid("foreign", checkpoint.resume, there)
+        return start
+
+    async def offset_of(self, partition: str, sequence: int) -> str:
+        """The offset of an event: checkpoints carry it, for those who resume by it."""
+        there = await self.described(partition)
+        if sequence == there.last_sequence and there.last_offset is not None:
+            return there.last_offset
+        return (await self._first(partition, Position.sequence(sequence, inclusive=True))).last_offset
+
+    async def event_bytes(self, partition: str, sequence: int) -> float:
+        """How large events are from there on, on average."""
+        batch = await self._first(partition, Position.sequence(sequence, inclusive=True), count_max=SAMPLE_COUNT)
+        return batch.nbytes / len(batch)
+
+    def invalid(self, reason: str, position: Position, there: PartitionProperties) -> PositionInvalid:
+        numbers = f"the sequence numbers {there.begin_sequence} to {there.last_sequence}"
+        return PositionInvalid(
+            f"partition {there.partition} of hub {self._hub.name} cannot be read from {position}: {REASONS[reason]}. "
+            f"It holds {'no events' if there.is_empty else numbers}. Choose another start, or say with "
+            "the option on_invalid_position how to go on: earliest or latest",
+            hub=self._hub.name,
+            partition=there.partition,
+            reason=reason,
+            begin_sequence=there.begin_sequence,
+            last_sequence=there.last_sequence,
+        )
+
+    def _at_sequence(self, sequence: int, position: Position, there: PartitionProperties) -> int:
+        # A position before the very first event skips nothing: it is the first event's.
+        if max(sequence, 0) < there.begin_sequence:
+            raise self.invalid("expired", position, there)
+        if sequence > there.last_sequence + 1:
+            raise self.invalid("beyond", position, there)
+        return max(sequence, 0)
+
+    async def _first(self, partition: str, position: Position, *, count_max: int = 1) -> EventBatch:
+        """The first events from a position on, which are there."""
+        opening = self._hub.open_receiver(partition, group=self._group, position=position)
+        receiver = await asked(self._seconds_max, opening, what=f"open partition {partition}")
+        try:
+            batch = await receiver.receive(count_max=count_max, wait_seconds=self._seconds_max)
+        finally:
+            await receiver.close()
+        if not len(batch):
+            raise HubUnavailable(
+                f"partition {partition} of hub {self._hub.name} sent nothing from {position} on within "
+                f"{self._seconds_max:g} s, though it should have events there",
+                hub=self._hub.name,
+                partition=partition,
+            )
+        return batch
+
+
+def first_wanted(position: Position) -> int:
+    """The first event that a position asks for, if it tells by sequence number; else 0, the first there ever was."""
+    if not isinstance(position.value, int):
+        return 0
+    return max(position.value if position.inclusive else position.value + 1, 0)
+
+
+def _is_after_all(time: datetime, position: Position, there: PartitionProperties) -> bool:
+    last = there.last_enqueued_time
+    return there.is_empty or last is None or last < time or (last == time and not position.inclusive)

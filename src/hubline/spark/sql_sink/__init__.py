@@ -1,0 +1,1 @@
+"""Writing streams to SQL databases from Spark, exactly once."""

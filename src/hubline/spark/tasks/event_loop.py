@@ -1,0 +1,148 @@
+"""What a Python process of Spark keeps between its tasks: one event loop, in a thread of its own, and open hubs in it.
+
+Spark's side of a task is plain blocking code; hubs are asynchronous. A task hands its coroutine to the loop and waits
+for it. The loop goes on between tasks, so that connections live on, heartbeats are answered, and what nobody has used
+for a while is closed. A process that is killed leaves nothing behind: all of it is sockets and files of that process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Coroutine
+from typing import Final, TypeVar
+
+from hubline.adapters import open_hub
+from hubline.addresses.hub_address import HubAddress
+from hubline.errors import HublineError
+from hubline.ports import Hub, Sender
+from hubline.spark.tasks.gc_tuning import spare_modules
+
+IDLE_SECONDS: Final = 60.0
+"""A hub that nobody uses for so long is closed: longer than most triggers, shorter than the service lets links idle."""
+
+# Often enough to be on time, seldom enough to cost nothing.
+_LOOK_SECONDS: Final = 5.0
+# Closing says goodbye to the service. At the end of a process it is not waited for longer than this.
+_GOODBYE_SECONDS: Final = 5.0
+
+T = TypeVar("T")
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """The loop of this process."""
+    return _Loop.of_this_process().loop
+
+
+def run(work: Coroutine[object, object, T]) -> T:
+    """Runs it in this process's loop and waits for it. If the caller is interrupted, the work is cancelled."""
+    future = asyncio.run_coroutine_threadsafe(work, loop())
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+class OpenHub:
+    """A hub, and its senders: one for each partition, so that none waits for another. Lent by :func:`lent`."""
+
+    def __init__(self, hub: Hub, now: float) -> None:
+        self.hub = hub
+        self.borrowers_count = 0
+        self.used_at = now
+        self._senders: dict[str | None, Sender] = {}
+
+    async def sender(self, partition: str | None) -> Sender:
+        """The sender for a partition, or for what goes to any (None)."""
+        if partition not in self._senders:
+            opened = await self.hub.open_sender()
+            self._senders.setdefault(partition, opened)
+        return self._senders[partition]
+
+    async def close(self) -> None:
+        for sender in self._senders.values():
+            await sender.close()
+        await self.hub.close()
+
+
+@contextlib.asynccontextmanager
+async def lent(address: HubAddress) -> AsyncIterator[OpenHub]:
+    """The hub, open. Only from within :func:`run`: it belongs to that loop."""
+    opened = _Loop.of_this_process().opened(address)
+    opened.borrowers_count += 1
+    try:
+        yield opened
+    finally:
+        opened.borrowers_count -= 1
+        opened.used_at = loop().time()
+
+
+def close() -> None:
+    """Closes all hubs and ends the loop, if there is one. The next call of :func:`run` starts another."""
+    if _Loop.current is not None and _Loop.current.process_id == os.getpid():
+        _Loop.current.end()
+    _Loop.current = None
+
+
+class _Loop:
+    """The loop of a process. A forked one gets its own: threads do not survive a fork."""
+
+    current: _Loop | None = None
+    _lock: Final = threading.Lock()
+
+    def __init__(self) -> None:
+        self.process_id = os.getpid()
+        self.loop = asyncio.new_event_loop()
+        self._hubs: dict[HubAddress, OpenHub] = {}
+        self._thread = threading.Thread(target=self._run, name="hubline-spark", daemon=True)
+        self._thread.start()
+        atexit.register(self.end)
+
+    @classmethod
+    def of_this_process(cls) -> _Loop:
+        spare_modules()  # what earlier tasks loaded, such as Spark's own for rows that go on to another worker
+        with cls._lock:
+            if cls.current is None or cls.current.process_id != os.getpid():
+                cls.current = cls()
+            return cls.current
+
+    def opened(self, address: HubAddress) -> OpenHub:
+        if address not in self._hubs:
+            self._hubs[address] = OpenHub(open_hub(address), self.loop.time())
+            spare_modules()  # those of this kind of hub are loaded now
+        return self._hubs[address]
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        if self.process_id != os.getpid() or not self._thread.is_alive():
+            return
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_GOODBYE_SECONDS)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        closing = self.loop.create_task(self._close_what_idles())
+        self.loop.run_forever()
+        closing.cancel()
+        self.loop.run_until_complete(asyncio.wait([closing]))
+        for address in list(self._hubs):
+            self.loop.run_until_complete(self._close(address))
+        self.loop.close()
+
+    async def _close_what_idles(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for address, opened in list(self._hubs.items()):
+                if not opened.borrowers_count and self.loop.time() - opened.used_at >= IDLE_SECONDS:
+                    await self._close(address)
+
+    async def _close(self, address: HubAddress) -> None:
+        # Out of the way first: who wants it while it closes opens another.
+        opened = self._hubs.pop(address)
+        # What cannot be closed in order is gone already; so are the threads of other modules at a process's end.
+        with contextlib.suppress(HublineError, OSError, RuntimeError):
+            await opened.close()

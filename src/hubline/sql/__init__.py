@@ -1,0 +1,1 @@
+"""What stores, sinks and dead letters share in SQL databases."""

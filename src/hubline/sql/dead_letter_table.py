@@ -1,0 +1,141 @@
+"""Dead letters in the table ``hubline_dead_letter``: how a letter becomes a row, and a row a letter."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Self
+
+from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.events import Event
+from hubline.model.keys import GroupKey
+
+MICROSECOND = timedelta(microseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class LetterRow(NamedTuple):
+    """The columns of a letter, in the order of the table, up to ``state``; the database adds ``failed_at``."""
+
+    namespace: str
+    hub: str
+    consumer_group: str
+    partition_id: str
+    sequence_number: int
+    offset: str
+    enqueued_at: datetime
+    partition_key: str | None
+    body: bytes | None
+    properties: str | None
+    stage: str
+    error_type: str
+    error_text: str
+    traceback: str
+    attempts: int
+    state: str
+
+    @classmethod
+    def of(cls, letter: DeadLetter, *, keep_body: bool) -> Self:
+        key, event = letter.key, letter.event
+        keeps = keep_body and letter.is_body_kept
+        return cls(
+            key.namespace,
+            key.hub,
+            key.group,
+            key.partition,
+            event.sequence_number,
+            event.offset,
+            event.enqueued_time,
+            None if event.partition_key is None else storable(event.partition_key),
+            event.body if keeps else None,
+            # ASCII: characters that no database takes are escaped, and come back.
+            _json(event.properties) if keeps else None,
+            storable(letter.stage),
+            storable(letter.error_type),
+            storable(letter.error_text),
+            storable(letter.traceback),
+            letter.attempts,
+            letter.state,
+        )
+
+    def in_ascii(self) -> Self:
+        """For a database that has not all characters: an event that nobody can keep would stop its partition."""
+        return self._replace(
+            partition_key=None if self.partition_key is None else _ascii(self.partition_key),
+            error_type=_ascii(self.error_type),
+            error_text=_ascii(self.error_text),
+            traceback=_ascii(self.traceback),
+        )
+
+
+COLUMNS = (
+    "namespace",
+    "hub",
+    "consumer_group",
+    "partition_id",
+    "sequence_number",
+    '"offset"',
+    "enqueued_at",
+    "partition_key",
+    "body",
+    "properties",
+    "stage",
+    "error_type",
+    "error_text",
+    "traceback",
+    "attempts",
+    "state",
+)
+"""The table's names for the fields of :class:`LetterRow`."""
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since 1970, as SQLite keeps an enqueued time."""
+    return (time - _EPOCH) // MICROSECOND
+
+
+def storable(text: str) -> str:
+    """Text that every database takes: what is no character, and the zero that PostgreSQL refuses, is escaped."""
+    if text.isascii() and "\x00" not in text:
+        return text
+    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+def _json(properties: Mapping[str, str]) -> str:
+    return json.dumps(dict(properties)) if properties else "{}"
+
+
+def read_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:
+    """A letter from the columns after the group's, then ``failed_at``; times as microseconds since 1970."""
+    (partition, sequence, offset, enqueued, partition_key, body, properties, *error, attempts, state, failed_at) = row
+    stage, error_type, error_text, traceback = map(str, error)
+    return DeadLetter(
+        group.partition(str(partition)),
+        Event(
+            body=bytes(body) if isinstance(body, (bytes, memoryview)) else b"",
+            partition=str(partition),
+            offset=str(offset),
+            sequence_number=_number(sequence),
+            enqueued_time=_EPOCH + _number(enqueued) * MICROSECOND,
+            partition_key=None if partition_key is None else str(partition_key),
+            properties=json.loads(properties) if isinstance(properties, str) else {},
+        ),
+        error_type=error_type,
+        error_text=error_text,
+        traceback=traceback,
+        attempts=_number(attempts),
+        stage=stage,
+        state=LetterState(str(state)),
+        failed_at=_EPOCH + _number(failed_at) * MICROSECOND,
+        is_body_kept=body is not None,
+    )
+
+
+def _number(value: object) -> int:
+    assert isinstance(value, int)  # noqa: S101 (the column holds nothing else)
+    return value

@@ -1,0 +1,1 @@
+"""The seeded simulator: the production code in virtual time, with faults."""

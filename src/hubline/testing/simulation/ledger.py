@@ -1,0 +1,189 @@
+"""The ledger: everything the simulated processors did, checked against what hubline promises at every entry.
+
+no gap, order       a session's batches follow each other, from just after its checkpoint
+one owner           an epoch of a partition is claimed once
+lease               no handler starts once its lease has run out
+fence               a stale epoch moves no checkpoint
+forward             a checkpoint never moves back
+not past handled    every event up to a checkpoint was handled before it was written
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.errors import Fenced
+from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.ownership import Checkpoint, Member, Ownership
+from hubline.testing.simulation.virtual_loop import World
+
+
+@dataclass(slots=True)
+class _PartitionLedger:
+    """What is known of one partition. ``handled_to`` is the last event of the unbroken run of handled ones."""
+
+    claims: dict[int, str] = field(default_factory=dict)
+    lease_started_at: dict[int, float] = field(default_factory=dict)
+    fence_epoch: int = -1
+    checkpoint_sequence: int = -1
+    handled_to: int = -1
+    handled_count: int = 0
+    repeats_count: int = 0
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of a partition by one process, from its fence on."""
+
+    process: str
+    partition: str
+    epoch: int
+    next_sequence: int
+
+
+class Ledger:
+    """Takes notes and objects. Objections end the run: they are the world's failures."""
+
+    def __init__(self, world: World, *, lease_seconds: float, clock_error: float) -> None:
+        self._world = world
+        self._lease_seconds = lease_seconds * (1 + clock_error)
+        self._partitions: dict[str, _PartitionLedger] = {}
+        self.trace: list[str] = []
+
+    def partition(self, partition: str) -> _PartitionLedger:
+        return self._partitions.setdefault(partition, _PartitionLedger())
+
+    def note(self, what: str) -> None:
+        self.trace.append(f"{self._world.now:.6f} {what}")
+
+    def object(self, law: str, what: str) -> None:
+        self.note(f"VIOLATION {law}: {what}")
+        self._world.failures.append(f"{law}: {what} (at {self._world.now:.3f} s)")
+
+    # Ownership, as it took effect in the store
+
+    def claimed(self, ownership: Ownership) -> None:
+        book, epoch = self.partition(ownership.key.partition), ownership.epoch
+        self.note(f"claimed {ownership.key.partition} {epoch} {ownership.owner_id!r}")
+        if not ownership.owner_id:
+            return
+        if epoch in book.claims:
+            self.object(
+                "one owner",
+                f"epoch {epoch} of partition {ownership.key.partition} was claimed by {book.claims[epoch]}, "
+                f"and again by {ownership.owner_id}",
+            )
+        book.claims[epoch] = ownership.owner_id
+        book.lease_started_at[epoch] = self._world.now
+
+    def renewed(self, ownership: Ownership) -> None:
+        self.partition(ownership.key.partition).lease_started_at[ownership.epoch] = self._world.now
+
+    # Handling
+
+    def session(self, process: str, partition: str, epoch: int, checkpoint: Checkpoint | None) -> Session:
+        following = 0 if checkpoint is None else checkpoint.sequence_number + 1
+        self.note(f"{process} opened {partition} epoch {epoch} at {following}")
+        return Session(process, partition, epoch, following)
+
+    def handling(self, session: Session, batch: EventBatch) -> None:
+        book = self.partition(session.partition)
+        who = f"{session.process}, partition {session.partition}, epoch {session.epoch}"
+        if batch.first_sequence != session.next_sequence:
+            law = "no gap" if batch.first_sequence > session.next_sequence else "order"
+            self.object(law, f"{who}: {session.next_sequence} was due, and {batch.first_sequence} was delivered")
+        age = self._world.now - book.lease_started_at.get(session.epoch, -1e9)
+        if age >= self._lease_seconds:
+            self.object("lease", f"{who}: a handler started {age:.3f} s after the lease was last renewed")
+
+    def handled(self, session: Session, batch: EventBatch) -> None:
+        book = self.partition(session.partition)
+        self.note(f"{session.process} handled {session.partition} {batch.first_sequence}..{batch.last_sequence}")
+        session.next_sequence = batch.last_sequence + 1
+        book.handled_count += len(batch)
+        book.repeats_count += max(0, min(book.handled_to, batch.last_sequence) - batch.first_sequence + 1)
+        if batch.first_sequence <= book.handled_to + 1:
+            book.handled_to = max(book.handled_to, batch.last_sequence)
+
+    # Checkpoints, as they took effect in the store
+
+    def fenced(self, key: PartitionKey, epoch: int) -> None:
+        book = self.partition(key.partition)
+        if epoch < book.fence_epoch:
+            self.object("fence", f"epoch {epoch} took partition {key.partition} from {book.fence_epoch}")
+        book.fence_epoch = epoch
+        self.note(f"fenced {key.partition} {epoch}")
+
+    def checkpointed(self, before: Checkpoint | None, after: Checkpoint, *, epoch: int) -> None:
+        partition = after.key.partition
+        book = self.partition(partition)
+        if before == after:
+            return
+        self.note(f"checkpointed {partition} {after.sequence_number} by epoch {epoch}")
+        if epoch != book.fence_epoch:
+            self.object(
+                "fence", f"epoch {epoch} moved the checkpoint of partition {partition}, held by {book.fence_epoch}"
+            )
+        if before is not None and after.sequence_number < before.sequence_number:
+            self.object("forward", f"partition {partition}: from {before.sequence_number} to {after.sequence_number}")
+        if after.sequence_number > book.handled_to:
+            self.object(
+                "not past handled",
+                f"partition {partition}: checkpoint {after.sequence_number}, handled to {book.handled_to}",
+            )
+        book.checkpoint_sequence = after.sequence_number
+
+    def reset(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        """An operator's hand: the one thing that may move a checkpoint back. It raises the fence."""
+        book = self.partition(key.partition)
+        book.fence_epoch += 1
+        book.checkpoint_sequence = checkpoint.sequence_number if checkpoint else -1
+        self.note(f"reset {key.partition} to {book.checkpoint_sequence}")
+
+
+class LedgerStore(MemoryStore):
+    """A memory store that enters what takes effect into a ledger."""
+
+    def __init__(self, world: World, ledger: Ledger) -> None:
+        self.clock_offset = 0.0
+        super().__init__(now=lambda: world.now + self.clock_offset)
+        self._ledger = ledger
+
+    async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        written = await super().claim_ownership(claims)
+        for ownership in written:
+            self._ledger.claimed(ownership)
+        return written
+
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+        written = await super().renew_ownership(group, member, owned)
+        for ownership in written:
+            self._ledger.renewed(ownership)
+        return written
+
+    async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        checkpoint = await super().fence(key, epoch)
+        self._ledger.fenced(key, epoch)
+        return checkpoint
+
+    async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
+        before = await self.checkpoint_of(checkpoint.key)
+        try:
+            await super().update_checkpoint(checkpoint, epoch=epoch)
+        except Fenced:
+            self._ledger.note(f"refused checkpoint {checkpoint.key.partition} by epoch {epoch}")
+            raise
+        after = await self.checkpoint_of(checkpoint.key)
+        if after is not None:
+            self._ledger.checkpointed(before, after, epoch=epoch)
+
+    async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
+        await super().reset_checkpoint(key, checkpoint)
+        self._ledger.reset(key, checkpoint)
+
+    async def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
+        stored = await self.list_checkpoints(key.group_key)
+        return next((checkpoint for checkpoint in stored if checkpoint.key == key), None)

@@ -1,0 +1,309 @@
+"""A hub in memory, for tests and the simulator. It keeps the same contract as the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from hubline.errors import HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing
+from hubline.hubs.local.stored_batch import require_sizes
+from hubline.hubs.partition_hash import partition_index
+from hubline.model.events import EVENT_SCHEMA, EventBatch
+from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.model.positions import Position, PositionKind
+
+_START = datetime(1970, 1, 1, tzinfo=UTC)
+
+_lives = itertools.count()
+"""Numbers the hubs of this process: an offset names the hub that made it, so that another one's is told apart."""
+
+_Content: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]]]
+"""Body, partition key and properties."""
+
+
+@dataclass(slots=True)
+class _Row:
+    body: bytes
+    key: str | None
+    properties: list[tuple[str, str]]
+    enqueued: datetime
+
+
+@dataclass(slots=True)
+class _Partition:
+    rows: list[_Row] = field(default_factory=list)
+    begin_sequence: int = 0
+    readers: list[MemoryReceiver] = field(default_factory=list)
+    waiters: list[asyncio.Future[None]] = field(default_factory=list)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.begin_sequence + len(self.rows) - 1
+
+    def readers_of(self, group: str) -> list[MemoryReceiver]:
+        return [reader for reader in self.readers if reader.group == group]
+
+    def wake(self) -> None:
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class MemoryHub:
+    """A hub that lasts as long as its object. ``now`` gives seconds since 1970, for enqueued times."""
+
+    def __init__(self, partitions_count: int, *, name: str = "hub", now: Callable[[], float] = time.time) -> None:
+        self.namespace = "memory"
+        self.name = name
+        self._now = now
+        self._life = next(_lives)
+        self._partitions = [_Partition() for _ in range(partitions_count)]
+        self._turns = itertools.count()
+
+    # For tests: what no client can do
+
+    def grow(self, partitions_count: int) -> None:
+        self._partitions += [_Partition() for _ in range(partitions_count - len(self._partitions))]
+
+    def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
+        """Appends without a sender, from outside any event loop."""
+        self._append(partition, [(body, partition_key, []) for body in bodies])
+
+    def trim(self, partition: str, begin_sequence: int) -> None:
+        """Forgets the events before a sequence number, as retention does."""
+        log = self._partition(partition)
+        del log.rows[: begin_sequence - log.begin_sequence]
+        log.begin_sequence = begin_sequence
+
+    def offset_of(self, sequence_number: int) -> str:
+        """The offset of an event in this hub, whichever partition it is in."""
+        return f"{self._life}-{sequence_number:0{_OFFSET_DIGITS}d}"
+
+    # The protocol
+
+    async def describe(self) -> HubProperties:
+        ids = tuple(str(number) for number in range(len(self._partitions)))
+        return HubProperties(self.namespace, self.name, ids, _START)
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        log = self._partition(partition)
+        last = log.last_sequence
+        return PartitionProperties(
+            partition=partition,
+            begin_sequence=log.begin_sequence,
+            last_sequence=last,
+            last_offset=self.offset_of(last) if last >= 0 else None,
+            last_enqueued_time=log.rows[-1].enqueued if log.rows else None,
+        )
+
+    async def open_receiver(
+        self, partition: str, *, group: str, position: Position, epoch: int | None = None
+    ) -> MemoryReceiver:
+        log = self._partition(partition)
+        others = log.readers_of(group)
+        held_epoch = max((reader.epoch for reader in others if reader.epoch is not None), default=None)
+        if held_epoch is not None and (epoch is None or epoch < held_epoch):
+            raise ReaderRefused(
+                f"partition {partition} is read with epoch {held_epoch}: epoch {epoch} is refused",
+                hub=self.name,
+                partition=partition,
+                epoch=epoch,
+                held_epoch=held_epoch,
+            )
+        receiver = MemoryReceiver(self, partition, group, epoch, self._next_sequence(partition, position))
+        if epoch is not None:
+            for other in others:
+                other.taken_by_epoch = epoch
+                log.readers.remove(other)
+            log.wake()
+        log.readers.append(receiver)
+        return receiver
+
+    async def open_sender(self) -> MemorySender:
+        return MemorySender(self)
+
+    async def close(self) -> None:
+        """Nothing to let go."""
+
+    def _partition(self, partition: str) -> _Partition:
+        if partition not in map(str, range(len(self._partitions))):
+            raise PartitionNotFound(
+                f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
+                hub=self.name,
+                partition=partition,
+            )
+        return self._partitions[int(partition)]
+
+    def _append(self, partition: str, rows: list[_Content]) -> None:
+        log = self._partition(partition)
+        enqueued = _START + timedelta(seconds=self._now())
+        if log.rows:
+            enqueued = max(enqueued, log.rows[-1].enqueued)
+        log.rows += [_Row(body, key, properties, enqueued) for body, key, properties in rows]
+        log.wake()
+
+    def _next_sequence(self, partition: str, position: Position) -> int:
+        log = self._partition(partition)
+        if position.kind is PositionKind.EARLIEST:
+            return log.begin_sequence
+        if position.kind is PositionKind.LATEST:
+            return max(log.last_sequence, log.begin_sequence) if position.inclusive else log.last_sequence + 1
+        if position.kind is PositionKind.ENQUEUED:
+            return log.begin_sequence + _count_before(log.rows, position)
+        if position.kind is PositionKind.SEQUENCE:
+            sequence = position.value
+            assert isinstance(sequence, int)
+        else:
+            sequence = self._sequence_of(partition, str(position.value))
+        following = sequence + (not position.inclusive)
+        if following < log.begin_sequence or following > log.last_sequence + 1:
+            raise self._invalid(partition, position, "expired" if following < log.begin_sequence else "beyond")
+        return following
+
+    def _sequence_of(self, partition: str, offset: str) -> int:
+        life, _, digits = offset.partition("-")
+        if life != str(self._life) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
+            raise self._invalid(partition, Position.offset(offset), "foreign")
+        return int(digits)
+
+    def _invalid(self, partition: str, position: Position, reason: str) -> PositionInvalid:
+        log = self._partition(partition)
+        return PositionInvalid(
+            f"partition {partition} cannot be read from {position}: {reason}; it holds "
+            f"{log.begin_sequence} to {log.last_sequence}",
+            hub=self.name,
+            partition=partition,
+            reason=reason,
+            begin_sequence=log.begin_sequence,
+            last_sequence=log.last_sequence,
+        )
+
+
+class MemoryReceiver:
+    """Reads a partition of a MemoryHub. ``taken_by_epoch`` is that of the reader that replaced it, if one did."""
+
+    def __init__(self, hub: MemoryHub, partition: str, group: str, epoch: int | None, next_sequence: int) -> None:
+        self.group = group
+        self.epoch = epoch
+        self.taken_by_epoch: int | None = None
+        self.last_sequence: int | None = None
+        self._hub = hub
+        self._log = hub._partition(partition)  # noqa: SLF001
+        self._partition = partition
+        self._next_sequence = next_sequence
+        self._is_closed = False
+
+    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+        require_count(count_max)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        while True:
+            self._require_held()
+            self.last_sequence = self._log.last_sequence
+            if self._next_sequence < self._log.begin_sequence:
+                position = Position.sequence(self._next_sequence, inclusive=True)
+                raise self._hub._invalid(self._partition, position, "expired")  # noqa: SLF001
+            if self._next_sequence <= self._log.last_sequence:
+                return self._take(count_max)
+            if loop.time() >= deadline:
+                return EventBatch.empty(self._partition)
+            await self._changed(loop, deadline)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        if self in self._log.readers:
+            self._log.readers.remove(self)
+        self._log.wake()
+
+    async def _changed(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._log.waiters.append(waiter)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await waiter
+        finally:
+            self._log.waiters.remove(waiter)
+
+    def _require_held(self) -> None:
+        if self._is_closed:
+            raise HubError("the receiver is closed: open another one", hub=self._hub.name, partition=self._partition)
+        if self.taken_by_epoch is not None:
+            raise ReaderStolen(
+                f"partition {self._partition} was taken with epoch {self.taken_by_epoch} from epoch {self.epoch}",
+                hub=self._hub.name,
+                partition=self._partition,
+                epoch=self.epoch,
+                taken_by_epoch=self.taken_by_epoch,
+            )
+
+    def _take(self, count_max: int) -> EventBatch:
+        first = self._next_sequence
+        start = first - self._log.begin_sequence
+        rows = self._log.rows[start : start + count_max]
+        self._next_sequence = first + len(rows)
+        columns: list[list[Any]] = [
+            [row.body for row in rows],
+            [self._partition] * len(rows),
+            [self._hub.offset_of(first + index) for index in range(len(rows))],
+            list(range(first, first + len(rows))),
+            [row.enqueued for row in rows],
+            [row.key for row in rows],
+            [row.properties for row in rows],
+        ]
+        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
+        return EventBatch(self._partition, pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
+
+
+class MemorySender:
+    """Appends to a MemoryHub."""
+
+    def __init__(self, hub: MemoryHub) -> None:
+        self._hub = hub
+        self._is_closed = False
+
+    async def send(
+        self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
+    ) -> None:
+        if self._is_closed:
+            raise HubError("the sender is closed: open another one", hub=self._hub.name)
+        require_one_target(partition, partition_key)
+        require_outgoing(events)
+        require_sizes(events, hub=self._hub.name)
+        if partition is not None:
+            self._hub._partition(partition)  # noqa: SLF001 - that it is missing shows even where nothing is sent
+        for to, rows in self._routed(events, partition, partition_key).items():
+            self._hub._append(to, rows)  # noqa: SLF001
+
+    async def close(self) -> None:
+        self._is_closed = True
+
+    def _routed(
+        self, events: pa.RecordBatch, partition: str | None, partition_key: str | None
+    ) -> dict[str, list[_Content]]:
+        count = len(self._hub._partitions)  # noqa: SLF001
+        turn = next(self._hub._turns) % count  # noqa: SLF001
+        routed: dict[str, list[_Content]] = {}
+        for row in events.to_pylist():
+            key = row["partitionKey"] if partition_key is None else partition_key
+            to = partition or str(turn if key is None else partition_index(key, count))
+            routed.setdefault(to, []).append((row["body"], key, list(row["properties"] or ())))
+        return routed
+
+
+_OFFSET_DIGITS = 12
+
+
+def _count_before(rows: list[_Row], position: Position) -> int:
+    time = position.value
+    assert isinstance(time, datetime)
+    return sum(row.enqueued < time or (row.enqueued == time and not position.inclusive) for row in rows)

@@ -1,0 +1,126 @@
+"""A SQL sink as simulated processes see it: the production code on SQLite in memory, over a bad network.
+
+A call takes effect at one moment of virtual time, whatever becomes of its process meanwhile. It may fail before its
+effect, or after it, so that the answer to a commit is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from hubline.errors import StoreUnavailable
+from hubline.model.events import EventBatch
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
+from hubline.sinks import SqlSink
+from hubline.sinks.sql_sink.connection import Ending, Held
+from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
+from hubline.sql.sqlite import SqliteConnection, SqliteDatabase
+from hubline.testing.simulation.faults import Weather
+from hubline.testing.simulation.virtual_loop import SimProcess
+
+BAD = b"bad"
+"""The body of an event whose row the table refuses."""
+
+_MEMORY = Path(":memory:")
+_TABLE = """
+    CREATE TABLE results (
+        place INTEGER PRIMARY KEY, partition TEXT, sequence INTEGER, body TEXT CHECK (body <> 'bad')
+    )
+"""
+
+
+class SimulatedDatabase:
+    """The database that all simulated processes write to. Lives as long as the simulation."""
+
+    def __init__(self) -> None:
+        self.database = SqliteDatabase(_MEMORY)
+        self.connection: SqliteConnection = self.database.connect()
+        self.connection.driver.execute(_TABLE)
+
+    def rows(self, partition: str) -> list[int]:
+        """The events of a partition that are in the table, in the order in which they were written."""
+        query = "SELECT sequence FROM results WHERE partition = ? ORDER BY place"
+        return [sequence for (sequence,) in self.connection.driver.execute(query, [partition])]
+
+    def letters(self, partition: str) -> list[int]:
+        query = "SELECT sequence_number FROM hubline_dead_letter WHERE partition_id = ? ORDER BY sequence_number"
+        return [sequence for (sequence,) in self.connection.driver.execute(query, [partition])]
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class RemoteSink(SqlSink):
+    """A process's sink."""
+
+    def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
+        super().__init__("sqlite:///simulated.db", table="results", transaction_seconds_max=1)
+        self._process = process
+        self._simulated = database
+        self._weather = weather
+
+    def pause(self, seconds: float) -> None:
+        """A call is one moment of the simulation: what has not cleared by then does not within it."""
+
+    def _connect(self) -> SqliteSinkConnection:
+        return _RemoteConnection(self._process, self._simulated, self._weather)
+
+
+class _RemoteConnection(SqliteSinkConnection):
+    """Calls do not overlap, so that all connections are the same one behind their own weather."""
+
+    def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
+        super().__init__(database.database, database.connection)
+        self._process = process
+        self._weather = weather
+
+    def take_fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
+        self._set_out()
+        checkpoint = super().take_fence(key, epoch)
+        self._come_back()
+        return checkpoint
+
+    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+        self._set_out()
+        return super().begin(keys)
+
+    def commit(self, ending: Ending) -> None:
+        try:
+            self._set_out()
+        except StoreUnavailable:
+            self.rollback()  # as the server does when it finds the line dead
+            raise
+        super().commit(ending)
+        self._come_back()
+
+    def close(self) -> None:
+        self.rollback()
+
+    def _set_out(self) -> None:
+        if self._weather.is_store_down:
+            self._weather.count("sink_down")
+            raise StoreUnavailable("the sink is down")
+        if self._weather.strikes(self._process.world, "sink_fail_before", self._weather.fail_before):
+            raise StoreUnavailable("failed before the effect")
+
+    def _come_back(self) -> None:
+        if self._weather.strikes(self._process.world, "sink_fail_after", self._weather.fail_after):
+            raise StoreUnavailable("failed after the effect")
+
+
+def rows_of(batch: EventBatch) -> pa.Table:
+    """A row an event."""
+    events = batch.arrow
+    return pa.table(
+        {
+            "partition": events.column("partition"),
+            "sequence": events.column("sequenceNumber"),
+            "body": pc.cast(events.column("body"), pa.string()),
+            "sequenceNumber": events.column("sequenceNumber"),
+        }
+    )

@@ -1,0 +1,158 @@
+"""A redrive in a process of its own, which kills itself at a step: ``python -m tests.dead_letters.child '{...}'``."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hubline.dead_letters.handler_redrive import Rerun
+from hubline.dead_letters.redrive import Progress, Redrive
+from hubline.dead_letters.redrive_transaction import LetterTransaction
+from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.resend import Republisher
+from hubline.dead_letters.selection import LetterChoice
+from hubline.hubs.local import LocalHub
+from hubline.model.events import Event
+from hubline.model.positions import Position
+from hubline.processor import Processor, ProcessorOptions, RetryPolicy
+from hubline.sinks import SqlSink
+from hubline.sinks.sql_sink.connection import SinkConnection
+from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
+from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
+
+END_SECONDS_MAX = 60.0
+
+FAILING = 7
+"""Events whose sequence number can be divided by it fail again."""
+
+STEPS = ("begun", "locked", "handled", "written", "failed", "settled", "committed")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What to redrive, and where to die: at a step of the lot of that number, from 0. Without a hub, by a handler."""
+
+    url: str
+    root: str
+    step: str = ""
+    lot: int = 0
+    target: str = ""
+
+    def run_apart(self) -> int:
+        """Runs it in a process of its own; returns how that ended."""
+        command = [sys.executable, "-m", "tests.dead_letters.child", json.dumps(asdict(self))]
+        return subprocess.run(command, cwd=Path(__file__).parents[2], timeout=END_SECONDS_MAX, check=False).returncode
+
+    async def run(self) -> list[Progress]:
+        shelf = LetterShelf(self.url)
+        hub = LocalHub(self.root, self.target or "orders")
+        try:
+            job, closing = await self._job(hub)
+            counts = await shelf.count(job.choice)
+            done = [each async for each in job.run(counts)]
+            await closing()
+            job.sink.close()
+            return done
+        finally:
+            await shelf.close()
+            await hub.close()
+
+    async def _job(self, hub: LocalHub) -> tuple[Redrive, Callable[[], Any]]:
+        if not self.target:
+            rerun = Rerun.of(processor_of(self))
+            made = rerun.redrive(LetterChoice(), body_group="readers")
+            return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.wiring.hub.close
+        sender = await hub.open_sender()
+        return Redrive(SqlSink(self.url), LetterChoice(), Republisher(hub, sender), lot_count_max=10), sender.close
+
+
+def processor_of(task: Task) -> Processor:
+    processor = Processor(
+        f"local:{task.root}/orders",
+        "memory:",
+        group="billing",
+        start=Position.earliest(),
+        sink=SqlSink(task.url, table="readings"),
+        options=ProcessorOptions(retry=RetryPolicy(attempts_max=1)),
+    )
+
+    @processor.on_event
+    def handle(event: Event, tx: Any) -> dict[str, object]:
+        if event.sequence_number % FAILING == 0:
+            raise LookupError("no customer")
+        tx.execute(f"INSERT INTO own VALUES ({event.sequence_number})")
+        return {"n": event.sequence_number}
+
+    return processor
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_at(step: str, lot: int) -> None:
+    """Lets this process die just after a step of a lot."""
+    lots = -1
+
+    def counting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            nonlocal lots
+            lots += 1
+            return method(*args, **kwargs)
+
+        return wrapped
+
+    def dying(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if lots == lot:
+                die()
+            return result
+
+        return wrapped
+
+    patched: dict[str, list[tuple[Any, str]]] = {
+        "begun": [(PostgresSinkConnection, "begin"), (SqliteSinkConnection, "begin")],
+        "locked": [(LetterTransaction, "_lock")],
+        "handled": [(LetterTransaction, "execute"), (Republisher, "_send")],
+        "written": [(LetterTransaction, "insert")],
+        "failed": [(LetterTransaction, "dead_letter")],
+        "settled": [(LetterTransaction, "_ending")],
+        "committed": [(PostgresSinkConnection, "commit"), (SqliteSinkConnection, "commit")],
+    }
+    for owner in (PostgresSinkConnection, SqliteSinkConnection):
+        owner.begin = counting(owner.begin)  # type: ignore[method-assign]
+    for owner, name in patched[step]:
+        method = getattr(owner, name)
+        setattr(owner, name, _dying_later(method, dying) if asyncio.iscoroutinefunction(method) else dying(method))
+    assert issubclass(PostgresSinkConnection, SinkConnection)
+
+
+def _dying_later(method: Callable[..., Any], dying: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        await method(*args, **kwargs)
+        dying(lambda: None)()
+
+    return wrapped
+
+
+def main() -> None:
+    task = Task(**json.loads(sys.argv[1]))
+    if task.step:
+        die_at(task.step, task.lot)
+    asyncio.run(task.run())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The page about dead letters does what it says, command by command."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hubline.cli.app import main
+from tests.docs.test_examples import BLOCK, wait_until_handled
+
+PAGE = (Path(__file__).parents[2] / "docs/how-to/dead-letters.md").read_text()
+SECONDS_MAX = 60.0
+
+
+def test_commands_on_the_page_run_on_what_its_processor_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["hub", "create", "local:./data/telemetry", "--partitions", "4"])
+    main(["send", "local:./data/telemetry", "--generate", "1000", "--keys", "20"])
+    app = tmp_path / "app.py"
+    app.write_text(BLOCK.findall(PAGE)[0])
+    with subprocess.Popen([sys.executable, "-W", "error", str(app)], cwd=tmp_path) as process:
+        try:
+            wait_until_handled(process, "readings", capsys)
+        finally:
+            process.terminate()
+            process.wait(SECONDS_MAX)
+    assert (counted(tmp_path, "readings"), counted(tmp_path, "hubline_dead_letter")) == (996, 4)
+
+    mended = re.sub(r"    if number % 250 == 0:\n.*\n", "", app.read_text())
+    assert mended != app.read_text()
+    app.write_text(mended)
+    shell(tmp_path, re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE))
+    assert counted(tmp_path, "readings") == 1000
+    assert counted(tmp_path, "hubline_dead_letter") == 0
+    assert (tmp_path / "letters.parquet").exists()
+
+
+def shell(folder: Path, commands: list[str]) -> None:
+    assert len(commands) == 10
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", "-ec", "\n".join(commands)],
+        cwd=folder,
+        env={"PATH": path, "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX * 2,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def counted(folder: Path, table: str) -> int:
+    with closing(sqlite3.connect(folder / "readings.db")) as connection:
+        ((count,),) = connection.execute(f"SELECT count(*) FROM {table}")
+    return int(count)

@@ -1,0 +1,173 @@
+"""Dead letters in a hub: they tell where they came from and why, to us and to everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from hubline.errors import ConfigError, HubNotFound
+from hubline.hubs.local import LocalHub, create_hub
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import Event, outgoing
+from hubline.model.positions import Position
+from hubline.processor import Processor, ProcessorOptions, RetryPolicy
+from hubline.sinks.dead_letter_hub import LETTER_PREFIX, HubLetters, letter_of
+from tests.dead_letters.conftest import GROUP, letter
+
+T = TypeVar("T")
+
+
+def in_hub(root: Path, work: Callable[[LocalHub], Awaitable[T]]) -> T:
+    async def run() -> T:
+        await create_hub(root, "dead", partitions=1)
+        hub = LocalHub(root, "dead")
+        try:
+            return await work(hub)
+        finally:
+            await hub.close()
+
+    return asyncio.run(run())
+
+
+async def events_of(hub: LocalHub) -> list[Event]:
+    receiver = await hub.open_receiver("0", group="readers", position=Position.earliest())
+    try:
+        return list(await receiver.receive(count_max=100, wait_seconds=10))
+    finally:
+        await receiver.close()
+
+
+def kept(root: Path, *letters: DeadLetter) -> list[Event]:
+    async def work(hub: LocalHub) -> list[Event]:
+        box = HubLetters(hub)
+        await box.add(letters)
+        await box.close()
+        return await events_of(hub)
+
+    return in_hub(root, work)
+
+
+def failed(sequence: int, **parts: object) -> DeadLetter:
+    """A letter of an event that failed just here, so that it has a traceback."""
+    try:
+        raise ValueError(f"cannot take {sequence} \udcff\x00")
+    except ValueError as error:
+        return letter(sequence, error=error, **parts)  # type: ignore[arg-type]
+
+
+def test_letter_reads_back_as_it_was(tmp_path: Path) -> None:
+    added = failed(5, body=b"\xff\x00", key="customer-7", properties={"a": "b", "\u20ac": ""})
+    (event,) = kept(tmp_path, added)
+    assert event.partition_key == "customer-7"
+    assert letter_of(event) == replace(added, error_text="cannot take 5 \\udcff\\x00")
+
+
+def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
+    (event,) = kept(tmp_path, failed(5, properties={"a": "b"}))
+    told = {name.removeprefix(LETTER_PREFIX): value for name, value in event.properties.items()}
+    assert event.body == b"event 5"
+    assert (told["a"], told["hub"], told["group"], told["sequence"]) == ("b", GROUP.hub, GROUP.group, "5")
+    assert (told["error-type"], told["attempts"], told["stage"]) == ("ValueError", "3", "handler")
+    assert "in failed" in told["traceback"]
+
+
+def test_pointer_stays_a_pointer(tmp_path: Path) -> None:
+    pointer = replace(letter(5, properties={"a": "b"}), is_body_kept=False)
+    (event,) = kept(tmp_path, pointer)
+    read = letter_of(event)
+    assert (read.is_body_kept, read.event.body, read.event.properties) == (False, b"", {})
+    assert read.event.sequence_number == 5
+
+
+def test_letter_too_large_for_the_hub_goes_without_its_traceback_and_then_without_its_body(tmp_path: Path) -> None:
+    largest = 1024 * 1024
+    tight = replace(failed(1, body=b"x" * (largest - 5_000)), traceback="deep\n" * 2_000)
+    full = failed(2, body=b"x" * (largest - 10))
+    plain, first, second = (letter_of(event) for event in kept(tmp_path, failed(0), tight, full))
+    assert plain.traceback
+    assert (first.traceback, len(first.event.body)) == ("", largest - 5_000)
+    assert (second.is_body_kept, second.event.body, second.event.sequence_number) == (False, b"", 2)
+
+
+def test_letter_of_a_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> None:
+    (event,) = kept(tmp_path / "first", failed(5, properties={"a": "b"}))
+    again = letter(event.sequence_number, properties=event.properties, body=event.body)
+    (twice,) = kept(tmp_path / "second", again)
+    assert letter_of(twice).event.properties == {"a": "b"}
+    assert letter_of(twice).event.sequence_number == event.sequence_number
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({}, "no property hubline-letter-namespace"),
+        ({f"{LETTER_PREFIX}sequence": "many"}, "does not read back|no dead letter that reads back"),
+        ({f"{LETTER_PREFIX}failed": "yesterday"}, "no dead letter that reads back"),
+    ],
+)
+def test_event_that_is_no_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:
+    (event,) = kept(tmp_path, failed(5))
+    spoilt = {**event.properties, **properties} if properties else {}
+    with pytest.raises(ConfigError, match=says):
+        letter_of(replace(event, properties=spoilt))
+
+
+def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
+    async def add() -> None:
+        await HubLetters(LocalHub(tmp_path, "missing")).add([letter(1)])
+
+    with pytest.raises(HubNotFound):
+        asyncio.run(add())
+
+
+def test_times_keep_their_microseconds(tmp_path: Path) -> None:
+    time = datetime(2026, 2, 1, 0, 0, 0, 654321, tzinfo=UTC)
+    (event,) = kept(tmp_path, replace(letter(1), failed_at=time))
+    assert (letter_of(event).failed_at, letter_of(event).event.enqueued_time.microsecond) == (time, 123456)
+
+
+def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
+    async def run() -> list[DeadLetter]:
+        for name in ("orders", "dead"):
+            await create_hub(tmp_path, name, partitions=1)
+        orders, dead = LocalHub(tmp_path, "orders"), LocalHub(tmp_path, "dead")
+        sender = await orders.open_sender()
+        await sender.send(outgoing(["good", "bad", "good"]))
+        await sender.close()
+        done = asyncio.Event()
+        processor = Processor(
+            orders,
+            "memory:",
+            group="billing",
+            start=Position.earliest(),
+            dead_letters=HubLetters(dead),
+            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(attempts_max=1)),  # type: ignore[arg-type]
+        )
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if event.text() == "bad":
+                raise LookupError("no customer")
+            if event.sequence_number == 2:
+                done.set()
+
+        async with processor:
+            await asyncio.wait_for(done.wait(), 60)
+        letters = [letter_of(event) for event in await events_of(dead)]
+        await orders.close()
+        await dead.close()
+        return letters
+
+    (kept_letter,) = asyncio.run(run())
+    assert (kept_letter.event.text(), kept_letter.event.sequence_number) == ("bad", 1)
+    assert (kept_letter.key.group, kept_letter.error_type, kept_letter.error_text) == (
+        "billing",
+        "LookupError",
+        "no customer",
+    )

@@ -1,0 +1,280 @@
+"""Letters through the handler that failed them: the same calls, the same rows, the same transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import hubline
+from hubline.dead_letters.handler_redrive import Rerun, batch_of
+from hubline.dead_letters.redrive import Progress
+from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.selection import LetterChoice
+from hubline.errors import ConfigError, HandlerFailed
+from hubline.event_ids import ID_PROPERTY, event_ids
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import Event, EventBatch
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
+from hubline.processor import PartitionContext, Processor, ProcessorOptions, RetryPolicy
+from hubline.sinks import SqlSink
+from tests.dead_letters.conftest import keep, letter
+from tests.dead_letters.test_redrive import letters_in, numbers, outcomes, quarantined
+
+RETRY = RetryPolicy(attempts_max=2, backoff_seconds=0.0, backoff_seconds_max=0.0)
+
+
+class Scene:
+    """A processor that could not take some events, and its sink."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root = root
+        self.url = url
+        self.group = GroupKey(f"local:{root}", "orders", "billing")
+        with closing(SqlSink(url)) as sink, sink.connection() as connection:
+            connection.execute("CREATE TABLE readings (n BIGINT PRIMARY KEY, body TEXT)", ())
+
+    def keep(self, *letters: DeadLetter) -> None:
+        keep(self.url, letters)
+
+    def letters(self, *sequences: int) -> list[DeadLetter]:
+        return [letter(sequence, group=self.group) for sequence in sequences]
+
+    def processor(
+        self, *, table: str | None = "readings", drop_repeats: str | None = None, **options: Any
+    ) -> Processor:
+        return Processor(
+            f"local:{self.root}/orders",
+            "memory:",
+            group="billing",
+            start=Position.earliest(),
+            sink=SqlSink(self.url, table=table, drop_repeats=drop_repeats),
+            options=ProcessorOptions(**{"retry": RETRY, **options}),
+        )
+
+    def redrive(self, processor: Processor, choice: LetterChoice | None = None) -> list[Progress]:
+        async def run() -> list[Progress]:
+            rerun = Rerun.of(processor)
+            job = rerun.redrive(choice or LetterChoice(), body_group="readers")
+            shelf = LetterShelf(self.url)
+            counts = await shelf.count(job.choice)
+            await shelf.close()
+            try:
+                return [each async for each in job.run(counts)]
+            finally:
+                rerun.sink.close()
+
+        return asyncio.run(run())
+
+    def rows(self) -> list[tuple[int, str]]:
+        with closing(SqlSink(self.url)) as sink, sink.connection() as connection:
+            found = connection.execute("SELECT n, body FROM readings ORDER BY n", ())
+        return [(int(str(n)), str(body)) for n, body in found]
+
+    def checkpoints(self) -> list[int]:
+        with closing(SqlSink(self.url)) as sink, sink.connection() as connection:
+            found = connection.execute("SELECT sequence_number FROM hubline_checkpoint", ())
+        return [int(str(sequence)) for (sequence,) in found]
+
+    @property
+    def placeholder(self) -> str:
+        return "?" if self.url.startswith("sqlite") else "%s"
+
+
+@pytest.fixture
+def scene(tmp_path: Path, url: str) -> Scene:
+    return Scene(tmp_path, url)
+
+
+def on_event_rows(scene: Scene, processor: Processor) -> None:
+    @processor.on_event
+    def handle(event: Event) -> dict[str, object]:
+        return {"n": event.sequence_number, "body": event.text()}
+
+
+def on_event_async_rows(scene: Scene, processor: Processor) -> None:
+    @processor.on_event
+    async def handle(event: Event, partition: PartitionContext) -> dict[str, object]:
+        assert partition.partition == event.partition
+        return {"n": event.sequence_number, "body": event.text()}
+
+
+def on_event_tx(scene: Scene, processor: Processor) -> None:
+    @processor.on_event
+    def handle(event: Event, tx: hubline.Transaction) -> None:
+        tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, {scene.placeholder})", [event.text()])
+
+
+def on_batch_arrow(scene: Scene, processor: Processor) -> None:
+    @processor.on_batch
+    def handle(batch: EventBatch) -> pa.Table:
+        return pa.table({"n": batch.arrow.column("sequenceNumber"), "body": [each.decode() for each in batch.bodies]})
+
+
+def on_batch_async_tx(scene: Scene, processor: Processor) -> None:
+    @processor.on_batch
+    async def handle(batch: EventBatch, tx: Any) -> None:
+        for event in batch:
+            await tx.execute(
+                f"INSERT INTO readings VALUES ({event.sequence_number}, {scene.placeholder})", [event.text()]
+            )
+
+
+HANDLERS = [on_event_rows, on_event_async_rows, on_event_tx, on_batch_arrow, on_batch_async_tx]
+
+
+@pytest.mark.parametrize("register", HANDLERS, ids=lambda each: each.__name__)
+def test_every_kind_of_handler_redrives(scene: Scene, register: Callable[[Scene, Processor], None]) -> None:
+    scene.keep(*scene.letters(*range(45)))
+    processor = scene.processor()
+    register(scene, processor)
+    progress = scene.redrive(processor)
+    assert set(outcomes(progress).values()) == {"redriven"}
+    assert scene.rows() == [(each, f"event {each}") for each in range(45)]
+    assert letters_in(scene.url) == []
+    assert scene.checkpoints() == [44]
+    assert scene.redrive(processor) == []
+
+
+@pytest.mark.parametrize("register", HANDLERS, ids=lambda each: each.__name__)
+def test_row_that_the_database_refuses_leaves_its_letter(
+    scene: Scene, register: Callable[[Scene, Processor], None]
+) -> None:
+    scene.keep(*scene.letters(1, 2, 3, 4))
+    with closing(SqlSink(scene.url)) as sink, sink.connection() as connection:
+        connection.execute("INSERT INTO readings VALUES (3, 'is here')", ())
+    processor = scene.processor()
+    register(scene, processor)
+    done = outcomes(scene.redrive(processor))
+    assert done == {"0/1": "redriven", "0/2": "redriven", "0/3": "failed", "0/4": "redriven"}
+    assert scene.rows() == [(1, "event 1"), (2, "event 2"), (3, "is here"), (4, "event 4")]
+    (left,) = letters_in(scene.url)
+    assert left.attempts > 3
+    assert left.error_type != "ValueError"
+
+
+def test_handler_that_fails_again_is_retried_and_its_letter_stays(scene: Scene) -> None:
+    scene.keep(*scene.letters(1, 2, 3))
+    processor = scene.processor()
+    tries: list[int] = []
+
+    @processor.on_event
+    def handle(event: Event) -> dict[str, object]:
+        tries.append(event.sequence_number)
+        if event.sequence_number == 2:
+            raise LookupError("no customer")
+        return {"n": event.sequence_number, "body": ""}
+
+    assert outcomes(scene.redrive(processor)) == {"0/1": "redriven", "0/2": "failed", "0/3": "redriven"}
+    assert tries == [1, 2, 2, 3]
+    (left,) = letters_in(scene.url)
+    assert (left.attempts, left.error_type, left.error_text) == (5, "LookupError", "no customer")
+    assert "in handle" in left.traceback
+
+
+def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:
+    scene.keep(*scene.letters(1, 2))
+    processor = scene.processor()
+
+    @processor.on_event
+    def handle(event: Event, tx: Any) -> None:
+        tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, 'x')")
+        if event.sequence_number == 1:
+            raise LookupError
+
+    scene.redrive(processor)
+    assert scene.rows() == [(2, "x")]
+    assert numbers(letters_in(scene.url)) == [1]
+
+
+def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Scene) -> None:
+    scene.keep(*scene.letters(*range(150)))
+    processor = scene.processor(retry=RetryPolicy(attempts_max=1), on_failure="stop", dead_letters_in_row_max=1)
+
+    @processor.on_event
+    def handle(event: Event) -> None:
+        raise LookupError
+
+    assert set(outcomes(scene.redrive(processor)).values()) == {"failed"}
+    assert {each.attempts for each in letters_in(scene.url)} == {4}
+
+
+@pytest.mark.parametrize("quarantine_keys", [True, False])
+def test_keys_in_quarantine_stay_in_order(scene: Scene, quarantine_keys: bool) -> None:
+    scene.keep(
+        letter(2, group=scene.group, key="a"),
+        *(quarantined(sequence, "a", group=scene.group) for sequence in (3, 4)),
+        letter(5, group=scene.group, key="b"),
+    )
+    processor = scene.processor(quarantine_keys=quarantine_keys)
+    seen: list[int] = []
+    is_mended = False
+
+    @processor.on_event
+    def handle(event: Event) -> None:
+        seen.append(event.sequence_number)
+        if event.sequence_number == 2 and not is_mended:
+            raise LookupError
+
+    assert outcomes(scene.redrive(processor)) == {"0/2": "failed", "0/3": "held", "0/4": "held", "0/5": "redriven"}
+    assert seen == [2, 2, 5]
+    assert [each.attempts for each in letters_in(scene.url)] == [5, 3, 3]
+    is_mended = True
+    assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
+    assert seen == [2, 2, 5, 2, 3, 4]
+
+
+@pytest.mark.parametrize("drop_repeats", ["ordered", "shuffled"])
+def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_repeats: str) -> None:
+    """Their ids were taken when they failed, and higher ones since."""
+    ids = [event_ids("local:/first@1", "0", sequence).as_py() for sequence in (9, 5, 7)]
+    with closing(SqlSink(scene.url, drop_repeats=drop_repeats)) as sink:
+        opened = sink.open(scene.group.partition("0"), 0)
+        kept = [letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
+        sifted = opened.sift(batch_of(kept))
+        with opened.transaction(Checkpoint(opened.key, "offset-9", 9)) as transaction:
+            transaction.dead_letter(kept)
+            assert transaction.remember(opened, sifted)
+    processor = scene.processor(drop_repeats=drop_repeats)
+    on_event_rows(scene, processor)
+    assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
+    assert [n for n, _ in scene.rows()] == [0, 1, 2]
+
+
+def test_letters_of_other_groups_are_not_its(scene: Scene) -> None:
+    other = GroupKey(scene.group.namespace, "orders", "audit")
+    scene.keep(letter(1, group=other), *scene.letters(2))
+    processor = scene.processor()
+    on_event_rows(scene, processor)
+    assert outcomes(scene.redrive(processor)) == {"0/2": "redriven"}
+    assert numbers(letters_in(scene.url)) == [1]
+
+
+def test_processor_without_a_sink_cannot_redrive(tmp_path: Path) -> None:
+    processor = Processor(f"local:{tmp_path}/orders", "memory:", group="billing", start=Position.earliest())
+    processor.on_batch(lambda batch: None)
+    with pytest.raises(ConfigError, match="has no sink"):
+        Rerun.of(processor)
+
+
+def test_processor_without_a_handler_cannot_redrive(scene: Scene) -> None:
+    with pytest.raises(ConfigError, match="needs a handler"):
+        Rerun.of(scene.processor())
+
+
+def test_table_that_is_gone_ends_the_redrive_and_blames_no_letter(scene: Scene) -> None:
+    scene.keep(*scene.letters(1))
+    processor = scene.processor(table="missing")
+    on_event_rows(scene, processor)
+    with pytest.raises(Exception, match="missing") as raised:
+        scene.redrive(processor)
+    assert isinstance(raised.value, hubline.errors.SinkError | HandlerFailed)
+    (left,) = letters_in(scene.url)
+    assert left.attempts == 3

@@ -1,0 +1,164 @@
+"""How many events a receiver lets come: as many as fit, seldom, and never none for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from hubline.amqp.events.columnar import COLUMNS_FORMAT, COLUMNS_OFFER, encode_columns
+from hubline.amqp.events.encoder import encode_delivered
+from hubline.amqp.transport.link import Link, Message
+from hubline.emulator import client_session as peers
+from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
+from hubline.hubs.eventhubs.start_position import Progress
+from hubline.hubs.local.stored_batch import Stretch
+from hubline.model.events import OUTGOING_SCHEMA, outgoing
+from hubline.model.hubs import PartitionProperties
+from hubline.model.positions import Position
+from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, connected, new_hub, proxied, serving
+
+LAST = 10_000_000
+
+
+class Granting:
+    """A link that notes the credit it is given."""
+
+    remote = SimpleNamespace(offered_capabilities=(COLUMNS_OFFER,))
+
+    def __init__(self) -> None:
+        self.credit = 0
+        self.grants: list[int] = []
+
+    def grant(self, credit: int) -> None:
+        self.credit = credit
+        self.grants.append(credit)
+
+    def count_more(self, count: int) -> bool:
+        self.credit -= count
+        return True
+
+
+class Scene:
+    def __init__(self, start: int = 0) -> None:
+        there = PartitionProperties("0", 0, LAST, str(LAST), None)
+        progress = Progress("hub", Position.sequence(start, inclusive=True), there)
+        reading = Reading(cast("Any", None), "address", "group", "0", None, progress, cast("Any", None))
+        self.receiver = EventHubsReceiver(cast("Any", None), reading)
+        self.link = Granting()
+        self.receiver._link = cast("Link", self.link)
+
+    def arrive(self, first: int, count: int, body_bytes: int, *, as_columns: bool = True) -> None:
+        rows = [{"body": bytes(body_bytes)}] * count
+        made = pa.RecordBatch.from_pylist(rows, schema=OUTGOING_SCHEMA)
+        stretch = Stretch("0", first, "10000", np.array([count]), np.array([0]), made)
+        if as_columns:
+            messages = [Message(0, COLUMNS_FORMAT, True, b"".join(encode_columns(stretch)))]
+        else:
+            messages = [Message(0, 0, True, octets) for octets in encode_delivered(stretch.events.arrow).to_pylist()]
+        for message in messages:
+            self.link.credit -= 1
+            self.receiver.on_message(cast("Link", self.link), message)
+
+    def take(self, count_max: int) -> int:
+        return len(asyncio.run(self.receiver.receive(count_max=count_max, wait_seconds=0)))
+
+
+def test_credit_is_given_for_what_fits_once_that_is_half_of_the_most() -> None:
+    scene = Scene()
+    scene.receiver._supply()
+    scene.arrive(0, CREDIT_FIRST, 1000)
+    assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
+    most = scene.link.grants[-1]
+    assert 0.9 < most * 1000 / WINDOW.bytes_max < 1
+    scene.arrive(CREDIT_FIRST, most, 1000)
+    count_before = len(scene.link.grants)
+    # A slow reader takes some at a time: that makes little room, and no small deliveries.
+    for _ in range(4):
+        assert scene.take(most // 10) == most // 10
+    assert len(scene.link.grants) == count_before
+    assert scene.take(most // 5) == most // 5
+    assert len(scene.link.grants) == count_before + 1
+    assert scene.link.credit >= 0.4 * most
+
+
+def test_credit_is_taken_back_from_events_that_have_become_too_large_for_it() -> None:
+    scene = Scene()
+    scene.receiver._supply()
+    scene.arrive(0, CREDIT_FIRST, 100)
+    assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
+    assert scene.link.credit == WINDOW.count_max
+    came = 0
+    while scene.link.credit:
+        scene.arrive(CREDIT_FIRST + came, 1, 1_000_000, as_columns=False)
+        came += 1
+    assert came * 1_000_000 < 1.2 * WINDOW.bytes_max
+    scene.arrive(CREDIT_FIRST + came, 2, 1_000_000, as_columns=False)  # these were on their way
+    assert sum(scene.take(2) for _ in range(came)) == came + 2
+    assert 0 < scene.link.credit * 1_000_000 < 1.2 * WINDOW.bytes_max
+
+
+@pytest.mark.parametrize("as_columns", [True, False])
+def test_events_that_are_not_new_keep_nobody_waiting(as_columns: bool) -> None:
+    scene = Scene(start=1000)
+    scene.receiver._supply()
+    scene.arrive(1000 - CREDIT_FIRST, CREDIT_FIRST, 20_000, as_columns=as_columns)
+    assert scene.take(1000) == 0
+    assert scene.link.credit > 0
+
+
+@pytest.mark.parametrize("body_bytes", [1, 1000, 900_000])
+@pytest.mark.parametrize("end", [1, 300, 30_000])
+def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: int) -> None:
+    scene = Scene()
+    scene.receiver.read_to(end)
+    came = 0
+    while came < min(end, 2000):
+        assert 0 < scene.link.credit <= min(end - came, RANGE_WINDOW.count_max)
+        count = min(scene.link.credit, 20)
+        scene.arrive(came, count, body_bytes)
+        assert scene.take(count) == count
+        came += count
+    assert end > 2000 or scene.link.credit == 0
+    scene.receiver.read_to(end + 100_000)  # the next range, on the same link
+    assert scene.link.credit > 0
+
+
+@pytest.mark.parametrize("offers_columns", [True, False], ids=["columns", "messages"])
+def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offers_columns: bool
+) -> None:
+    monkeypatch.setattr(peers, "OFFERS_COLUMNS", offers_columns)
+    small_count, large_count, large_bytes = 10_000, 150, 1_000_000
+
+    async def check() -> None:
+        name = await new_hub(tmp_path)
+        async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
+            sender = await direct.open_sender()
+            await sender.send(outgoing([b"small"] * small_count), partition="0")
+            for _ in range(large_count):
+                await sender.send(outgoing([bytes(large_bytes)]), partition="0")
+            async with connected(proxy_port, name) as hub:
+                receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=None)
+                found = 0
+                while found < small_count:
+                    batch = await receiver.receive(count_max=small_count - found, wait_seconds=ARRIVAL_SECONDS)
+                    found += len(batch)
+                seen = -1
+                while proxy.bytes_count > seen:
+                    seen = proxy.bytes_count
+                    await asyncio.sleep(0.5)
+                assert seen < large_count * large_bytes / 2
+                while found < small_count + large_count:
+                    batch = await receiver.receive(count_max=100, wait_seconds=ARRIVAL_SECONDS)
+                    assert batch.arrow.column("sequenceNumber").to_pylist() == [*range(found, found + len(batch))]
+                    found += len(batch)
+                await receiver.close()
+            await sender.close()
+
+    asyncio.run(check())

@@ -1,0 +1,459 @@
+"""What happens to receivers and senders when the network, the endpoint or a token fails them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from hubline.amqp.codec.decode import Bytes
+from hubline.amqp.events.columnar import COLUMNS_FORMAT, encode_columns
+from hubline.amqp.events.encoder import encode_deliveries
+from hubline.amqp.transport.link import Link
+from hubline.emulator import client_session as peers
+from hubline.emulator import receivers as feeds
+from hubline.errors import (
+    AccessDenied,
+    HubDamaged,
+    HubError,
+    HubNotFound,
+    HubUnavailable,
+    PositionInvalid,
+    ReaderStolen,
+)
+from hubline.hubs.eventhubs import EventHubsHub, receiver
+from hubline.hubs.eventhubs import service_connection as service
+from hubline.hubs.local import LocalHub
+from hubline.hubs.local.stored_batch import Stretch
+from hubline.model.events import outgoing
+from hubline.model.positions import Position
+from hubline.ports import Hub, Receiver
+from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
+
+
+@pytest.fixture(autouse=True)
+def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(receiver, "REATTACH_FIRST_SECONDS", 0.001)
+
+
+@pytest.fixture(params=[True, False], ids=["columns", "messages"])
+def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events as hubline's own endpoint sends them, and as the service does."""
+    monkeypatch.setattr(peers, "OFFERS_COLUMNS", request.param)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+
+
+async def send(hub: Hub, first: int, count: int, *, padding: int = 0) -> None:
+    sender = await hub.open_sender()
+    await sender.send(outgoing([f"{number}".ljust(padding) for number in range(first, first + count)]), partition="0")
+    await sender.close()
+
+
+async def opened(hub: Hub, position: Position | None = None, *, epoch: int | None = None) -> Receiver:
+    return await hub.open_receiver("0", group=GROUP, position=position or Position.earliest(), epoch=epoch)
+
+
+async def sequences(receiver: Receiver, count: int) -> list[int]:
+    received: list[int] = []
+    while len(received) < count:
+        batch = await receiver.receive(count_max=count - len(received), wait_seconds=ARRIVAL_SECONDS)
+        assert len(batch), f"only {len(received)} of {count} events came"
+        received += batch.arrow.column("sequenceNumber").to_pylist()
+    return received
+
+
+class TestConnectionLost:
+    @pytest.mark.usefixtures("_either_way")
+    @pytest.mark.parametrize("epoch", [None, 3])
+    def test_a_cut_in_mid_stream_leaves_no_gap_and_no_duplicate(self, tmp_path: Path, epoch: int | None) -> None:
+        count = 20_000
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
+                await send(direct, 0, count, padding=200)
+                async with connected(proxy_port, name) as hub:
+                    reader = await opened(hub, epoch=epoch)
+                    received: list[int] = []
+                    cutting = asyncio.create_task(cut_now_and_then(proxy, times=5))
+                    while len(received) < count:
+                        try:
+                            batch = await reader.receive(count_max=700, wait_seconds=ARRIVAL_SECONDS)
+                        except HubUnavailable:
+                            continue  # cut again while it was opened anew: to be called again
+                        received += batch.arrow.column("sequenceNumber").to_pylist()
+                    await cutting
+            assert received == list(range(count))
+            assert proxy.connections_count > 1
+
+        async def cut_now_and_then(proxy: Proxy, *, times: int) -> None:
+            for _ in range(times):
+                carried = proxy.bytes_count
+                while proxy.bytes_count < carried + 300_000 and proxy.bytes_count < 4_000_000:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                proxy.cut()
+
+        run(check())
+
+    def test_a_waiting_receiver_goes_on_after_a_cut(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(port, name) as direct,
+                connected(proxy_port, name) as hub,
+            ):
+                reader = await opened(hub, Position.latest())
+                waiting = asyncio.create_task(sequences(reader, 1))
+                await asyncio.sleep(0)
+                proxy.cut()
+                await send(direct, 0, 1)
+                assert await waiting == [0]
+
+        run(check())
+
+    def test_an_endpoint_that_is_gone_is_unavailable_until_it_is_back(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port:
+                hub = EventHubsHub(address(port, name))
+                await send(hub, 0, 3)
+                reader = await opened(hub)
+                assert await sequences(reader, 2) == [0, 1]
+            with pytest.raises(HubUnavailable):
+                await sequences(reader, 2)  # what was read ahead is still given out
+            async with serving(tmp_path, port=port):
+                await send(hub, 3, 2)
+                assert (await sequences(reader, 2))[-1] == 4
+                await hub.close()
+
+        run(check())
+
+    def test_closing_the_hub_ends_its_receivers_with_an_error(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                waiting = asyncio.create_task((await opened(hub)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS))
+                await asyncio.sleep(0)
+                await hub.close()
+                with pytest.raises(HubError, match="closed by this program"):
+                    await waiting
+                with pytest.raises(HubError, match="closed by this program"):
+                    await hub.describe()
+
+        run(check())
+
+    def test_a_cut_while_sending_is_told_to_the_sender(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(proxy_port, name) as hub,
+            ):
+                sender = await hub.open_sender()
+                await sender.send(outgoing(["first"]), partition="0")
+                proxy.stall()
+                sending = asyncio.create_task(sender.send(outgoing(["second"]), partition="0"))
+                await asyncio.sleep(0)
+                proxy.cut()
+                with pytest.raises(HubUnavailable):
+                    await sending
+                proxy.resume()
+                await sender.send(outgoing(["third"]), partition="0")
+                assert (await hub.describe_partition("0")).last_sequence >= 1
+
+        run(check())
+
+    def test_a_receiver_that_never_waits_comes_back_too(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(port, name) as direct,
+                connected(proxy_port, name) as hub,
+            ):
+                reader = await opened(hub)
+                proxy.cut()
+                await send(direct, 0, 1)
+                while not len(await reader.receive(count_max=1, wait_seconds=0)):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+
+        run(check())
+
+    def test_a_peer_that_is_silent_for_too_long_is_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(service, "IDLE_SECONDS", 0.2)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(port, name) as direct,
+                connected(proxy_port, name) as hub,
+            ):
+                reader = await opened(hub)
+                proxy.stall()
+                await send(direct, 0, 1)
+                waiting = asyncio.create_task(sequences(reader, 1))
+                while proxy.connections_count < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                proxy.resume()
+                assert await waiting == [0]
+
+        run(check())
+
+
+class TestTakeover:
+    def test_a_reader_that_comes_back_after_a_takeover_is_told_of_it(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(port, name) as other,
+                connected(proxy_port, name) as hub,
+            ):
+                old = await opened(hub, epoch=1)
+                proxy.stall()
+                successor = await opened(other, epoch=2)
+                proxy.cut()
+                proxy.resume()
+                with pytest.raises(ReaderStolen) as stolen:
+                    await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                assert (stolen.value.epoch, stolen.value.taken_by_epoch) == (1, 2)
+                await send(other, 0, 1)
+                assert await sequences(successor, 1) == [0]
+
+        run(check())
+
+    def test_a_sixth_reader_without_an_epoch_may_try_later(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                readers = [await opened(hub) for _ in range(5)]
+                with pytest.raises(HubUnavailable, match="as many readers"):
+                    await opened(hub)
+                await readers[0].close()
+                await send(hub, 0, 1)
+                sixth = await opened(hub)
+                assert await sequences(sixth, 1) == [0]
+
+        run(check())
+
+
+class TestAccess:
+    def test_a_wrong_key_is_refused_and_not_shown(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.DEBUG)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port:
+                hub = EventHubsHub(address(port, name, key="pLaNtEd"))
+                with pytest.raises(AccessDenied) as refused:
+                    await hub.describe()
+                assert "pLaNtEd" not in str(refused.value)
+                await hub.close()
+
+        run(check())
+        assert "pLaNtEd" not in caplog.text
+
+    def test_a_hub_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            async with serving(tmp_path) as port, connected(port, "missing") as hub:
+                with pytest.raises(HubNotFound, match="missing"):
+                    await hub.describe()
+                with pytest.raises(HubNotFound, match="missing"):
+                    await hub.open_sender()
+
+        run(check())
+
+    def test_tokens_are_renewed_before_they_expire(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("hubline.hubs.eventhubs.authorization.SAS_SECONDS", 2)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                reader = await opened(hub, Position.latest())
+                link = reader._link  # type: ignore[attr-defined]
+                loop = asyncio.get_running_loop()
+                end = loop.time() + 4.5
+                while loop.time() < end:  # noqa: ASYNC110  (a token's life is real time, at the endpoint too)
+                    await asyncio.sleep(0.05)
+                await send(hub, 0, 1)
+                assert await sequences(reader, 1) == [0]
+                assert reader._link is link, "the link was lost with its token"  # type: ignore[attr-defined]
+
+        run(check())
+
+
+class TestPositions:
+    def test_a_position_that_retention_removed_is_refused(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                await send(hub, 0, 3)
+                first = await (await opened(hub)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                await send(hub, 3, 3)
+                await trimmed(tmp_path, name, before_sequence=3)
+                for position in (Position.sequence(0), Position.offset(first.last_offset)):
+                    with pytest.raises(PositionInvalid) as refused:
+                        await opened(hub, position)
+                    assert (refused.value.reason, refused.value.begin_sequence) == ("expired", 3)
+
+        run(check())
+
+    @pytest.mark.usefixtures("_either_way")
+    def test_a_reader_that_retention_overtakes_is_told(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with (
+                serving(tmp_path) as port,
+                proxied(port) as (proxy, proxy_port),
+                connected(port, name) as direct,
+                connected(proxy_port, name) as hub,
+            ):
+                await send(direct, 0, 3)
+                reader = await opened(hub)
+                assert await sequences(reader, 3) == [0, 1, 2]
+                proxy.stall()
+                await send(direct, 3, 3)
+                await send(direct, 6, 3)
+                await trimmed(tmp_path, name, before_sequence=6)
+                proxy.cut()
+                proxy.resume()
+                with pytest.raises(PositionInvalid) as refused:
+                    await reader.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS)
+                assert (refused.value.reason, refused.value.begin_sequence) == ("expired", 6)
+
+        run(check())
+
+
+@pytest.mark.usefixtures("_either_way")
+class TestLargeEvents:
+    def test_events_of_almost_a_megabyte_come_through(self, tmp_path: Path) -> None:
+        bodies = [bytes([number]) * 1_000_000 for number in range(12)]
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                sender = await hub.open_sender()
+                await sender.send(outgoing(bodies), partition="0")
+                reader = await opened(hub)
+                received: list[bytes] = []
+                while len(received) < len(bodies):
+                    received += (await reader.receive(count_max=100, wait_seconds=ARRIVAL_SECONDS)).bodies
+                assert received == bodies
+
+        run(check())
+
+    def test_a_receiver_that_is_not_read_holds_a_bounded_number_of_bytes(self, tmp_path: Path) -> None:
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
+                for first in range(0, 400, 40):
+                    await send(direct, first, 40, padding=100_000)
+                async with connected(proxy_port, name) as hub:
+                    reader = await opened(hub)
+                    await hub.describe()
+                    await (await opened(hub, Position.latest())).receive(count_max=1, wait_seconds=0.2)
+                    # What was asked for before the size was known, and no more.
+                    assert proxy.bytes_count < 100_000 * receiver.CREDIT_FIRST * 1.1
+                    assert await sequences(reader, 400) == list(range(400))
+
+        run(check())
+
+
+class TestDamage:
+    @pytest.mark.parametrize("size", [20, 100_000], ids=["together", "one by one"])
+    def test_an_event_that_cannot_be_read_stops_its_partition_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+    ) -> None:
+        def damaged(events: pa.RecordBatch, *place: Any, **details: Any) -> list[bytes]:
+            frames = [bytes(part) for part in encode_deliveries(events, *place, **details)]
+            return [part.replace(b"x-opt-sequence", b"x-opt-nonsense") for part in frames] if is_bad(events) else frames
+
+        monkeypatch.setattr(peers, "OFFERS_COLUMNS", False)
+        monkeypatch.setattr(feeds, "encode_deliveries", damaged)
+        run(self.check_damage(tmp_path, size, r"message 1 .* x-opt-sequence-number"))
+
+    def test_columns_that_cannot_be_read_stop_their_partition_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def damaged(stretch: Stretch, **details: Any) -> tuple[Bytes, ...]:
+            columns, *added = encode_columns(stretch, **details)
+            return (columns[:100] if stretch.partition == "0" else columns, *added)
+
+        monkeypatch.setattr(feeds, "encode_columns", damaged)
+        run(self.check_damage(tmp_path, 20, "these are no columns of events"))
+
+    def test_columns_are_not_believed_of_who_did_not_offer_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peers, "COLUMNS_OFFER", "something else")
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                await send(hub, 0, 20)
+                with pytest.raises(HubDamaged):
+                    await (await opened(hub)).receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+
+        run(check())
+
+    async def check_damage(self, root: Path, size: int, reason: str) -> None:
+        name = await new_hub(root, 2)
+        async with serving(root) as port, connected(port, name) as hub:
+            for partition in ("0", "1"):
+                await (await hub.open_sender()).send(outgoing([bytes(size)] * 20), partition=partition)
+            bad = await opened(hub)
+            for _ in range(2):  # and none is passed over
+                with pytest.raises(HubDamaged, match=rf"x-opt-offset > '-1': {reason}"):
+                    await bad.receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+            connection = hub._service._life.connection  # type: ignore[union-attr]
+            good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
+            assert await sequences(good, 20) == list(range(20))
+            assert hub._service._life.connection is connection  # type: ignore[union-attr]
+
+    def test_more_events_than_were_asked_for_are_not_taken(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def sent_as_one(_feed: feeds.ColumnFeed, link: Link, part: Stretch, annotations: bytes) -> None:
+            delivery = encode_columns(part, delivery_annotations=annotations)
+            link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True)
+
+        async def check() -> None:
+            name = await new_hub(tmp_path)
+            async with serving(tmp_path) as port, connected(port, name) as hub:
+                await send(hub, 0, receiver.CREDIT_FIRST + 1)
+                monkeypatch.setattr(feeds.ColumnFeed, "_send_part", sent_as_one)
+                monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
+                with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
+                    await (await opened(hub)).receive(count_max=1000, wait_seconds=ARRIVAL_SECONDS)
+
+        run(check())
+
+
+def is_bad(events: pa.RecordBatch) -> bool:
+    return bool(events.column("partition")[0].as_py() == "0")
+
+
+async def trimmed(root: Path, name: str, *, before_sequence: int) -> None:
+    """Removes events as retention does: those of the first batches, up to a sequence number."""
+    hub = LocalHub(root, name)
+    _, life = hub._session.current()
+    partition = life.partition(0)
+    with partition._transaction(writes=True) as connection:
+        connection.execute("DELETE FROM batches WHERE first_sequence < ?", (before_sequence,))
+        connection.execute("UPDATE state SET begin_sequence = ?", (before_sequence,))
+    await hub.close()

@@ -1,0 +1,86 @@
+"""Consecutive events, and the columns that are made of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hubline.hubs.local.stored_batch import Stretch, offset_of, together
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
+
+PREFIX = "48213"
+PREFIXES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
+
+
+def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> Stretch:
+    """Events whose bodies are their sequence numbers, sent together."""
+    made = outgoing([str(first_sequence + number) for number in range(count)])
+    counts, times_us = np.array([count]), np.array([time_us])
+    return Stretch("7", first_sequence, prefix, counts, times_us, made, made.serialize())
+
+
+def in_a_row(counts: list[int]) -> list[Stretch]:
+    """Stretches of so many events, from 100 on, each a microsecond after the one before it."""
+    firsts = [100 + sum(counts[:number]) for number in range(len(counts))]
+    return [
+        stretch(first, count, time_us=number) for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
+    ]
+
+
+@given(st.integers(0, 3 * 10**4) | st.integers(0, 10**13 - 30_000), st.integers(1, 25_000), PREFIXES)
+def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count: int, prefix: str) -> None:
+    made = pa.RecordBatch.from_pylist([{"body": b""}] * count, schema=OUTGOING_SCHEMA)
+    events = Stretch("7", first_sequence, prefix, np.array([count]), np.array([5]), made).events
+
+    ends = [0, count // 2, count - 1]
+    assert [events[n].offset for n in ends] == [offset_of(prefix, first_sequence + n) for n in ends]
+    assert [events[n].sequence_number for n in ends] == [first_sequence + n for n in ends]
+    offsets = events.arrow.column("offset")
+    assert pc.all(pc.less(offsets[:-1], offsets[1:])).as_py() is not False
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 10))
+def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], count_max: int) -> None:
+    sequences = list(range(100, 100 + sum(counts)))
+
+    found = together(in_a_row(counts), count_max=count_max)
+
+    events = [event for each in found for event in each.events]
+    assert [int(event.body) for event in events] == sequences
+    assert [event.sequence_number for event in events] == sequences
+    assert [event.enqueued_time.microsecond for event in events] == np.repeat(range(len(counts)), counts).tolist()
+    assert all(len(each) <= max(count_max, *counts) for each in found)
+    assert all(len(one) + len(next_one) > count_max for one, next_one in pairwise(found))
+    assert all(each.events.arrow.schema.equals(EVENT_SCHEMA) for each in found)
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.data())
+def test_a_part_is_what_the_whole_has_there(counts: list[int], data: st.DataObject) -> None:
+    whole = Stretch.concat(in_a_row(counts))
+    start = data.draw(st.integers(0, len(whole) - 1))
+    wanted_count = data.draw(st.none() | st.integers(1, len(whole)))
+
+    part = whole.slice(start, wanted_count)
+
+    assert part.events.arrow.equals(whole.events.slice(start, wanted_count).arrow)
+    assert part.slice(0).events.arrow.equals(part.events.arrow)
+    assert (part.counts > 0).all()
+    assert len(part.counts) == len(part.times_us)
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "is_kept"), [(0, None, True), (0, 9, True), (1, None, False), (0, 4, False)]
+)
+def test_only_the_whole_is_encoded_already(start: int, count: int | None, *, is_kept: bool) -> None:
+    whole = stretch(100, 5)
+    part = whole.slice(start, count)
+
+    assert (part.encoded is whole.encoded) == is_kept
+    assert pa.ipc.read_record_batch(part.encode(), OUTGOING_SCHEMA).equals(part.made)
+    assert part.nbytes > 0

@@ -1,0 +1,80 @@
+"""Tokens of Entra: kept while they last, asked for once, and renewed in time."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from azure.core.credentials import AccessToken
+from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
+
+from hubline.credentials import RENEW_BEFORE_SECONDS, EntraRefused, EntraTokens, EntraUnreachable
+from tests.support.entra import FakeCredential
+
+LIFE_SECONDS = 3600
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def tokens(clock: Clock, *given: AccessToken | Exception) -> tuple[EntraTokens, FakeCredential]:
+    credential = FakeCredential(*given)
+    return EntraTokens("scope", credential=credential, clock=clock), credential
+
+
+def shown(source: EntraTokens) -> str:
+    """In an event loop of its own each time."""
+    return asyncio.run(source.token()).text.reveal()
+
+
+def test_a_token_is_used_until_shortly_before_it_expires() -> None:
+    clock = Clock()
+    source, credential = tokens(clock, AccessToken("first", LIFE_SECONDS), AccessToken("next", 2 * LIFE_SECONDS))
+
+    assert shown(source) == shown(source) == "first"
+    clock.now = LIFE_SECONDS - RENEW_BEFORE_SECONDS - 1
+    assert shown(source) == "first"
+    clock.now += 1
+    assert shown(source) == "next"
+    assert credential.asked == [("scope",)] * 2
+
+
+def test_many_requests_at_once_ask_for_one_token() -> None:
+    source, credential = tokens(Clock(), AccessToken("first", LIFE_SECONDS))
+
+    async def ask() -> None:
+        await asyncio.gather(*(source.token() for _ in range(20)))
+
+    asyncio.run(ask())
+    asyncio.run(ask())
+    assert len(credential.asked) == 1
+
+
+def test_a_token_that_cannot_be_renewed_is_used_while_it_lasts() -> None:
+    clock = Clock()
+    denied, unreachable = ClientAuthenticationError("nobody is logged in"), ServiceRequestError("no route")
+    first, later = AccessToken("first", LIFE_SECONDS), AccessToken("later", 2 * LIFE_SECONDS)
+    source, _ = tokens(clock, first, unreachable, denied, denied, unreachable, later)
+    assert shown(source) == "first"
+
+    clock.now = LIFE_SECONDS - 1
+    assert shown(source) == shown(source) == "first"
+    clock.now = LIFE_SECONDS
+    with pytest.raises(EntraRefused, match="nobody is logged in"):
+        shown(source)
+    with pytest.raises(EntraUnreachable, match="no route"):
+        shown(source)
+    assert shown(source) == "later"
+
+
+def test_only_a_given_credential_is_closed_by_its_user() -> None:
+    source, credential = tokens(Clock(), AccessToken("first", LIFE_SECONDS))
+    asyncio.run(source.token())
+    assert credential.closed_count == 0
+    asyncio.run(source.close())
+    assert credential.closed_count == 1
