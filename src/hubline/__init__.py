@@ -71,9 +71,12 @@ __all__ = [
 
 # Where each name comes from, if not from the processor.
 _ROOMS = {
-    "hubline.balance": ("Balanced", "Fixed", "Greedy"),
     "hubline.adapters": ("open_hub", "open_store"),
-    "hubline.model": ("Checkpoint", "DeadLetter", "Event", "EventBatch", "Position", "StartPositions", "outgoing"),
+    "hubline.coordination.strategies": ("Balanced", "Fixed", "Greedy"),
+    "hubline.model.dead_letters": ("DeadLetter",),
+    "hubline.model.events": ("Event", "EventBatch", "outgoing"),
+    "hubline.model.ownership": ("Checkpoint",),
+    "hubline.model.positions": ("Position", "StartPositions"),
     "hubline.pipeline": ("Pipeline",),
     "hubline.sinks": ("SqlSink", "Transaction"),
     "hubline.sinks.dead_letter_hub": ("HubLetters", "letter_of"),

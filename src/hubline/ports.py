@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from hubline.errors import HubError
-from hubline.hubs.local.stored_batch import Stretch
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
@@ -51,6 +50,9 @@ class Receiver(Protocol):
 
 
 @runtime_checkable
+
+if TYPE_CHECKING:
+    from hubline.hubs.local.stored_batch import Stretch
 class StretchReceiver(Receiver, Protocol):
     """A receiver that has events as they are kept: for who hands them on, and need not look at them."""
 

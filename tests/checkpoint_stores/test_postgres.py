@@ -267,7 +267,7 @@ def test_a_server_process_that_freezes_costs_one_call(postgres_database: Secret)
 def test_a_statement_that_is_slow_is_ended_by_the_server(
     postgres_database: Secret, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hubline.checkpoint_stores.sql.postgres._SESSION", "SET statement_timeout = '50ms'")
+    monkeypatch.setattr("hubline.sql.postgres._SESSION", "SET statement_timeout = '50ms'")
 
     async def scenario(store: PostgresStore) -> None:
         with pytest.raises(StoreUnavailable, match="canceling statement due to statement timeout"):

@@ -293,7 +293,7 @@ def test_the_page_explains_every_code() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs/operating/doctor.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
-    sources = "".join(path.read_text() for path in (root / "src/hubline/cli/doctor").glob("*.py"))
+    sources = "".join(path.read_text() for path in (root / "src/hubline/doctor").glob("*.py"))
     told = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
     kinds = {f"{whom}.{kind}" for whom in ("hub", "store") for kind in re.findall(r'return "([a-z]+)"', sources)}
     assert len(told) > 20

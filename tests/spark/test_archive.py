@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from hubline.cli.app import main
-from hubline.spark.session import archive
-from hubline.spark.session.archive import OPTIONS_VARIABLE, archive_of, with_archive
-from hubline.spark.session.java import Java
+from hubline.spark.sessions import archive
+from hubline.spark.sessions.archive import OPTIONS_VARIABLE, archive_of, with_archive
+from hubline.spark.sessions.java import Java
 from tests.conftest import QUICK_JAVA
 
 # Whether Java has mapped a file of this name.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hubline.errors import ConfigError
-from hubline.spark.session import java as module
-from hubline.spark.session.java import Java, find_java, java_home
+from hubline.spark.sessions import java as module
+from hubline.spark.sessions.java import Java, find_java, java_home
 
 
 @pytest.fixture(autouse=True)

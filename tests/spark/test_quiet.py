@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.spark.session.stderr_filter import Quiet, pass_on
+from hubline.spark.sessions.stderr_filter import Quiet, pass_on
 
 DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
 START = b"Traceback (most recent call last):\n"

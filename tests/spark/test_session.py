@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
-from hubline.spark.session import session as sessions
-from hubline.spark.session.archive import OPTIONS_VARIABLE
-from hubline.spark.session.redaction import HIDING, hiding, is_hidden
+from hubline.spark.sessions import session as sessions
+from hubline.spark.sessions.archive import OPTIONS_VARIABLE
+from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from tests.emulator.serving import KEY, serving
 from tests.spark.hubs import TestHub
 from tests.spark.planted import SECRETS, everything_shown

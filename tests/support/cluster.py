@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyspark
 
-from hubline.spark.session.java import find_java, java_home
+from hubline.spark.sessions.java import find_java, java_home
 
 # Far longer than anything takes: a bound on waiting, not a measure.
 PATIENCE_SECONDS = 400

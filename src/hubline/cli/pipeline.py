@@ -158,7 +158,7 @@ def prepare() -> None:
       hubline prepare
     """
     _require_spark()
-    from hubline.spark.session.archive import make
+    from hubline.spark.sessions.archive import make
 
     with stderr_console().status("rehearsing a query on Spark, which takes less than a minute ..."):
         archive = make()

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users h
 from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline.planning import PlannedStage
 from hubline.spark.functions import derived_id
-from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import REPLAYED as REPLAYED
 from hubline.spark.schema import SOURCE_SCHEMA
 

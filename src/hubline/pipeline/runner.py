@@ -47,7 +47,7 @@ from hubline.pipeline.stage_frame import Reading, built
 from hubline.pipeline.stage_source import Gate, StageSource
 from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
-from hubline.spark.session.session import register, session
+from hubline.spark.sessions.session import register, session
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.owned_partitions import STOP_SECONDS_MAX
 from hubline.spark.source.position_lookup import OF_ANOTHER_HUB

@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from hubline.pipeline.secrets import without_secrets
-from hubline.spark.session.redaction import HIDING
+from hubline.spark.sessions.redaction import HIDING
 
 LENGTH_MAX: Final = 600
 """Longer than any sentence of ours; shorter than a plan that Spark quotes."""

@@ -38,7 +38,7 @@ from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
 from hubline.sinks.sql_sink.table_schema import TableName
 from hubline.spark.functions import event_id
-from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
 from hubline.spark.sql_sink.micro_batch import analyzed, each_of

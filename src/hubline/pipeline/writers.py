@@ -22,9 +22,9 @@ from hubline.pipeline.planning import PlannedStage
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import HubLetters
 from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
-from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
-from hubline.spark.session.redaction import hide_options
+from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.micro_batch import MicroBatch
 from hubline.spark.sql_sink.sink import By, SqlSink, Written
 from hubline.spark.tasks.event_loop import lent, run

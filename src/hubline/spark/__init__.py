@@ -16,8 +16,8 @@ require_pyspark()  # what is imported below fails in less clear words without Sp
 
 if TYPE_CHECKING:
     from hubline.spark.functions import event_id
-    from hubline.spark.parse_json import parse_json
-    from hubline.spark.session.session import session
+    from hubline.spark.json_parsing import parse_json
+    from hubline.spark.sessions.session import session
     from hubline.spark.source.data_source import EventHubs
     from hubline.spark.sql_sink.sink import SqlSink
 
@@ -27,8 +27,8 @@ _HOMES = {
     "EventHubs": "hubline.spark.source.data_source",
     "SqlSink": "hubline.spark.sql_sink.sink",
     "event_id": "hubline.spark.functions",
-    "parse_json": "hubline.spark.parse_json",
-    "session": "hubline.spark.session.session",
+    "parse_json": "hubline.spark.json_parsing",
+    "session": "hubline.spark.sessions.session",
 }
 
 if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object

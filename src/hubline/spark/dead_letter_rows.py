@@ -12,7 +12,7 @@ from hubline.errors import ConfigError
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey
-from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.json_parsing import ERROR_COLUMN
 
 _NO_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -33,7 +33,7 @@ from hubline.ports import Hub
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
-from hubline.spark.session.parallelism import task_count
+from hubline.spark.sessions.parallelism import task_count
 from hubline.spark.source.offsets import Range, in_order
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.task_packing import pack

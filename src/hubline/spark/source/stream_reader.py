@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from hubline.spark.options import Options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout, require_schema
-from hubline.spark.session.parallelism import task_count
+from hubline.spark.sessions.parallelism import task_count
 from hubline.spark.source.batch_reader import RangesInput
 from hubline.spark.source.offsets import StreamOffset
 from hubline.spark.source.stream_planner import Planner, exit_on_sigterm, ignore_sigterm

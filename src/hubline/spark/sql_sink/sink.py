@@ -58,7 +58,7 @@ from hubline.sinks.sql_sink.deduplication import Flags, Sifting
 from hubline.sinks.sql_sink.rejected_rows import Units
 from hubline.sinks.sql_sink.sink import IDS_KEPT_SECONDS
 from hubline.spark.dead_letter_rows import letter_of, letter_rows
-from hubline.spark.parse_json import ERROR_COLUMN
+from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.source.offsets import Entry, Gap
 from hubline.spark.source.position_lookup import OF_ANOTHER_HUB

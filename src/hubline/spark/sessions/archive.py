@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from hubline.errors import ConfigError
-from hubline.spark.session.java import Java, find_java, release_of
+from hubline.spark.sessions.java import Java, find_java, release_of
 
 OPTIONS_VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 """Options of Java that spark-submit passes on, beside those in Spark's settings."""
@@ -73,7 +73,7 @@ def make() -> Path:
 def _run_rehearsal(made: Path) -> None:
     options = f'-XX:ArchiveClassesAtExit="{made}" {_QUIETLY}'
     environment = {**os.environ, OPTIONS_VARIABLE: f"{os.environ.get(OPTIONS_VARIABLE, '')} {options}".strip()}
-    command = [sys.executable, "-m", "hubline.spark.session.rehearsal", str(made.parent)]
+    command = [sys.executable, "-m", "hubline.spark.sessions.rehearsal", str(made.parent)]
     try:
         run = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=REHEARSAL_SECONDS_MAX, check=False

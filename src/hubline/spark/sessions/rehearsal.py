@@ -1,4 +1,4 @@
-"""``python -m hubline.spark.session.rehearsal FOLDER``: small queries, for the classes that Java loads for them.
+"""``python -m hubline.spark.sessions.rehearsal FOLDER``: small queries, for the classes that Java loads for them.
 
 What most queries need: a hub is read, JSON is parsed, rows are written by tasks, and counted by key.
 """
@@ -15,8 +15,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.events import outgoing
-from hubline.spark.parse_json import parse_json
-from hubline.spark.session.session import session
+from hubline.spark.json_parsing import parse_json
+from hubline.spark.sessions.session import session
 from hubline.spark.sql_sink.sink import SqlSink
 
 _PARTITIONS: Final = ("0", "1")

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
-from hubline.spark.session.archive import OPTIONS_VARIABLE, with_archive
-from hubline.spark.session.java import find_java, java_home
-from hubline.spark.session.parallelism import TASKS_VARIABLE
-from hubline.spark.session.redaction import HIDING, hiding, is_hidden
-from hubline.spark.session.stderr_filter import pass_on
+from hubline.spark.sessions.archive import OPTIONS_VARIABLE, with_archive
+from hubline.spark.sessions.java import find_java, java_home
+from hubline.spark.sessions.parallelism import TASKS_VARIABLE
+from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
+from hubline.spark.sessions.stderr_filter import pass_on
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
@@ -79,7 +79,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
     given, but for redaction: expressions of your own are joined to ours, and a setting that is a
     :class:`~hubline.config.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
     machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
-    looked for first, see :func:`~hubline.spark.session.java.find_java`.
+    looked for first, see :func:`~hubline.spark.sessions.java.find_java`.
 
     A session that runs already is given back if it has the settings asked for; otherwise ConfigError names those that
     differ, since Spark would ignore them in silence.
