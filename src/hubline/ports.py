@@ -23,6 +23,9 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
 from hubline.model.positions import Position
 
+if TYPE_CHECKING:
+    from hubline.hubs.local.stored_batch import Stretch
+
 
 class Receiver(Protocol):
     """Reads one partition in order. Used by one task at a time."""
@@ -50,9 +53,6 @@ class Receiver(Protocol):
 
 
 @runtime_checkable
-
-if TYPE_CHECKING:
-    from hubline.hubs.local.stored_batch import Stretch
 class StretchReceiver(Receiver, Protocol):
     """A receiver that has events as they are kept: for who hands them on, and need not look at them."""
 

@@ -114,7 +114,7 @@ class _Record:
 class LeasedBlobStore:
     """A :class:`~hubline.ports.CheckpointStore` in which a claim holds as long as a lease of the service.
 
-    For :class:`~hubline.coordination.strategies.Fixed` alone: what is leased cannot be taken, so nobody is asked to hand over.
+    For :class:`.strategies.Fixed` alone: what is leased cannot be taken, so nobody is asked to hand over.
     The address tells how long leases are. Nothing is connected before the first call.
     """
 
