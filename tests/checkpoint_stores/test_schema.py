@@ -24,8 +24,9 @@ PROCESS_COUNT = 4  # each takes about a second of processor time to load what it
 
 STARTER = """
 import asyncio, sys
-from hubline.config import Secret
-from hubline.model import GroupKey, Ownership
+from hubline.secrets import Secret
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Ownership
 from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
 
 async def start(dialect, address, number):

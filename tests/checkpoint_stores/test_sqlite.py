@@ -179,7 +179,8 @@ def test_a_limit_on_the_size_of_files_is_named(sqlite_file: SqliteFile) -> None:
     script = (
         "import asyncio, resource, sys\n"
         "from hubline.errors import StoreError\n"
-        "from hubline.model import GroupKey, Ownership\n"
+        "from hubline.model.keys import GroupKey\n"
+        "from hubline.model.ownership import Ownership\n"
         "from hubline.checkpoint_stores.sql import SqliteStore\n"
         "async def scenario():\n"
         "    store = SqliteStore(sys.argv[1])\n"

@@ -86,7 +86,7 @@ FILE_LIMIT_SCRIPT = """
 import asyncio, resource, sys
 from hubline.errors import HubFull
 from hubline.hubs.local import LocalHub
-from hubline.model import outgoing
+from hubline.model.events import outgoing
 
 async def main():
     hub = LocalHub(sys.argv[1], "orders")
