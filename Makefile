@@ -39,7 +39,7 @@ check: $(STAMP) ## format, lint, types, layers
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests alone
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup --durations 20
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 test: check unit ## everything CI runs
 
@@ -49,7 +49,7 @@ test-all: test test-lowest simulate chaos ## all that is long by nature as well:
 test-lowest: ## the tests on the lowest versions of everything that hubline needs
 	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev,entra,java]'
-	@$(LOWEST)/python -m pytest -n 3 --dist loadgroup --durations 20
+	@$(LOWEST)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks

@@ -40,10 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker of a parallel run gets all that need the Spark session."""
+    """Two workers of a parallel run get all that need a Spark session: starting one takes longer than most tests."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            room = "pipeline" if "pipeline" in item.path.parts else "spark"
+            item.add_marker(pytest.mark.xdist_group(f"session-{room}"))
 
 
 @pytest.fixture(scope="session")

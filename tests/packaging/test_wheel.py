@@ -51,7 +51,7 @@ def run(*command: str, cwd: Path, expected: int = 0) -> str:
     }
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == expected, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 @pytest.mark.timeout(900)

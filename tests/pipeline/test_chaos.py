@@ -34,7 +34,7 @@ from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(0)]
 
-EVENTS_COUNT = int(os.environ.get("CHAOS_EVENTS", "8000"))
+EVENTS_COUNT = int(os.environ.get("CHAOS_EVENTS", "5000"))
 KILLS_COUNT = int(os.environ.get("CHAOS_PIPELINE_KILLS", "4"))
 IS_FULL = "CHAOS_EVENTS" in os.environ
 STAGES = () if IS_FULL else ("ingest", "store")
