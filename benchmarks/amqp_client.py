@@ -146,7 +146,7 @@ async def receive(connection_string: str, count: int) -> None:
     async with connected(connection_string) as hub:
         receiver = await hub.open_receiver("0", group="$Default", position=Position.earliest())
         while count > 0:
-            count -= len(await receiver.receive(count_max=count, wait_seconds=10))
+            count -= len(await receiver.receive(max_count=count, wait_seconds=10))
         await receiver.close()
 
 

@@ -90,7 +90,7 @@ def snapshot(owner_of: Callable[[int], int | None], *, asker_of: Callable[[int],
         members=[Member(name, age_seconds=3.0) for name in names],
         held=frozenset(partition for partition, record in ownerships.items() if record.owner_id == names[1]),
         lease_seconds=30.0,
-        grace_seconds=30.0,
+        handover_timeout_seconds=30.0,
     )
 
 

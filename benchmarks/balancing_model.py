@@ -120,9 +120,9 @@ class _Group:
         first = {Change.COLD_START: 0, Change.ONE_OWNS_ALL: 1, Change.JOIN: hosts_count - 1}.get(change, hosts_count)
         if first:
             # Over a whole interval: the hosts of a group that has run for long renew and plan at any time.
-            self._start(first, spread_seconds=self.lease.interval_seconds)
+            self._start(first, spread_seconds=self.lease.load_balancing_interval_seconds)
             self._run_until_balanced()
-            self._run(self.world.now + self.world.rng.uniform(1, 2) * self.lease.interval_seconds)
+            self._run(self.world.now + self.world.rng.uniform(1, 2) * self.lease.load_balancing_interval_seconds)
 
     def upset(self, change: Change, hosts_count: int) -> Figures:
         changed_at, before = self.world.now, {host: host.open_count for host in self.hosts}
@@ -139,7 +139,7 @@ class _Group:
         needed = moves_needed(len(self.partitions), (before.get(host, 0) for host in self.hosts if host.is_up))
         return Figures(
             seconds=balanced_at - changed_at,
-            cycles=(balanced_at - changed_at) / self.lease.interval_seconds,
+            cycles=(balanced_at - changed_at) / self.lease.load_balancing_interval_seconds,
             moves=self.moves,
             excess_moves=self.moves - needed,
             doubly_owned=len(self.doubly_owned),
@@ -155,14 +155,14 @@ class _Group:
             self.world.call_later(self.world.rng.uniform(0, spread_seconds) if place else 0.0, host.start)
 
     def _run_until_balanced(self) -> float:
-        self._run(self.world.now + CYCLES_MAX * self.lease.interval_seconds, until_balanced=True)
+        self._run(self.world.now + CYCLES_MAX * self.lease.load_balancing_interval_seconds, until_balanced=True)
         if self.balanced_at is None:
             raise AssertionError(f"not balanced after {CYCLES_MAX} cycles: {[host.open_count for host in self.hosts]}")
         return self.balanced_at
 
     def _run_until_balanced_for_good(self) -> tuple[float, Counter[str], dict[str, float]]:
         """When that was, the store calls until then, and those at rest, per host and interval."""
-        interval = self.lease.interval_seconds
+        interval = self.lease.load_balancing_interval_seconds
         for _ in range(CYCLES_MAX):
             balanced_at = self._run_until_balanced()
             calls = Counter(self.store.calls)

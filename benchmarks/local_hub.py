@@ -138,7 +138,7 @@ async def drained(hub: LocalHub, partition_count: int) -> None:
         receiver = await hub.open_receiver(partition, group="$Default", position=Position.earliest(), epoch=1)
         left_count = EVENT_COUNT // partition_count
         while left_count:
-            left_count -= len(await receiver.receive(count_max=BATCH_COUNT, wait_seconds=1))
+            left_count -= len(await receiver.receive(max_count=BATCH_COUNT, wait_seconds=1))
 
     await asyncio.gather(*(drain_one(str(index)) for index in range(partition_count)))
 

@@ -70,17 +70,17 @@ from hubline.spark import parse_json
 pipeline = hubline.Pipeline("measured")
 
 
-@pipeline.stage(source="raw", to="clean", group="copy", ownership="all", batch_count_max={events_max})
+@pipeline.stage(source="raw", to="clean", group="copy", ownership="all", max_batch_size={events_max})
 def copy(events):
     return events
 
 
-@pipeline.stage(source="raw", to="events", group="keep", ownership="all", batch_count_max={events_max})
+@pipeline.stage(source="raw", to="events", group="keep", ownership="all", max_batch_size={events_max})
 def keep(events):
     return events
 
 
-@pipeline.stage(source="raw", to="readings", group="store", ownership="all", batch_count_max={events_max})
+@pipeline.stage(source="raw", to="readings", group="store", ownership="all", max_batch_size={events_max})
 def store(events):
     return parse_json(events, "{fields}")
 """
@@ -108,9 +108,9 @@ def hub_to_hub() -> Iterator[Result]:
             lambda: its.drain(its.events(its.local["raw"])),
             lambda: its.write_to_hub(its.local["clean"]),
         )
-        by_hand = max(SDK_COUNT / _seconds(lambda: copy_by_sdk(its.served)) for _ in range(ROUNDS))
+        manual = max(SDK_COUNT / _seconds(lambda: copy_by_sdk(its.served)) for _ in range(ROUNDS))
     yield _against_parts("pipeline-hub-to-hub", own, dict(zip(("the source", "the sink"), parts, strict=True)))
-    yield Result("pipeline-hub-to-hub", served, "events/s", served / by_hand, AGAINST_SDK)
+    yield Result("pipeline-hub-to-hub", served, "events/s", served / manual, AGAINST_SDK)
 
 
 @benchmark("pipeline-hub-to-postgres")
@@ -127,11 +127,11 @@ def hub_to_postgres() -> Iterator[Result]:
             lambda: its.write_to_table(its.ready_readings(), "readings"),
             lambda: its.drain(parse_json(its.ready(), FIELDS)),
         )
-        by_hand = max(SDK_COUNT / _seconds(its.store_by_sdk) for _ in range(ROUNDS))
+        manual = max(SDK_COUNT / _seconds(its.store_by_sdk) for _ in range(ROUNDS))
     yield _against_parts(f"{name}, events as they are", kept, {"the source": source, "the sink": kept_sink})
     parts = {"the source": source, "parsing": parsing, "the sink": parsed_sink}
     yield _against_parts(f"{name}, JSON parsed", parsed, parts)
-    yield Result(f"{name}, JSON parsed", served, "events/s", served / by_hand, AGAINST_SDK)
+    yield Result(f"{name}, JSON parsed", served, "events/s", served / manual, AGAINST_SDK)
 
 
 def _against_parts(name: str, own: float, parts: dict[str, float]) -> Result:

@@ -99,7 +99,7 @@ async def _receive(hub: LocalHub, arrived: asyncio.Queue[float]) -> None:
     receiver = await hub.open_receiver("0", group="bench", position=Position.earliest())
     try:
         while True:
-            if len(await receiver.receive(count_max=BATCH_COUNT_MAX, wait_seconds=10)):
+            if len(await receiver.receive(max_count=BATCH_COUNT_MAX, wait_seconds=10)):
                 await arrived.put(time.perf_counter())
     finally:
         await receiver.close()
@@ -126,8 +126,8 @@ def _processor(hub: LocalHub, folder: Path) -> Processor:
         group="bench",
         start=Position.earliest(),
         options=ProcessorOptions(
-            batch_count_max=BATCH_COUNT_MAX,
+            max_batch_size=BATCH_COUNT_MAX,
             checkpoint=CheckpointPolicy.every(seconds=1.0),
-            lease=LeaseOptions(settle_seconds=0.0),
+            lease=LeaseOptions(startup_delay_seconds=0.0),
         ),
     )

@@ -233,7 +233,7 @@ class _Scene:
     def sifted_rounds(self, *, is_sifted: bool) -> Callable[[], None]:
         count = 5_000
         key = GROUP.partition("sifted" if is_sifted else "unsifted")
-        partition = SqlSink(self._url, table="of_sink", drop_repeats="ordered").open(key, 1)
+        partition = SqlSink(self._url, table="of_sink", drop_duplicates="ordered").open(key, 1)
         rows, last = _rows(count), -1
         rounds = iter([_batch(number * count, count) for number in range(2 * MANY_ROUNDS_COUNT + 1)])
 

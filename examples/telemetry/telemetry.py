@@ -52,8 +52,8 @@ def recent(events: DataFrame) -> DataFrame:
     to="readings",
     group="store",
     ownership=hubline.Fixed(4),
-    batch_count_max=50_000,
-    drop_repeats="ordered",  # ingest keeps the readings of a device in order
+    max_batch_size=50_000,
+    drop_duplicates="ordered",  # ingest keeps the readings of a device in order
 )
 def store(events: DataFrame) -> DataFrame:
     """Rows of the table, and dead letters where `_error` says why."""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         RetryPolicy,
     )
     from hubline.sinks import SqlSink, Transaction
-    from hubline.sinks.dead_letter_hub import HubLetters, letter_of
+    from hubline.sinks.dead_letter_hub import DeadLetterHub, letter_of
 
 __all__ = [
     "AsyncTransaction",
@@ -45,12 +45,12 @@ __all__ = [
     "Checkpoint",
     "CheckpointPolicy",
     "DeadLetter",
+    "DeadLetterHub",
     "Event",
     "EventBatch",
     "FailureChoice",
     "Fixed",
     "Greedy",
-    "HubLetters",
     "InvalidPositionChoice",
     "LeaseOptions",
     "PartitionContext",
@@ -79,7 +79,7 @@ _ROOMS = {
     "hubline.model.positions": ("Position", "StartPositions"),
     "hubline.pipeline": ("Pipeline",),
     "hubline.sinks": ("SqlSink", "Transaction"),
-    "hubline.sinks.dead_letter_hub": ("HubLetters", "letter_of"),
+    "hubline.sinks.dead_letter_hub": ("DeadLetterHub", "letter_of"),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -24,14 +24,14 @@ from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, S
 from hubline.model.positions import Position
 
 if TYPE_CHECKING:
-    from hubline.hubs.local.stored_batch import Stretch
+    from hubline.hubs.local.stored_batch import StoredBatch
 
 
 class Receiver(Protocol):
     """Reads one partition in order. Used by one task at a time."""
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        """The next events: at least one and at most ``count_max``, or an empty batch after ``wait_seconds``.
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        """The next events: at least one and at most ``max_count``, or an empty batch after ``wait_seconds``.
 
         Returns as soon as there is anything. Raises ReaderStolen as soon as another reader took the partition,
         also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable to try again.
@@ -53,10 +53,10 @@ class Receiver(Protocol):
 
 
 @runtime_checkable
-class StretchReceiver(Receiver, Protocol):
+class StoredBatchReceiver(Receiver, Protocol):
     """A receiver that has events as they are kept: for who hands them on, and need not look at them."""
 
-    async def receive_stretch(self, *, count_max: int, wait_seconds: float) -> Stretch | None:
+    async def receive_stored(self, *, max_count: int, wait_seconds: float) -> StoredBatch | None:
         """As ``receive``, and None where that gives an empty batch."""
         ...
 

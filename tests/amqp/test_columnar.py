@@ -25,14 +25,14 @@ from hubline.amqp.events.decoder import EventDecoder
 from hubline.amqp.events.encoder import encode_delivered
 from hubline.amqp.events.reference_decoder import RuntimeMetrics
 from hubline.amqp.transport.errors import AmqpDecodeError
-from hubline.hubs.local.stored_batch import Stretch
+from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import OUTGOING_SCHEMA, outgoing
 
 PARTITION = "3"
 START_US = 1_767_225_600_000_000
 
 
-def stretch(count: int = 30) -> Stretch:
+def stretch(count: int = 30) -> StoredBatch:
     """Events with all that they may have, and may not."""
     kinds: Sequence[dict[str, Any]] = (
         {"body": b"plain"},
@@ -44,7 +44,7 @@ def stretch(count: int = 30) -> Stretch:
     rows = [kinds[number % len(kinds)] for number in range(count)]
     made = pa.RecordBatch.from_pylist(rows, schema=OUTGOING_SCHEMA)
     times_us = START_US + 1234 * np.arange(count)
-    return Stretch(PARTITION, 7, "48213", np.ones(count, np.int64), times_us, made)
+    return StoredBatch(PARTITION, 7, "48213", np.ones(count, np.int64), times_us, made)
 
 
 def by_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -55,7 +55,7 @@ def by_messages(batch: pa.RecordBatch) -> pa.RecordBatch:
     return EventDecoder(PARTITION).decode(data, ends[:-1], ends[1:])
 
 
-def encoded(sent: Stretch, **details: bytes) -> bytes:
+def encoded(sent: StoredBatch, **details: bytes) -> bytes:
     return b"".join(encode_columns(sent, **details))
 
 

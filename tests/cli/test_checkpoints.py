@@ -115,7 +115,7 @@ def handled_from_the_end(hub: str, group: Group) -> list[int]:
             group.store_address,
             group=group.key.group,
             start=Position.latest(),
-            options=ProcessorOptions(lease=LeaseOptions(settle_seconds=0.1)),
+            options=ProcessorOptions(lease=LeaseOptions(startup_delay_seconds=0.1)),
         )
 
         @processor.on_batch

@@ -161,14 +161,14 @@ class TestShowing:
     def test_body_that_is_not_kept_is_read_from_the_hub(self, cli: Cli, hub: str, tmp_path: Path) -> None:
         append(hub, "1", "first", "second")
         url = f"sqlite:///{tmp_path}/pointers.db"
-        keep(url, [pointer(cli, hub, 1)], keep_body=False)
+        keep(url, [pointer(cli, hub, 1)], keep_dead_letter_bodies=False)
         assert "not kept" in cli("dlq", "show", "1/1", "--sink", url).out
         assert cli("dlq", "show", "1/1", "--sink", url, "--hub", hub, "--json").json["body"] == "second"
 
     def test_event_that_the_hub_has_forgotten_is_told(self, cli: Cli, hub: str, tmp_path: Path) -> None:
         append(hub, "1", "first", "second")
         url = f"sqlite:///{tmp_path}/pointers.db"
-        keep(url, [pointer(cli, hub, 1)], keep_body=False)
+        keep(url, [pointer(cli, hub, 1)], keep_dead_letter_bodies=False)
         cli("hub", "delete", hub, "--yes")
         cli("hub", "create", hub)
         result = cli("dlq", "show", "1/1", "--sink", url, "--hub", hub)
@@ -249,7 +249,7 @@ class TestExporting:
 
     def test_pointers_have_no_body(self, cli: Cli, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/pointers.db"
-        keep(url, [letter(1)], keep_body=False)
+        keep(url, [letter(1)], keep_dead_letter_bodies=False)
         cli("dlq", "export", "--sink", url, "--output", "out.jsonl")
         line = json.loads((tmp_path / "out.jsonl").read_text())
         assert (line["bodyKept"], line["body"], line["properties"]) == (False, None, None)

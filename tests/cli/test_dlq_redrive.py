@@ -13,7 +13,7 @@ import pytest
 
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
-from hubline.dead_letters.redrive_transaction import LetterTransaction, Lot
+from hubline.dead_letters.redrive_transaction import Chunk, LetterTransaction
 from hubline.dead_letters.selection import LetterChoice
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.keys import GroupKey
@@ -30,7 +30,7 @@ import helper
 processor = hubline.Processor(
     "{hub}", "memory:", group="billing", start=hubline.Position.earliest(),
     sink=hubline.SqlSink("{sink}", table="orders", create=True),
-    options=hubline.ProcessorOptions(retry=hubline.RetryPolicy(attempts_max=1)),
+    options=hubline.ProcessorOptions(retry=hubline.RetryPolicy(max_attempts=1)),
 )
 
 
@@ -154,7 +154,7 @@ class TestByHandler:
 
     def test_bodies_that_are_not_kept_are_read_from_the_processors_hub(self, cli: Cli, scene: Scene) -> None:
         append(scene.hub, "0", "zero", "one")
-        keep(scene.sink, events_as_letters(scene, "0"), keep_body=False)
+        keep(scene.sink, events_as_letters(scene, "0"), keep_dead_letter_bodies=False)
         cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--partition", "0")
         assert scene.execute("SELECT n, body FROM orders ORDER BY n") == [(0, "zero"), (1, "one")]
 
@@ -163,7 +163,7 @@ def events_as_letters(scene: Scene, partition: str) -> list[DeadLetter]:
     async def read() -> list[DeadLetter]:
         hub = open_hub(scene.hub)
         receiver = await hub.open_receiver(partition, group="readers", position=Position.earliest())
-        batch = await receiver.receive(count_max=100, wait_seconds=10)
+        batch = await receiver.receive(max_count=100, wait_seconds=10)
         await receiver.close()
         await hub.close()
         key = scene.group.partition(partition)
@@ -183,7 +183,7 @@ class TestToHub:
         assert [state for _, state in scene.states()] == ["redriven"] * 3 + ["waiting"]
 
     def test_letter_whose_event_is_gone_is_named_and_stays(self, cli: Cli, scene: Scene) -> None:
-        keep(scene.sink, [letter(9, group=scene.group, partition="2")], keep_body=False)
+        keep(scene.sink, [letter(9, group=scene.group, partition="2")], keep_dead_letter_bodies=False)
         result = cli("dlq", "redrive", "2/9", "--sink", scene.sink, "--to", scene.hub)
         assert result.code == ExitCode.FAILED
         assert "2/9 missing: the hub has forgotten the event" in result.err
@@ -216,7 +216,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     key = GroupKey(opened.namespace, opened.name, "billing").partition("1")
     keep(url, [letter(1, group=key.group_key, partition="1")])
     with closing(SqlSink(url)) as sink:
-        other = LetterTransaction(sink, Lot(key, LetterChoice(), -1, 10))
+        other = LetterTransaction(sink, Chunk(key, LetterChoice(), -1, 10))
         other.take()
         result = cli("dlq", "redrive", "--sink", url, "--to", hub)
         other.rollback()

@@ -242,7 +242,7 @@ def test_looking_takes_the_partition_from_no_reader(cli: Cli, hub: str, state: G
         opened = open_hub(hub)
         receiver = await opened.open_receiver("0", group="billing", position=Position.earliest(), epoch=1)
         await asyncio.to_thread(cli, "doctor", hub, *state.args)
-        assert len(await receiver.receive(count_max=10, wait_seconds=10)) == 1
+        assert len(await receiver.receive(max_count=10, wait_seconds=10)) == 1
         await receiver.close()
         await opened.close()
 

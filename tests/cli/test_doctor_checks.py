@@ -240,9 +240,9 @@ def test_a_store_slower_than_renewals_is_told() -> None:
     ("lease", "expected"),
     [
         (LeaseOptions(), set()),
-        (LeaseOptions(lease_seconds=90, renew_seconds=30), set()),
+        (LeaseOptions(lease_seconds=90, renew_interval_seconds=30), set()),
         (LeaseOptions(sdk_lease_seconds=60), {"interval.sdk-lease"}),
-        (LeaseOptions(lease_seconds=120, renew_seconds=40), {"interval.sdk-renew"}),
+        (LeaseOptions(lease_seconds=120, renew_interval_seconds=40), {"interval.sdk-renew"}),
     ],
     ids=["the defaults", "as the SDKs'", "too short", "too rare"],
 )

@@ -25,7 +25,7 @@ def events_of(hub: str, partition: str) -> list[Any]:
     async def reading() -> list[Any]:
         opened = open_hub(hub)
         receiver = await opened.open_receiver(partition, group="test", position=Position.earliest())
-        batch = await receiver.receive(count_max=100, wait_seconds=10)
+        batch = await receiver.receive(max_count=100, wait_seconds=10)
         await receiver.close()
         await opened.close()
         return list(batch)

@@ -117,10 +117,10 @@ class Stalling:
     async def open_receiver(self, partition: str, **how: Any) -> Stalling:
         return Stalling(await self._real.open_receiver(partition, **how), self._stall_seconds)
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
         if wait_seconds < self._stall_seconds:
             return EventBatch.empty("0")
-        return cast("EventBatch", await self._real.receive(count_max=min(count_max, 2), wait_seconds=wait_seconds))
+        return cast("EventBatch", await self._real.receive(max_count=min(max_count, 2), wait_seconds=wait_seconds))
 
 
 def test_events_that_are_there_are_waited_for(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +196,9 @@ def test_tailing_takes_no_partition_from_an_epoch_reader(cli: Cli, hub: str) -> 
     async def read_beside_tail() -> list[bytes]:
         opened = open_hub(hub)
         receiver = await opened.open_receiver("0", group="billing", position=Position.earliest(), epoch=1)
-        first = await receiver.receive(count_max=1, wait_seconds=10)
+        first = await receiver.receive(max_count=1, wait_seconds=10)
         await asyncio.to_thread(cli, "tail", hub, "--no-follow")
-        second = await receiver.receive(count_max=1, wait_seconds=10)
+        second = await receiver.receive(max_count=1, wait_seconds=10)
         await receiver.close()
         await opened.close()
         return first.bodies + second.bodies

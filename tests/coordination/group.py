@@ -157,7 +157,7 @@ class Group:
             members=state.members,
             held=frozenset(actor.held),
             lease_seconds=LEASE_SECONDS,
-            grace_seconds=GRACE_SECONDS,
+            handover_timeout_seconds=GRACE_SECONDS,
         )
 
     def _claim(self, actor: Actor, partitions: Iterable[str], seen: Snapshot) -> None:

@@ -59,7 +59,7 @@ def snapshot(
         members=tuple(everyone.values()),
         held=frozenset(str(place) for place, letter in enumerate(layout) if letter == me and place not in missing),
         lease_seconds=LEASE_SECONDS,
-        grace_seconds=GRACE_SECONDS,
+        handover_timeout_seconds=GRACE_SECONDS,
     )
 
 

@@ -131,10 +131,10 @@ def test_at_rest_a_member_lists_and_renews_once_a_cycle_and_nothing_else() -> No
         await asyncio.sleep(5)
         # Left over from a member that is gone: it must not make this one look more often.
         await store.request_handover([GROUP.partition("0")], owner_id="gone")
-        await asyncio.sleep(LEASE.grace_seconds)
+        await asyncio.sleep(LEASE.handover_timeout_seconds)
         store.calls.clear()
 
-        await asyncio.sleep(10 * LEASE.interval_seconds)
+        await asyncio.sleep(10 * LEASE.load_balancing_interval_seconds)
 
         assert {name for name, _ in store.calls} == {"list", "renew"}
         assert len(store.counted("renew")) == 10
@@ -180,7 +180,7 @@ def test_a_plan_for_later_does_not_stretch_the_interval() -> None:
         await asyncio.sleep(5)
         store.calls.clear()
 
-        await asyncio.sleep(2 * LEASE.interval_seconds)
+        await asyncio.sleep(2 * LEASE.load_balancing_interval_seconds)
 
         assert len(store.counted("list")) >= 2
         await only.abort()

@@ -18,11 +18,11 @@ from tests.coordination.test_laws import NAMES, fewest_moves
 LEASE = LeaseOptions()
 
 SECONDS_MAX = {
-    Change.COLD_START: 2 * LEASE.interval_seconds,
-    Change.ONE_OWNS_ALL: 2 * LEASE.interval_seconds,
-    Change.JOIN: 2 * LEASE.interval_seconds,
-    Change.CRASH: LEASE.lease_seconds + LEASE.interval_seconds,
-    Change.STOP: LEASE.interval_seconds,
+    Change.COLD_START: 2 * LEASE.load_balancing_interval_seconds,
+    Change.ONE_OWNS_ALL: 2 * LEASE.load_balancing_interval_seconds,
+    Change.JOIN: 2 * LEASE.load_balancing_interval_seconds,
+    Change.CRASH: LEASE.lease_seconds + LEASE.load_balancing_interval_seconds,
+    Change.STOP: LEASE.load_balancing_interval_seconds,
 }
 
 

@@ -28,7 +28,7 @@ def plan(owners: str, *, age_seconds: float, sdk_lease_seconds: float | None = S
         members=[Member("a"), Member("b", age_seconds=age_seconds)],
         held=frozenset(p for p, record in records.items() if record.owner_id == "a"),
         lease_seconds=LEASE_SECONDS,
-        grace_seconds=LEASE_SECONDS,
+        handover_timeout_seconds=LEASE_SECONDS,
         sdk_lease_seconds=sdk_lease_seconds,
     )
     return Greedy().plan(snapshot, random.Random(0))

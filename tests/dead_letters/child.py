@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hubline.dead_letters.handler_redrive import Rerun
+from hubline.dead_letters.handler_redrive import HandlerRedrive
 from hubline.dead_letters.redrive import Progress, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
-from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import Republisher
 from hubline.dead_letters.selection import LetterChoice
 from hubline.hubs.local import LocalHub
@@ -53,7 +53,7 @@ class Task:
         return subprocess.run(command, cwd=Path(__file__).parents[2], timeout=END_SECONDS_MAX, check=False).returncode
 
     async def run(self) -> list[Progress]:
-        shelf = LetterShelf(self.url)
+        shelf = DeadLetterRepository(self.url)
         hub = LocalHub(self.root, self.target or "orders")
         try:
             job, closing = await self._job(hub)
@@ -68,7 +68,7 @@ class Task:
 
     async def _job(self, hub: LocalHub) -> tuple[Redrive, Callable[[], Any]]:
         if not self.target:
-            rerun = Rerun.of(processor_of(self))
+            rerun = HandlerRedrive.of(processor_of(self))
             made = rerun.redrive(LetterChoice(), body_group="readers")
             return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.wiring.hub.close
         sender = await hub.open_sender()
@@ -82,7 +82,7 @@ def processor_of(task: Task) -> Processor:
         group="billing",
         start=Position.earliest(),
         sink=SqlSink(task.url, table="readings"),
-        options=ProcessorOptions(retry=RetryPolicy(attempts_max=1)),
+        options=ProcessorOptions(retry=RetryPolicy(max_attempts=1)),
     )
 
     @processor.on_event

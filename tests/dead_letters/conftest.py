@@ -48,9 +48,9 @@ def letter(
     return DeadLetter.of(group.partition(partition), event, error or ValueError(f"cannot take {sequence}"), attempts=3)
 
 
-def keep(url: str, letters: Iterable[DeadLetter], *, keep_body: bool = True) -> None:
+def keep(url: str, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool = True) -> None:
     """Leaves letters in the database, as a processor does: in the transactions that move the checkpoints past them."""
-    sink = SqlSink(url, keep_body=keep_body)
+    sink = SqlSink(url, keep_dead_letter_bodies=keep_dead_letter_bodies)
     by_partition: dict[object, list[DeadLetter]] = {}
     for each in letters:
         by_partition.setdefault(each.key, []).append(each)

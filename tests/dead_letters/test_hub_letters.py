@@ -17,7 +17,7 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, outgoing
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks.dead_letter_hub import LETTER_PREFIX, HubLetters, letter_of
+from hubline.sinks.dead_letter_hub import LETTER_PREFIX, DeadLetterHub, letter_of
 from tests.dead_letters.conftest import GROUP, letter
 
 T = TypeVar("T")
@@ -38,14 +38,14 @@ def in_hub(root: Path, work: Callable[[LocalHub], Awaitable[T]]) -> T:
 async def events_of(hub: LocalHub) -> list[Event]:
     receiver = await hub.open_receiver("0", group="readers", position=Position.earliest())
     try:
-        return list(await receiver.receive(count_max=100, wait_seconds=10))
+        return list(await receiver.receive(max_count=100, wait_seconds=10))
     finally:
         await receiver.close()
 
 
 def kept(root: Path, *letters: DeadLetter) -> list[Event]:
     async def work(hub: LocalHub) -> list[Event]:
-        box = HubLetters(hub)
+        box = DeadLetterHub(hub)
         await box.add(letters)
         await box.close()
         return await events_of(hub)
@@ -120,7 +120,7 @@ def test_event_that_is_no_letter_is_refused(tmp_path: Path, properties: Mapping[
 
 def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
     async def add() -> None:
-        await HubLetters(LocalHub(tmp_path, "missing")).add([letter(1)])
+        await DeadLetterHub(LocalHub(tmp_path, "missing")).add([letter(1)])
 
     with pytest.raises(HubNotFound):
         asyncio.run(add())
@@ -146,8 +146,8 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
             "memory:",
             group="billing",
             start=Position.earliest(),
-            dead_letters=HubLetters(dead),
-            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(attempts_max=1)),  # type: ignore[arg-type]
+            dead_letters=DeadLetterHub(dead),
+            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(max_attempts=1)),  # type: ignore[arg-type]
         )
 
         @processor.on_event

@@ -13,9 +13,9 @@ import pytest
 
 from hubline.adapters import open_store
 from hubline.dead_letters.handler_redrive import batch_of
-from hubline.dead_letters.redrive import Bodies, Outcome, Progress, Redrive
+from hubline.dead_letters.redrive import EventLookup, Outcome, Progress, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
-from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import REDRIVEN_PROPERTY, Republisher
 from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
@@ -63,12 +63,12 @@ def redriven(
     *,
     choice: LetterChoice | None = None,
     limit: int | None = None,
-    bodies: Bodies | None = None,
+    bodies: EventLookup | None = None,
     removes: bool = False,
     lot_count_max: int = 3,
 ) -> list[Progress]:
     async def run() -> list[Progress]:
-        shelf = LetterShelf(url)
+        shelf = DeadLetterRepository(url)
         with closing(SqlSink(url)) as sink:
             job = Redrive(sink, choice or LetterChoice(), work or Handling(), bodies, removes, lot_count_max)
             counts = await shelf.count(job.choice)
@@ -93,9 +93,9 @@ def rows(url: str, table: str = "done") -> list[int]:
 
 def letters_in(url: str, state: LetterState | None = LetterState.WAITING) -> list[DeadLetter]:
     async def read() -> list[DeadLetter]:
-        shelf = LetterShelf(url)
+        shelf = DeadLetterRepository(url)
         try:
-            return await shelf.page(LetterChoice(state=state), count_max=1_000)
+            return await shelf.page(LetterChoice(state=state), max_count=1_000)
         finally:
             await shelf.close()
 
@@ -159,7 +159,7 @@ def test_what_raises_undoes_its_lot_and_no_other(filled: str) -> None:
         await work(letters, transaction)
 
     async def run() -> None:
-        shelf = LetterShelf(filled)
+        shelf = DeadLetterRepository(filled)
         with closing(SqlSink(filled)) as sink:
             job = Redrive(sink, LetterChoice(), third_lot_raises, lot_count_max=3)
             counts = await shelf.count(job.choice)
@@ -181,7 +181,7 @@ def test_limit_is_kept_over_partitions(filled: str) -> None:
 
 
 def test_letters_that_cannot_be_tried_do_not_use_up_the_limit(filled: str) -> None:
-    keep(filled, [letter(sequence, partition="-1") for sequence in range(4)], keep_body=False)
+    keep(filled, [letter(sequence, partition="-1") for sequence in range(4)], keep_dead_letter_bodies=False)
     done = outcomes(redriven(filled, limit=2))
     assert list(done.values()) == ["missing"] * 4 + ["redriven"] * 2
 
@@ -240,7 +240,7 @@ def test_two_redrives_at_once_run_no_letter_twice(filled: str) -> None:
     keep(filled, [letter(sequence, partition="1") for sequence in range(8)])
 
     async def run() -> None:
-        shelf = LetterShelf(filled)
+        shelf = DeadLetterRepository(filled)
         counts = await shelf.count(LetterChoice())
         await shelf.close()
 
@@ -276,7 +276,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(postgres_database: obj
     inner: list[list[Progress]] = []
 
     async def run() -> list[Progress]:
-        shelf = LetterShelf(url)
+        shelf = DeadLetterRepository(url)
         counts = await shelf.count(LetterChoice())
         await shelf.close()
         with closing(SqlSink(url)) as sink:
@@ -331,7 +331,7 @@ class TestBodies:
             events = await events_of(hub)
             key = GroupKey(hub.namespace, hub.name, "billing").partition("0")
             kept = [DeadLetter.of(key, event, ValueError("no"), attempts=1) for event in events]
-            await asyncio.to_thread(keep, url, kept, keep_body=False)
+            await asyncio.to_thread(keep, url, kept, keep_dead_letter_bodies=False)
             try:
                 return await work(hub)
             finally:
@@ -347,7 +347,7 @@ class TestBodies:
             transaction.commit()
 
         async def work(hub: LocalHub) -> list[Progress]:
-            return await redriven_by(url, handle, Bodies(hub, "readers"))
+            return await redriven_by(url, handle, EventLookup(hub, "readers"))
 
         done = self.play(tmp_path, url, work)
         assert set(outcomes(done).values()) == {"redriven"}
@@ -366,7 +366,7 @@ class TestBodies:
             await sender.send(outgoing(["another"] * 3), partition="0")
             await sender.close()
             try:
-                return await redriven_by(url, Handling(), Bodies(anew, "readers"))
+                return await redriven_by(url, Handling(), EventLookup(anew, "readers"))
             finally:
                 await anew.close()
 
@@ -378,14 +378,14 @@ class TestBodies:
         assert [each.attempts for each in letters_in(url)] == [1] * 5
 
     def test_without_a_hub_they_stay(self, url: str) -> None:
-        keep(url, [letter(1)], keep_body=False)
+        keep(url, [letter(1)], keep_dead_letter_bodies=False)
         (done,) = redriven(url)
         assert done.letters[0].outcome is Outcome.MISSING
         assert "no hub was given" in done.letters[0].why
 
 
-async def redriven_by(url: str, work: object, bodies: Bodies | None = None) -> list[Progress]:
-    shelf = LetterShelf(url)
+async def redriven_by(url: str, work: object, bodies: EventLookup | None = None) -> list[Progress]:
+    shelf = DeadLetterRepository(url)
     counts = await shelf.count(LetterChoice())
     await shelf.close()
     with closing(SqlSink(url)) as sink:
@@ -399,7 +399,7 @@ async def events_of(hub: LocalHub, partition: str = "0") -> list[Event]:
         held = await hub.describe_partition(partition)
         events: list[Event] = []
         while len(events) < held.last_sequence - held.begin_sequence + 1:
-            events += list(await receiver.receive(count_max=1_000, wait_seconds=10))
+            events += list(await receiver.receive(max_count=1_000, wait_seconds=10))
         return events
     finally:
         await receiver.close()

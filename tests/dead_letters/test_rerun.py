@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 import hubline
-from hubline.dead_letters.handler_redrive import Rerun, batch_of
+from hubline.dead_letters.handler_redrive import HandlerRedrive, batch_of
 from hubline.dead_letters.redrive import Progress
-from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError, HandlerFailed
 from hubline.event_ids import ID_PROPERTY, event_ids
@@ -28,7 +28,7 @@ from hubline.sinks import SqlSink
 from tests.dead_letters.conftest import keep, letter
 from tests.dead_letters.test_redrive import letters_in, numbers, outcomes, quarantined
 
-RETRY = RetryPolicy(attempts_max=2, backoff_seconds=0.0, backoff_seconds_max=0.0)
+RETRY = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.0, max_backoff_seconds=0.0)
 
 
 class Scene:
@@ -48,22 +48,22 @@ class Scene:
         return [letter(sequence, group=self.group) for sequence in sequences]
 
     def processor(
-        self, *, table: str | None = "readings", drop_repeats: str | None = None, **options: Any
+        self, *, table: str | None = "readings", drop_duplicates: str | None = None, **options: Any
     ) -> Processor:
         return Processor(
             f"local:{self.root}/orders",
             "memory:",
             group="billing",
             start=Position.earliest(),
-            sink=SqlSink(self.url, table=table, drop_repeats=drop_repeats),
+            sink=SqlSink(self.url, table=table, drop_duplicates=drop_duplicates),
             options=ProcessorOptions(**{"retry": RETRY, **options}),
         )
 
     def redrive(self, processor: Processor, choice: LetterChoice | None = None) -> list[Progress]:
         async def run() -> list[Progress]:
-            rerun = Rerun.of(processor)
+            rerun = HandlerRedrive.of(processor)
             job = rerun.redrive(choice or LetterChoice(), body_group="readers")
-            shelf = LetterShelf(self.url)
+            shelf = DeadLetterRepository(self.url)
             counts = await shelf.count(job.choice)
             await shelf.close()
             try:
@@ -196,7 +196,7 @@ def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:
 
 def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Scene) -> None:
     scene.keep(*scene.letters(*range(150)))
-    processor = scene.processor(retry=RetryPolicy(attempts_max=1), on_failure="stop", dead_letters_in_row_max=1)
+    processor = scene.processor(retry=RetryPolicy(max_attempts=1), on_failure="stop", max_consecutive_failures=1)
 
     @processor.on_event
     def handle(event: Event) -> None:
@@ -206,14 +206,14 @@ def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Sc
     assert {each.attempts for each in letters_in(scene.url)} == {4}
 
 
-@pytest.mark.parametrize("quarantine_keys", [True, False])
-def test_keys_in_quarantine_stay_in_order(scene: Scene, quarantine_keys: bool) -> None:
+@pytest.mark.parametrize("preserve_key_order", [True, False])
+def test_keys_in_quarantine_stay_in_order(scene: Scene, preserve_key_order: bool) -> None:
     scene.keep(
         letter(2, group=scene.group, key="a"),
         *(quarantined(sequence, "a", group=scene.group) for sequence in (3, 4)),
         letter(5, group=scene.group, key="b"),
     )
-    processor = scene.processor(quarantine_keys=quarantine_keys)
+    processor = scene.processor(preserve_key_order=preserve_key_order)
     seen: list[int] = []
     is_mended = False
 
@@ -231,18 +231,18 @@ def test_keys_in_quarantine_stay_in_order(scene: Scene, quarantine_keys: bool) -
     assert seen == [2, 2, 5, 2, 3, 4]
 
 
-@pytest.mark.parametrize("drop_repeats", ["ordered", "shuffled"])
-def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_repeats: str) -> None:
+@pytest.mark.parametrize("drop_duplicates", ["ordered", "shuffled"])
+def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplicates: str) -> None:
     """Their ids were taken when they failed, and higher ones since."""
     ids = [event_ids("local:/first@1", "0", sequence).as_py() for sequence in (9, 5, 7)]
-    with closing(SqlSink(scene.url, drop_repeats=drop_repeats)) as sink:
+    with closing(SqlSink(scene.url, drop_duplicates=drop_duplicates)) as sink:
         opened = sink.open(scene.group.partition("0"), 0)
         kept = [letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
         sifted = opened.sift(batch_of(kept))
         with opened.transaction(Checkpoint(opened.key, "offset-9", 9)) as transaction:
             transaction.dead_letter(kept)
             assert transaction.remember(opened, sifted)
-    processor = scene.processor(drop_repeats=drop_repeats)
+    processor = scene.processor(drop_duplicates=drop_duplicates)
     on_event_rows(scene, processor)
     assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
     assert [n for n, _ in scene.rows()] == [0, 1, 2]
@@ -261,12 +261,12 @@ def test_processor_without_a_sink_cannot_redrive(tmp_path: Path) -> None:
     processor = Processor(f"local:{tmp_path}/orders", "memory:", group="billing", start=Position.earliest())
     processor.on_batch(lambda batch: None)
     with pytest.raises(ConfigError, match="has no sink"):
-        Rerun.of(processor)
+        HandlerRedrive.of(processor)
 
 
 def test_processor_without_a_handler_cannot_redrive(scene: Scene) -> None:
     with pytest.raises(ConfigError, match="needs a handler"):
-        Rerun.of(scene.processor())
+        HandlerRedrive.of(scene.processor())
 
 
 def test_table_that_is_gone_ends_the_redrive_and_blames_no_letter(scene: Scene) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.selection import LetterChoice, LetterId
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreNotFound
 from hubline.model.dead_letters import DeadLetter, LetterState
@@ -21,9 +21,9 @@ T = TypeVar("T")
 OTHER = GroupKey("local:/data", "orders", "audit")
 
 
-def on(url: str, work: Callable[[LetterShelf], Awaitable[T]]) -> T:
+def on(url: str, work: Callable[[DeadLetterRepository], Awaitable[T]]) -> T:
     async def run() -> T:
-        shelf = LetterShelf(url)
+        shelf = DeadLetterRepository(url)
         try:
             return await work(shelf)
         finally:
@@ -66,7 +66,7 @@ def test_letter_reads_back_as_it_was(url: str) -> None:
 
 
 def test_pointer_has_no_body_and_says_so(url: str) -> None:
-    keep(url, [letter(5, properties={"a": "b"})], keep_body=False)
+    keep(url, [letter(5, properties={"a": "b"})], keep_dead_letter_bodies=False)
     found = on(url, lambda shelf: shelf.find(LetterId.parse("0/5")))
     assert (found.is_body_kept, found.event.body, found.event.properties) == (False, b"", {})
 
@@ -102,7 +102,7 @@ CHOICES = [
 
 
 def test_letters_are_chosen_by_what_they_are(filled: str) -> None:
-    async def work(shelf: LetterShelf) -> list[list[str]]:
+    async def work(shelf: DeadLetterRepository) -> list[list[str]]:
         pages = [await shelf.page(choice) for choice, _ in CHOICES]
         return [[f"{each.key.partition}/{each.event.sequence_number}" for each in page] for page in pages]
 
@@ -120,7 +120,7 @@ def test_times_are_those_of_the_database_to_the_microsecond(filled: str) -> None
 
 
 def test_pages_follow_each_other_whatever_is_added_meanwhile(filled: str) -> None:
-    first = on(filled, lambda shelf: shelf.page(LetterChoice(group="billing"), count_max=2))
+    first = on(filled, lambda shelf: shelf.page(LetterChoice(group="billing"), max_count=2))
     keep(filled, [letter(1, group=GroupKey("local:/data", "orders", "a new one"))])
     after = LetterId.of(first[-1])
     assert chosen(filled, LetterChoice(group="billing"), after=after) == ["1/2", "10/7"]
@@ -129,7 +129,7 @@ def test_pages_follow_each_other_whatever_is_added_meanwhile(filled: str) -> Non
 def test_all_pages_give_every_letter_once(url: str) -> None:
     keep(url, [letter(sequence) for sequence in range(250)])
 
-    async def read(shelf: LetterShelf) -> list[int]:
+    async def read(shelf: DeadLetterRepository) -> list[int]:
         return [each.event.sequence_number async for page in shelf.pages(LetterChoice()) for each in page]
 
     assert on(url, read) == list(range(250))
@@ -146,7 +146,7 @@ def test_count_tells_where_they_are_and_what_of(filled: str) -> None:
 
 
 def test_marking_ends_when_nothing_is_left(filled: str) -> None:
-    async def work(shelf: LetterShelf) -> list[int]:
+    async def work(shelf: DeadLetterRepository) -> list[int]:
         choice = LetterChoice(group="billing")
         return [await shelf.mark_some(choice, LetterState.DISCARDED) for _ in range(2)]
 
@@ -186,7 +186,7 @@ def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
 
 def test_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
     with pytest.raises(StoreNotFound, match="no such file"):
-        LetterShelf(f"sqlite:///{tmp_path}/nothing.db")
+        DeadLetterRepository(f"sqlite:///{tmp_path}/nothing.db")
     assert list(tmp_path.iterdir()) == []
 
 

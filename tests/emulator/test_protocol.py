@@ -367,7 +367,7 @@ def test_what_is_kept_is_kept_once_where_another_partition_cannot_be_written(
 
 async def _bodies(hub: LocalHub, partition: str) -> list[bytes]:
     receiver = await hub.open_receiver(partition, group="$Default", position=Position.earliest())
-    batch = await receiver.receive(count_max=100, wait_seconds=0)
+    batch = await receiver.receive(max_count=100, wait_seconds=0)
     await receiver.close()
     return [bytes(body) for body in batch.arrow.column("body").to_pylist()]
 

@@ -41,7 +41,7 @@ async def read(hub: LocalHub, partition: str, count: str) -> None:
     receiver = await hub.open_receiver(partition, group=GROUP, position=Position.earliest())
     next_sequence = 0
     while next_sequence < int(count):
-        batch = await receiver.receive(count_max=50, wait_seconds=1)
+        batch = await receiver.receive(max_count=50, wait_seconds=1)
         assert [event.sequence_number for event in batch] == list(range(next_sequence, next_sequence + len(batch)))
         next_sequence += len(batch)
     say("read", next_sequence)
@@ -57,7 +57,7 @@ async def hold(hub: LocalHub, epoch: str) -> None:
     say("holding")
     try:
         while True:
-            batch = await receiver.receive(count_max=10, wait_seconds=60)
+            batch = await receiver.receive(max_count=10, wait_seconds=60)
             for body in batch.bodies:
                 say("received", body.decode())
     except ReaderStolen as stolen:

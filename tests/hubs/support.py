@@ -74,7 +74,7 @@ async def texts(receiver: LocalReceiver, count: int) -> list[str]:
     """The next events' bodies, as many as asked for; fails if they do not come."""
     received: list[str] = []
     while len(received) < count:
-        batch = await receiver.receive(count_max=count - len(received), wait_seconds=ARRIVAL_SECONDS)
+        batch = await receiver.receive(max_count=count - len(received), wait_seconds=ARRIVAL_SECONDS)
         assert len(batch), f"only {len(received)} of {count} events came"
         received += [body.decode() for body in batch.bodies]
     return received

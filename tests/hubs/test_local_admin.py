@@ -253,14 +253,14 @@ def test_who_uses_a_hub_learns_that_it_was_deleted(tmp_path: Path) -> None:
             sender = await hub.open_sender()
             await send(hub, "a")
             waiting_reader, reader = await opened(hub, partition="1"), await opened(hub)
-            waiting = asyncio.create_task(waiting_reader.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS))
+            waiting = asyncio.create_task(waiting_reader.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS))
             await asyncio.sleep(0)
 
             await delete_hub(tmp_path, "orders")
 
             for call in (
                 waiting,
-                reader.receive(count_max=1, wait_seconds=0),
+                reader.receive(max_count=1, wait_seconds=0),
                 sender.send(outgoing(["b"]), partition="0"),
                 hub.describe(),
             ):
@@ -285,11 +285,11 @@ def test_an_open_reader_never_reads_a_new_hub_of_the_same_name(tmp_path: Path) -
                 # What it had read ahead is of the old hub, and may still come; nothing of the new one may.
                 assert await texts(fenced, 1) == ["old 1"]
                 with pytest.raises(PositionInvalid, match="created anew") as refused:
-                    await fenced.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS)
+                    await fenced.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)
                 assert refused.value.reason == "foreign"
                 assert (refused.value.begin_sequence, refused.value.last_sequence) == (0, 2)
                 with pytest.raises(PositionInvalid):
-                    await plain.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS)
+                    await plain.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)
                 await fenced.close()
 
                 # The same hub object goes on with the new hub, where the old offset is not taken for one of its own.

@@ -188,7 +188,7 @@ def test_a_damaged_batch_is_named_and_those_around_it_can_be_read(tmp_path: Path
             assert await texts(receiver, 4) == ["0a", "0b", "1a", "1b"]
             for _ in range(2):
                 with pytest.raises(HubDamaged, match=r"damaged at sequence number 4.*checksum") as damaged:
-                    await receiver.receive(count_max=10, wait_seconds=0)
+                    await receiver.receive(max_count=10, wait_seconds=0)
                 assert damaged.value.partition == "0"
             rest = await opened(hub, Position.sequence(6, inclusive=True), epoch=1)
             assert await texts(rest, 4) == ["3a", "3b", "4a", "4b"]
@@ -209,7 +209,7 @@ def test_a_batch_that_is_missing_is_noticed(tmp_path: Path, missing: int) -> Non
             receiver = await opened(hub)
             assert len(await texts(receiver, missing)) == missing
             with pytest.raises(HubDamaged, match=f"at sequence number {missing}: a batch is missing"):
-                await receiver.receive(count_max=10, wait_seconds=0)
+                await receiver.receive(max_count=10, wait_seconds=0)
 
     run(test())
 

@@ -128,9 +128,9 @@ async def _read(hub: LocalHub, model: Model, step: Read) -> None:
         assert invalid.value.reason == ("expired" if start < model.begin_sequence else "beyond")
         return
     receiver = await opening
-    for count_max in step.count_maxes:
-        batch = await receiver.receive(count_max=count_max, wait_seconds=0)
-        assert len(batch) <= count_max
+    for max_count in step.count_maxes:
+        batch = await receiver.receive(max_count=max_count, wait_seconds=0)
+        assert len(batch) <= max_count
         assert bool(len(batch)) == (start < len(model.rows))
         for event in batch:
             _require_same(event, start, model)

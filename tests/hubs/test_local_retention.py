@@ -59,7 +59,7 @@ def test_the_sequence_goes_on_after_everything_was_removed(tmp_path: Path) -> No
             assert described.bytes_count == 0
             for position in (Position.earliest(), Position.latest(inclusive=True), Position.sequence(2)):
                 receiver = await opened(hub, position)
-                assert len(await receiver.receive(count_max=1, wait_seconds=0)) == 0
+                assert len(await receiver.receive(max_count=1, wait_seconds=0)) == 0
             await send(hub, "d")
             assert await bounds(hub) == (3, 3)
 
@@ -137,7 +137,7 @@ def test_a_slow_reader_that_retention_overtakes_is_told(tmp_path: Path) -> None:
             await send(hub, "c")
 
             with pytest.raises(PositionInvalid) as refused:
-                await slow.receive(count_max=10, wait_seconds=0)
+                await slow.receive(max_count=10, wait_seconds=0)
             assert (refused.value.reason, refused.value.begin_sequence) == ("expired", 2)
             assert await texts(caught_up, 1) == ["c"]
 
@@ -170,7 +170,7 @@ def test_a_clock_that_goes_back_takes_no_event_back_in_time(tmp_path: Path) -> N
             clock.now += 2 * HOUR
             await send(hub, "c")
 
-            batch = await (await opened(hub)).receive(count_max=3, wait_seconds=0)
+            batch = await (await opened(hub)).receive(max_count=3, wait_seconds=0)
             a, b, c = (event.enqueued_time for event in batch)
             assert (b - a, c - a) == (timedelta(0), timedelta(hours=1))
             assert await texts(await opened(hub, Position.enqueued(a)), 3) == ["a", "b", "c"]

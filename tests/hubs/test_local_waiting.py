@@ -28,7 +28,7 @@ def _only_signals_wake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiting(receiver: LocalReceiver) -> asyncio.Task[EventBatch]:
     """A wait that only ends in time if something wakes it."""
-    receiving = receiver.receive(count_max=10, wait_seconds=10 * ARRIVAL_SECONDS)
+    receiving = receiver.receive(max_count=10, wait_seconds=10 * ARRIVAL_SECONDS)
     return asyncio.create_task(asyncio.wait_for(receiving, ARRIVAL_SECONDS))
 
 
@@ -105,7 +105,7 @@ def test_a_takeover_that_was_never_announced_is_noticed_at_the_next_look(tmp_pat
             )
 
             with pytest.raises(ReaderStolen):
-                await receiver.receive(count_max=1, wait_seconds=0)
+                await receiver.receive(max_count=1, wait_seconds=0)
             assert await texts(await opened(hub, epoch=1), 2) == ["a", "b"]
 
     run(test())
@@ -222,7 +222,7 @@ def test_receives_that_are_cancelled_at_any_step_lose_and_repeat_nothing(tmp_pat
             received: list[str] = []
             step_count = 0
             while len(received) < 300:
-                receiving = asyncio.create_task(receiver.receive(count_max=7, wait_seconds=ARRIVAL_SECONDS))
+                receiving = asyncio.create_task(receiver.receive(max_count=7, wait_seconds=ARRIVAL_SECONDS))
                 for _ in range(step_count % 6):
                     await asyncio.sleep(0)
                 if step_count % 3:

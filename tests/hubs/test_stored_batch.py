@@ -11,21 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.hubs.local.stored_batch import Stretch, offset_of, together
+from hubline.hubs.local.stored_batch import StoredBatch, offset_of, together
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
 
 PREFIX = "48213"
 PREFIXES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
 
 
-def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> Stretch:
+def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> StoredBatch:
     """Events whose bodies are their sequence numbers, sent together."""
     made = outgoing([str(first_sequence + number) for number in range(count)])
     counts, times_us = np.array([count]), np.array([time_us])
-    return Stretch("7", first_sequence, prefix, counts, times_us, made, made.serialize())
+    return StoredBatch("7", first_sequence, prefix, counts, times_us, made, made.serialize())
 
 
-def in_a_row(counts: list[int]) -> list[Stretch]:
+def in_a_row(counts: list[int]) -> list[StoredBatch]:
     """Stretches of so many events, from 100 on, each a microsecond after the one before it."""
     firsts = [100 + sum(counts[:number]) for number in range(len(counts))]
     return [
@@ -36,7 +36,7 @@ def in_a_row(counts: list[int]) -> list[Stretch]:
 @given(st.integers(0, 3 * 10**4) | st.integers(0, 10**13 - 30_000), st.integers(1, 25_000), PREFIXES)
 def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count: int, prefix: str) -> None:
     made = pa.RecordBatch.from_pylist([{"body": b""}] * count, schema=OUTGOING_SCHEMA)
-    events = Stretch("7", first_sequence, prefix, np.array([count]), np.array([5]), made).events
+    events = StoredBatch("7", first_sequence, prefix, np.array([count]), np.array([5]), made).events
 
     ends = [0, count // 2, count - 1]
     assert [events[n].offset for n in ends] == [offset_of(prefix, first_sequence + n) for n in ends]
@@ -46,23 +46,23 @@ def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count:
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 10))
-def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], count_max: int) -> None:
+def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], max_count: int) -> None:
     sequences = list(range(100, 100 + sum(counts)))
 
-    found = together(in_a_row(counts), count_max=count_max)
+    found = together(in_a_row(counts), max_count=max_count)
 
     events = [event for each in found for event in each.events]
     assert [int(event.body) for event in events] == sequences
     assert [event.sequence_number for event in events] == sequences
     assert [event.enqueued_time.microsecond for event in events] == np.repeat(range(len(counts)), counts).tolist()
-    assert all(len(each) <= max(count_max, *counts) for each in found)
-    assert all(len(one) + len(next_one) > count_max for one, next_one in pairwise(found))
+    assert all(len(each) <= max(max_count, *counts) for each in found)
+    assert all(len(one) + len(next_one) > max_count for one, next_one in pairwise(found))
     assert all(each.events.arrow.schema.equals(EVENT_SCHEMA) for each in found)
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.data())
 def test_a_part_is_what_the_whole_has_there(counts: list[int], data: st.DataObject) -> None:
-    whole = Stretch.concat(in_a_row(counts))
+    whole = StoredBatch.concat(in_a_row(counts))
     start = data.draw(st.integers(0, len(whole) - 1))
     wanted_count = data.draw(st.none() | st.integers(1, len(whole)))
 

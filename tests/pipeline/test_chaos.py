@@ -72,7 +72,7 @@ class Scene:
             "run.state": f"{self._folder}/state",
             "run.restarts": "1000",
             **{f"run.spark.{name}": value for name, value in SPARK_SETTINGS.items()},
-            "stages.store.batch_count_max": str(max(EVENTS_COUNT // 50, 500)),
+            "stages.store.max_batch_size": str(max(EVENTS_COUNT // 50, 500)),
         }
         arguments = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
         arguments += [argument for name in STAGES for argument in ("--stage", name)]

@@ -35,7 +35,7 @@ CODE = """
     def ingest(events):
         return events
 
-    @pipeline.stage(source="clean", to="readings", group="store", ownership=hubline.Fixed(2), batch_wait="5s")
+    @pipeline.stage(source="clean", to="readings", group="store", ownership=hubline.Fixed(2), trigger_interval="5s")
     def store(events):
         return events
 """
@@ -107,12 +107,12 @@ def test_looking_changes_nothing(folder: Path) -> None:
 
 
 def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
-    code = CODE.replace('to="clean"', 'to="claen"').replace('batch_wait="5s"', 'batch_wait="soon"')
+    code = CODE.replace('to="clean"', 'to="claen"').replace('trigger_interval="5s"', 'trigger_interval="soon"')
     places = PLACES.replace("table =", "tabel =") + "[runn]\nstate = 'x'\n"
     found = problems(write(folder, "telemetry", code, places))
     text = told(found)
     assert "telemetry.py:5 stage ingest: there is no place claen (to): did you mean clean?" in text
-    assert "telemetry.py:9 stage store: batch_wait: the duration 'soon' is unknown" in text
+    assert "telemetry.py:9 stage store: trigger_interval: the duration 'soon' is unknown" in text
     assert "telemetry.toml:10 the key tabel is unknown: did you mean table?" in text
     assert "the key runn is unknown: did you mean run?" in text
     assert len(found) == 5  # and a place without a table
@@ -192,8 +192,8 @@ def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path
 
 
 @pytest.mark.parametrize(
-    "option", ["checkpoint", "group", "ownership", "start", "batch_count_max", "batch_wait", "on_invalid_position",
-               "drop_repeats", "mode", "identity"],
+    "option", ["checkpoint", "group", "ownership", "start", "max_batch_size", "trigger_interval", "on_data_loss",
+               "drop_duplicates", "mode", "identity"],
 )  # fmt: skip
 def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
     code = f"{HEAD}@pipeline.stage(source='raw', to='clean', {option}=None)\ndef f(e): return e\n"
@@ -427,7 +427,7 @@ def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Pat
     code = CODE.replace('source="clean", to="readings"', 'source="raw", to="clean"')
     text = told(problems(write(folder, "telemetry", code, PLACES)))
     assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
-    code = code.replace('batch_wait="5s"', "identity=False")
+    code = code.replace('trigger_interval="5s"', "identity=False")
     assert len(checked(folder, code).plan.stages) == 2
 
 
@@ -441,7 +441,7 @@ def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Pat
         ("start='yesterday'", "position 'yesterday' is unknown"),
         ("lookback='0s'", "lookback: it has to be longer than 0 seconds"),
         ("mode='update'", "the table has no key"),
-        ("batch_count_max=0", "batch_count_max: it is a whole number, 1 or more"),
+        ("max_batch_size=0", "max_batch_size: it is a whole number, 1 or more"),
         ("group='a/b'", "consumer group 'a/b' is not allowed"),
     ],
 )
@@ -498,7 +498,7 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
         PLACES + '[stages.store]\nownership = "fixed:8"\nbatch_count_max = 7\n[run.spark]\nspark.ui.enabled = false\n'
     )
     file = write(folder, "telemetry", CODE, places)
-    settings = {"stages.store.batch_count_max": "9", "run.state": "./other", "run.spark.spark.cores.max": "2"}
+    settings = {"stages.store.max_batch_size": "9", "run.state": "./other", "run.spark.spark.cores.max": "2"}
     plan = checked_file(file, settings=settings).plan
     assert (plan.stages[1].ownership, plan.stages[1].events_max) == ("fixed:8", 9)
     assert plan.stages[1].folder == f"{folder}/other/store"
@@ -511,7 +511,7 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
         ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer: did you mean store?"),
         ("places.claen.create", "true", "--set places.claen.create:0 no stage uses a place claen: did you mean clean?"),
         ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]': did you mean local[4]?"),
-        ("stages.store.on_invalid_position", "oldest", "it is 'fail', 'earliest', 'latest', and not 'oldest'"),
+        ("stages.store.on_data_loss", "oldest", "it is 'fail', 'earliest', 'latest', and not 'oldest'"),
     ],
 )
 def test_settings_of_the_command_line_that_change_nothing_are_told(

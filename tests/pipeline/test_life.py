@@ -144,7 +144,7 @@ def test_signal_while_the_next_batch_is_not_due_for_long_still_writes_the_checkp
 ) -> None:
     send(raw, readings(COUNT))
     checked = checked_file(
-        write(tmp_path, "life", CODE, PLACES), stages=["copy"], settings={"stages.copy.batch_wait": "15s"}
+        write(tmp_path, "life", CODE, PLACES), stages=["copy"], settings={"stages.copy.trigger_interval": "15s"}
     )
     view = Notes()
     ending = signal_when(lambda: "copy" in view.reports and view.reports["copy"].events >= COUNT)
@@ -212,7 +212,7 @@ def test_batch_that_fails_while_the_run_ends_is_not_done(
 ) -> None:
     """Its planning process may not have left yet, and would believe it."""
     said: list[Gate] = []
-    monkeypatch.setattr(Gate, "say_done", said.append)
+    monkeypatch.setattr(Gate, "mark_done", said.append)
     code = HOLDING.replace("return pa.table", "raise RuntimeError('no')\n        return pa.table")
     file = write(tmp_path, "held", code, PLACES)
     (tmp_path / "hold").touch()
@@ -259,7 +259,7 @@ def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_g
     source.gate.close()
     if not is_begun_before:
         reader.partitions(batch.to_json(), batch.to_json())
-    source.gate.say_done()
+    source.gate.mark_done()
     reader.stop()
     assert planner.done_up_to == ([batch] if is_begun_before else [])
 
@@ -270,7 +270,7 @@ def test_gate_whose_folder_was_tidied_away_is_closed_all_the_same(tmp_path: Path
     gate.close()
     assert gate.is_closed
     gate.remove()
-    gate.say_idle()
+    gate.mark_idle()
     assert gate.is_idle
 
 
@@ -281,10 +281,10 @@ def test_gate_of_several_hubs_is_idle_when_all_of_them_are(tmp_path: Path, monke
         monkeypatch.setattr(os, "getpid", lambda process=process: process)
         gate.enter()
     gate.close()
-    gate.say_idle()
+    gate.mark_idle()
     is_idle_early = gate.is_idle  # the first was asked before, and its batch runs
     monkeypatch.setattr(os, "getpid", lambda: 1)
-    gate.say_idle()
+    gate.mark_idle()
     assert (is_idle_early, gate.is_idle) == (False, True)
     gate.leave()
     assert not gate.is_left
@@ -325,7 +325,7 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         @pipeline.stage(source="hub-g", to="hub-h", group="h")
         def passes(events):
             return events
-        @pipeline.stage(source="hub-h", to="rows", group="i", drop_repeats="ordered")
+        @pipeline.stage(source="hub-h", to="rows", group="i", drop_duplicates="ordered")
         def ordered(events):
             return events.selectExpr("partition", "sequenceNumber", "properties", "'x' as other")
         @pipeline.stage(source="hub-h", to="rows", group="j")

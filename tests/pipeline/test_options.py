@@ -507,11 +507,11 @@ def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_ove
     send(raw, readings(2, first=7))
     expire(raw)
 
-    with pytest.raises(StageFailed, match=r"PositionInvalid: .*have been removed.*on_invalid_position"):
+    with pytest.raises(StageFailed, match=r"PositionInvalid: .*have been removed.*on_data_loss"):
         once(file, "rows")
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 3}] * 2
 
-    told = once(file, on_invalid_position="earliest")
+    told = once(file, on_data_loss="earliest")
     gap = "jumped a gap: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
     assert {f"{stage}: {gap}" for stage in stores} <= set(told.notes)
     assert [told.reports[stage].gap_events for stage in stores] == [3, 3]
@@ -523,7 +523,7 @@ def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_ove
     for first in (9, 10):
         send(raw, readings(1, first=first))
     expire(raw)
-    assert [report.gap_events for report in once(file, on_invalid_position="latest").reports.values()] == [2, 2]
+    assert [report.gap_events for report in once(file, on_data_loss="latest").reports.values()] == [2, 2]
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 10}] * 2
     send(raw, readings(1, first=11))
     assert once(file, "copy").reports["copy"].gap_events == 0
@@ -541,8 +541,8 @@ def test_table_does_not_take_events_of_a_hub_that_was_made_anew_for_those_that_i
     send(raw, readings(2, first=4), partition="0")
 
     with pytest.raises(StageFailed, match=r"the hub now begins again at 0.*hubline checkpoints reset"):
-        once(file, "rows", on_invalid_position="earliest")
+        once(file, "rows", on_data_loss="earliest")
     reset = ["--store", f"sqlite:///{hubs.parent}/rows.db", "--group", "rows", "--yes"]
     assert main(["checkpoints", "reset", raw.address, *reset]) == 0
-    once(file, "rows", on_invalid_position="earliest")
+    once(file, "rows", on_data_loss="earliest")
     assert rows(hubs.parent / "rows.db", "SELECT id FROM rows ORDER BY id") == [(number,) for number in range(6)]

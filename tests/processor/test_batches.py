@@ -20,7 +20,7 @@ class TestSize:
     async def test_a_batch_is_never_larger_than_asked_for(self) -> None:
         scene = Scene()
         scene.append(10)
-        recorder = scene.processor(batch_count_max=4)
+        recorder = scene.processor(max_batch_size=4)
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 10)
@@ -30,7 +30,7 @@ class TestSize:
     @virtual
     async def test_a_batch_is_put_together_from_what_arrived_in_pieces(self) -> None:
         scene = Scene()
-        recorder = scene.processor(batch_count_max=6, batch_wait_seconds=10.0)
+        recorder = scene.processor(max_batch_size=6, max_wait_seconds=10.0)
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
@@ -46,7 +46,7 @@ class TestSize:
     async def test_large_and_small_batches_are_cut_in_order_without_gaps(self) -> None:
         rng = random.Random(7)
         scene = Scene()
-        recorder = scene.processor(batch_count_max=97, prefetch_bytes_max=5_000)
+        recorder = scene.processor(max_batch_size=97, prefetch_bytes=5_000)
 
         async with recorder.processor:
             for _ in range(40):
@@ -78,7 +78,7 @@ class TestWait:
     async def test_a_batch_fills_up_until_its_wait_is_over(self) -> None:
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(batch_count_max=100, batch_wait_seconds=3.0)
+        recorder = scene.processor(max_batch_size=100, max_wait_seconds=3.0)
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
@@ -94,7 +94,7 @@ class TestWait:
     @virtual
     async def test_a_full_batch_does_not_wait(self) -> None:
         scene = Scene()
-        recorder = scene.processor(batch_count_max=5, batch_wait_seconds=1_000.0)
+        recorder = scene.processor(max_batch_size=5, max_wait_seconds=1_000.0)
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
@@ -108,14 +108,14 @@ class TestWait:
     async def test_a_batch_that_fills_the_memory_bound_does_not_wait_for_what_cannot_come(self) -> None:
         scene = Scene()
         scene.append(50, body=bytes(1_000))
-        recorder = scene.processor(batch_count_max=1_000, batch_wait_seconds=1_000.0, prefetch_bytes_max=10_000)
+        recorder = scene.processor(max_batch_size=1_000, max_wait_seconds=1_000.0, prefetch_bytes=10_000)
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 50, seconds_max=20)
 
     @virtual
     async def test_nothing_arrives_nothing_is_delivered(self) -> None:
-        recorder = Scene().processor(batch_wait_seconds=1.0)
+        recorder = Scene().processor(max_wait_seconds=1.0)
 
         async with recorder.processor:
             await asyncio.sleep(60)
@@ -126,7 +126,7 @@ class TestWait:
 class TestHeartbeat:
     @virtual
     async def test_an_empty_batch_comes_each_time_the_wait_is_over(self) -> None:
-        recorder = Scene().processor(batch_wait_seconds=2.0, heartbeat=True)
+        recorder = Scene().processor(max_wait_seconds=2.0, heartbeat=True)
 
         async with recorder.processor:
             await until(lambda: len(recorder.batches) == 3)
@@ -140,7 +140,7 @@ class TestHeartbeat:
     async def test_events_take_the_place_of_a_heartbeat(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(batch_wait_seconds=2.0, heartbeat=True)
+        recorder = scene.processor(max_wait_seconds=2.0, heartbeat=True)
 
         async with recorder.processor:
             await until(lambda: len(recorder.batches) == 2)
@@ -150,7 +150,7 @@ class TestHeartbeat:
     @virtual
     async def test_a_heartbeat_moves_no_checkpoint(self) -> None:
         scene = Scene()
-        recorder = scene.processor(batch_wait_seconds=2.0, heartbeat=True)
+        recorder = scene.processor(max_wait_seconds=2.0, heartbeat=True)
 
         async with recorder.processor:
             await until(lambda: len(recorder.batches) == 3)
@@ -163,7 +163,7 @@ class TestHeartbeat:
             if not len(batch):
                 raise ValueError("nothing to do")
 
-        recorder = Scene().processor(fail_when_empty, batch_wait_seconds=2.0, heartbeat=True)
+        recorder = Scene().processor(fail_when_empty, max_wait_seconds=2.0, heartbeat=True)
 
         async with recorder.processor:
             await until(lambda: recorder.released)
@@ -204,8 +204,8 @@ class CountingHub(MemoryHub):
         receiver = await super().open_receiver(partition, group=group, position=position, epoch=epoch)
         receive = receiver.receive
 
-        async def counted(*, count_max: int, wait_seconds: float) -> EventBatch:
-            batch = await receive(count_max=min(count_max, self.portion), wait_seconds=wait_seconds)
+        async def counted(*, max_count: int, wait_seconds: float) -> EventBatch:
+            batch = await receive(max_count=min(max_count, self.portion), wait_seconds=wait_seconds)
             self.taken_count += len(batch)
             return batch
 
@@ -228,7 +228,7 @@ class TestMemory:
         scene = Scene()
         hub = CountingHub(1, now=asyncio.get_running_loop().time)
         hub.append("0", [bytes(self.EVENT_BYTES)] * 5_000)
-        recorder = scene.processor(wait, hub=hub, batch_count_max=10, prefetch_bytes_max=50 * self.EVENT_BYTES)
+        recorder = scene.processor(wait, hub=hub, max_batch_size=10, prefetch_bytes=50 * self.EVENT_BYTES)
 
         async with recorder.processor:
             await asyncio.sleep(60)
@@ -251,7 +251,7 @@ class TestMemory:
                 partition="0",
                 group="tests",
                 epoch=1,
-                on_invalid_position=InvalidPositionChoice.FAIL,
+                on_data_loss=InvalidPositionChoice.FAIL,
                 reopen=RetryPolicy(),
                 bytes_max=bytes_max,
                 stall_seconds=60.0,
@@ -264,7 +264,7 @@ class TestMemory:
         )
         most_ahead = event_bytes = 0
         for handled_count in range(1, count + 1):
-            batch = await prefetch.next_batch(count_max=1, wait_seconds=0, heartbeat=False)
+            batch = await prefetch.next_batch(max_count=1, wait_seconds=0, heartbeat=False)
             assert batch is not None
             assert batch.first_sequence == handled_count - 1
             await asyncio.sleep(0.001)

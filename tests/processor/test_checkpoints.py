@@ -43,7 +43,7 @@ class TestPolicies:
 
         scene = Scene()
         scene.append(6)
-        recorder = scene.processor(look, batch_count_max=2, checkpoint=CheckpointPolicy.each_batch())
+        recorder = scene.processor(look, max_batch_size=2, checkpoint=CheckpointPolicy.every_batch())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 6)
 
@@ -58,7 +58,7 @@ class TestPolicies:
 
         scene = Scene()
         scene.append(12)
-        recorder = scene.processor(look, batch_count_max=2, checkpoint=CheckpointPolicy.every(events=5))
+        recorder = scene.processor(look, max_batch_size=2, checkpoint=CheckpointPolicy.every(events=5))
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 12)
 
@@ -98,14 +98,14 @@ class TestPolicies:
     @virtual
     async def test_at_each_renewal(self) -> None:
         scene = Scene()
-        recorder = scene.processor(checkpoint=CheckpointPolicy.renewal())
+        recorder = scene.processor(checkpoint=CheckpointPolicy.on_renewal())
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
             scene.append(3)
             await until(lambda: recorder.sequences)
             at_once = await scene.checkpoint()
-            await asyncio.sleep(LEASE.renew_seconds + 0.1)
+            await asyncio.sleep(LEASE.renew_interval_seconds + 0.1)
             renewed = await scene.checkpoint()
 
         assert (at_once, renewed) == (None, 2)
@@ -121,7 +121,7 @@ class TestPolicies:
 
         assert scene.store.calls["update_checkpoint"] == 1
 
-    @pytest.mark.parametrize("policy", [RARELY, CheckpointPolicy.renewal(), CheckpointPolicy.every(events=1_000)])
+    @pytest.mark.parametrize("policy", [RARELY, CheckpointPolicy.on_renewal(), CheckpointPolicy.every(events=1_000)])
     @virtual
     async def test_a_stop_writes_the_last_one(self, policy: CheckpointPolicy) -> None:
         scene = Scene()
@@ -160,7 +160,7 @@ class TestByHand:
     async def test_nothing_is_written_unless_asked(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(checkpoint=CheckpointPolicy.manual())
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -177,7 +177,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(save, batch_count_max=2, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(save, max_batch_size=2, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 4)
 
@@ -194,7 +194,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(5)
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 
@@ -207,7 +207,7 @@ class TestByHand:
 
         scene = Scene(2)
         scene.append(1, partition="0")
-        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.errors)
 
@@ -225,7 +225,7 @@ class TestByHand:
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences or recorder.errors)
 
@@ -238,7 +238,7 @@ class TestByHand:
 
         async def take_long(batch: EventBatch, partition: PartitionContext) -> None:
             if batch.first_sequence > 0:
-                await asyncio.sleep(3 * LEASE.renew_seconds)
+                await asyncio.sleep(3 * LEASE.renew_interval_seconds)
                 seen.append(await scene.checkpoint())
 
         async def save(partition: PartitionContext) -> None:
@@ -247,7 +247,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(2)
-        recorder = scene.processor(take_long, batch_count_max=1, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(take_long, max_batch_size=1, checkpoint=CheckpointPolicy.manual())
         recorder.processor.on_renewed(save)
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 2)
@@ -268,7 +268,7 @@ class TestByHand:
         scene = Scene()
         scene.append(4)
         recorder = scene.processor(
-            save_then_fail, checkpoint=CheckpointPolicy.by_hand(), on_failure=FailureChoice.DEAD_LETTER
+            save_then_fail, checkpoint=CheckpointPolicy.manual(), on_failure=FailureChoice.DEAD_LETTER
         )
         async with recorder.processor:
             await until(lambda: recorder.letters)
@@ -280,8 +280,8 @@ class TestByHand:
         done = threading.Event()
 
         def handle(batch: EventBatch, partition: PartitionContext) -> None:
-            partition.checkpoint_from_thread(batch[1])
-            partition.checkpoint_from_thread()
+            partition.checkpoint_sync(batch[1])
+            partition.checkpoint_sync()
             done.set()
 
         async def main() -> None:
@@ -292,7 +292,7 @@ class TestByHand:
                 store,
                 group=GROUP,
                 start=Position.earliest(),
-                options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.by_hand()),
+                options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.manual()),
             )
             processor.on_batch(handle)
             async with processor:
@@ -305,11 +305,11 @@ class TestByHand:
     @virtual
     async def test_an_async_handler_that_would_block_itself_is_told_to_await(self) -> None:
         async def block(batch: EventBatch, partition: PartitionContext) -> None:
-            partition.checkpoint_from_thread()
+            partition.checkpoint_sync()
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(block, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(block, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.errors)
 
@@ -321,10 +321,10 @@ class TestStoreDown:
     @pytest.mark.parametrize(
         "policy",
         [
-            CheckpointPolicy.each_batch(),
+            CheckpointPolicy.every_batch(),
             CheckpointPolicy.every(events=2),
             CheckpointPolicy.every(seconds=1.0),
-            CheckpointPolicy.renewal(),
+            CheckpointPolicy.on_renewal(),
         ],
     )
     @virtual
@@ -341,7 +341,7 @@ class TestStoreDown:
             handled = list(recorder.sequences)
             await until(lambda: recorder.errors_of(StoreUnavailable))
             scene.store.come_up()
-            await asyncio.sleep(LEASE.renew_seconds + 1)  # without another event
+            await asyncio.sleep(LEASE.renew_interval_seconds + 1)  # without another event
             checkpoint = await scene.checkpoint()
 
         assert handled == list(range(10))
@@ -402,7 +402,7 @@ class TestStoreDown:
             await partition.checkpoint()
 
         scene = Scene()
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.by_hand(), on_failure=on_failure)
+        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual(), on_failure=on_failure)
         async with recorder.processor:
             await until(lambda: recorder.owned)
             scene.store.failing["update_checkpoint"] = StoreUnavailable("down")
@@ -437,7 +437,7 @@ class TestOperator:
         assert await scene.checkpoint() == 4
 
     @pytest.mark.parametrize(
-        "policy", [CheckpointPolicy.each_batch(), CheckpointPolicy.every(seconds=1.0), CheckpointPolicy.renewal()]
+        "policy", [CheckpointPolicy.every_batch(), CheckpointPolicy.every(seconds=1.0), CheckpointPolicy.on_renewal()]
     )
     @virtual
     async def test_a_busy_partition_starts_over_from_there(self, policy: CheckpointPolicy) -> None:
@@ -451,7 +451,7 @@ class TestOperator:
             await partition.checkpoint()
 
         attempts: list[int] = []
-        await self.check_busy(save, CheckpointPolicy.by_hand(), on_failure=on_failure)
+        await self.check_busy(save, CheckpointPolicy.manual(), on_failure=on_failure)
 
         assert max(attempts.count(sequence) for sequence in attempts) == 2  # fenced once, and not tried again there
 
@@ -468,7 +468,7 @@ class TestOperator:
         producing = asyncio.create_task(produce())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) > 30)
-            await asyncio.sleep(LEASE.renew_seconds)
+            await asyncio.sleep(LEASE.renew_interval_seconds)
             recorder.clear()
             await self.reset(scene, 4)
             await until(lambda: 5 in recorder.sequences)
@@ -502,7 +502,7 @@ class TestOperator:
 
         scene = Scene()
         scene.append(5)
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 

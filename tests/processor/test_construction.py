@@ -109,18 +109,18 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"batch_count_max": 0}, "batch_count_max"),
-            ({"prefetch_bytes_max": 0}, "prefetch_bytes_max"),
-            ({"dead_letters_in_row_max": 0}, "dead_letters_in_row_max"),
-            ({"batch_wait_seconds": -1}, "batch_wait_seconds"),
-            ({"batch_wait_seconds": math.nan}, "batch_wait_seconds"),
-            ({"heartbeat": True}, "batch_wait_seconds"),
+            ({"max_batch_size": 0}, "max_batch_size"),
+            ({"prefetch_bytes": 0}, "prefetch_bytes"),
+            ({"max_consecutive_failures": 0}, "max_consecutive_failures"),
+            ({"max_wait_seconds": -1}, "max_wait_seconds"),
+            ({"max_wait_seconds": math.nan}, "max_wait_seconds"),
+            ({"heartbeat": True}, "max_wait_seconds"),
             ({"stall_seconds": 0}, "stall_seconds"),
-            ({"stop_seconds_max": 0}, "stop_seconds_max"),
-            ({"stop_seconds_max": math.nan}, "stop_seconds_max"),
-            ({"handler_seconds_max": 0}, "handler_seconds_max"),
+            ({"stop_timeout_seconds": 0}, "stop_timeout_seconds"),
+            ({"stop_timeout_seconds": math.nan}, "stop_timeout_seconds"),
+            ({"handler_timeout_seconds": 0}, "handler_timeout_seconds"),
             ({"on_failure": "skip"}, "on_failure.*stop.*dead_letter"),
-            ({"on_invalid_position": "guess"}, "on_invalid_position.*fail.*earliest.*latest"),
+            ({"on_data_loss": "guess"}, "on_data_loss.*fail.*earliest.*latest"),
         ],
     )
     def test_an_option_that_cannot_work_is_refused(self, options: dict[str, Any], message: str) -> None:
@@ -132,11 +132,11 @@ class TestOptions:
         [
             {"lease_seconds": 0},
             {"lease_seconds": math.nan},
-            {"interval_seconds": 0},
-            {"renew_seconds": -1},
-            {"grace_seconds": -1},
-            {"settle_seconds": -1},
-            {"lease_seconds": 29.0, "renew_seconds": 10.0},
+            {"load_balancing_interval_seconds": 0},
+            {"renew_interval_seconds": -1},
+            {"handover_timeout_seconds": -1},
+            {"startup_delay_seconds": -1},
+            {"lease_seconds": 29.0, "renew_interval_seconds": 10.0},
         ],
     )
     def test_a_lease_that_cannot_work_is_refused(self, options: dict[str, Any]) -> None:
@@ -145,12 +145,14 @@ class TestOptions:
 
     def test_a_lease_shorter_than_three_renewals_says_what_to_do(self) -> None:
         with pytest.raises(ConfigError, match="at least 30 s, or renew more often"):
-            LeaseOptions(lease_seconds=20, renew_seconds=10)
+            LeaseOptions(lease_seconds=20, renew_interval_seconds=10)
 
     def test_a_lease_of_exactly_three_renewals_is_fine(self) -> None:
         for lease_seconds in (0.3, 1.0, 30.0, 100.0):
             lease = LeaseOptions(lease_seconds=lease_seconds)
-            assert LeaseOptions(lease_seconds=lease_seconds, renew_seconds=lease.renew_seconds) == lease
+            assert (
+                LeaseOptions(lease_seconds=lease_seconds, renew_interval_seconds=lease.renew_interval_seconds) == lease
+            )
 
     @pytest.mark.parametrize(
         "make",
@@ -159,10 +161,10 @@ class TestOptions:
             lambda: CheckpointPolicy.every(events=0),
             lambda: CheckpointPolicy.every(seconds=0),
             lambda: CheckpointPolicy.every(seconds=math.nan),
-            lambda: RetryPolicy(attempts_max=0),
-            lambda: RetryPolicy(backoff_seconds=-1),
-            lambda: RetryPolicy(backoff_seconds=5, backoff_seconds_max=1),
-            lambda: RetryPolicy(backoff_seconds=math.nan),
+            lambda: RetryPolicy(max_attempts=0),
+            lambda: RetryPolicy(initial_backoff_seconds=-1),
+            lambda: RetryPolicy(initial_backoff_seconds=5, max_backoff_seconds=1),
+            lambda: RetryPolicy(initial_backoff_seconds=math.nan),
         ],
     )
     def test_a_policy_that_cannot_work_is_refused(self, make: Any) -> None:
@@ -170,10 +172,10 @@ class TestOptions:
             make()
 
     def test_choices_may_be_given_by_name(self) -> None:
-        options = ProcessorOptions(on_failure="dead_letter", on_invalid_position="latest")  # type: ignore[arg-type]
+        options = ProcessorOptions(on_failure="dead_letter", on_data_loss="latest")  # type: ignore[arg-type]
 
         assert options.on_failure is hubline.FailureChoice.DEAD_LETTER
-        assert options.on_invalid_position is hubline.InvalidPositionChoice.LATEST
+        assert options.on_data_loss is hubline.InvalidPositionChoice.LATEST
 
 
 class TestStarting:
@@ -198,11 +200,11 @@ class TestStarting:
             MemoryStore(),
             group="tests",
             start=Position.earliest(),
-            options=ProcessorOptions(handler_seconds_max=1.0),
+            options=ProcessorOptions(handler_timeout_seconds=1.0),
         )
         processor.on_batch(lambda batch: None)
 
-        with pytest.raises(ConfigError, match=r"handler_seconds_max.*async"):
+        with pytest.raises(ConfigError, match=r"handler_timeout_seconds.*async"):
             await processor.start()
 
     @pytest.mark.parametrize("address", ["local:{}/missing", "local:{}/folder/missing"])

@@ -44,7 +44,7 @@ class TestRetry:
     async def test_retries_wait_longer_each_time(self) -> None:
         scene = Scene()
         scene.append(1)
-        retry = RetryPolicy(attempts_max=6, backoff_seconds=1.0, backoff_seconds_max=8.0)
+        retry = RetryPolicy(max_attempts=6, initial_backoff_seconds=1.0, max_backoff_seconds=8.0)
         recorder = scene.processor(failing(0, times=5), retry=retry)
 
         async with recorder.processor:
@@ -57,7 +57,7 @@ class TestRetry:
     async def test_one_attempt_is_no_retry(self) -> None:
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(failing(0), retry=RetryPolicy(attempts_max=1))
+        recorder = scene.processor(failing(0), retry=RetryPolicy(max_attempts=1))
 
         async with recorder.processor:
             await until(lambda: recorder.errors)
@@ -69,7 +69,7 @@ class TestStop:
     async def test_the_partition_stops_and_the_error_tells_all(self) -> None:
         scene = Scene()
         scene.append(5)
-        recorder = scene.processor(failing(3), batch_count_max=2)
+        recorder = scene.processor(failing(3), max_batch_size=2)
 
         async with recorder.processor:
             await until(lambda: recorder.released)
@@ -85,7 +85,7 @@ class TestStop:
     async def test_it_reopens_from_its_checkpoint_and_skips_nothing(self) -> None:
         scene = Scene()
         scene.append(6)
-        recorder = scene.processor(failing(3, times=7), batch_count_max=2)
+        recorder = scene.processor(failing(3, times=7), max_batch_size=2)
 
         async with recorder.processor:
             await until(lambda: 5 in recorder.sequences)
@@ -97,7 +97,7 @@ class TestStop:
     async def test_without_a_checkpoint_it_starts_over(self) -> None:
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(failing(3, times=3), batch_count_max=2, checkpoint=CheckpointPolicy.by_hand())
+        recorder = scene.processor(failing(3, times=3), max_batch_size=2, checkpoint=CheckpointPolicy.manual())
 
         async with recorder.processor:
             await until(lambda: 3 in recorder.sequences)
@@ -108,8 +108,8 @@ class TestStop:
     async def test_it_waits_longer_each_time_and_soon_again_after_progress(self) -> None:
         scene = Scene()
         scene.append(1)
-        reopen = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=16.0)
-        once = RetryPolicy(attempts_max=1)
+        reopen = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=16.0)
+        once = RetryPolicy(max_attempts=1)
         recorder = scene.processor(failing(0, 1, times=6), retry=once, reopen=reopen)
 
         async with recorder.processor:
@@ -145,7 +145,7 @@ class TestStop:
     async def test_a_stop_does_not_wait_for_a_long_backoff(self) -> None:
         scene = Scene()
         scene.append(1)
-        reopen = RetryPolicy(backoff_seconds=1e5, backoff_seconds_max=1e5)
+        reopen = RetryPolicy(initial_backoff_seconds=1e5, max_backoff_seconds=1e5)
         recorder = scene.processor(failing(0), reopen=reopen)
         await recorder.processor.start()
         await until(lambda: recorder.released)
@@ -160,7 +160,7 @@ class TestStop:
     async def test_a_stop_does_not_wait_for_long_retries(self) -> None:
         scene = Scene()
         scene.append(1)
-        retry = RetryPolicy(attempts_max=100, backoff_seconds=1e5, backoff_seconds_max=1e5)
+        retry = RetryPolicy(max_attempts=100, initial_backoff_seconds=1e5, max_backoff_seconds=1e5)
         recorder = scene.processor(failing(0), retry=retry)
         await recorder.processor.start()
         await until(lambda: recorder.batches)
@@ -209,7 +209,7 @@ class TestDeadLetters:
         poison = {0, 1, 7, 8, 9, 31}
         scene = Scene()
         scene.append(32)
-        recorder = scene.processor(failing(*poison), on_failure=FailureChoice.DEAD_LETTER, batch_count_max=10)
+        recorder = scene.processor(failing(*poison), on_failure=FailureChoice.DEAD_LETTER, max_batch_size=10)
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) + len(recorder.letters) == 32)
@@ -222,7 +222,9 @@ class TestDeadLetters:
     async def test_too_many_in_a_row_stop_the_partition_with_a_clear_reason(self) -> None:
         scene = Scene()
         scene.append(20)
-        recorder = scene.processor(failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, dead_letters_in_row_max=4)
+        recorder = scene.processor(
+            failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, max_consecutive_failures=4
+        )
 
         async with recorder.processor:
             await until(lambda: len(recorder.errors_of(DeadLetterLimit)) == 3)
@@ -241,7 +243,7 @@ class TestDeadLetters:
         recorder = scene.processor(
             failing(*[n for n in range(20) if n % 3]),
             on_failure=FailureChoice.DEAD_LETTER,
-            dead_letters_in_row_max=2,
+            max_consecutive_failures=2,
         )
 
         async with recorder.processor:
@@ -253,7 +255,9 @@ class TestDeadLetters:
     async def test_the_partition_recovers_from_the_limit_once_the_handler_does(self) -> None:
         scene = Scene()
         scene.append(20)
-        recorder = scene.processor(failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, dead_letters_in_row_max=4)
+        recorder = scene.processor(
+            failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, max_consecutive_failures=4
+        )
 
         async with recorder.processor:
             await until(lambda: recorder.errors_of(DeadLetterLimit))
@@ -297,7 +301,7 @@ class TestDeadLetters:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(6)
-        processor = scene.bare(on_failure=FailureChoice.DEAD_LETTER, checkpoint=CheckpointPolicy.by_hand())
+        processor = scene.bare(on_failure=FailureChoice.DEAD_LETTER, checkpoint=CheckpointPolicy.manual())
         behaviour = failing(3)
         processor.on_batch(behaviour)
         processor.on_dead_letter(save)
@@ -366,7 +370,9 @@ class TestOtherHandlers:
     async def test_on_renewed_comes_only_while_the_partition_is_assigned(self) -> None:
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(failing(0), reopen=RetryPolicy(backoff_seconds=20.0, backoff_seconds_max=20.0))
+        recorder = scene.processor(
+            failing(0), reopen=RetryPolicy(initial_backoff_seconds=20.0, max_backoff_seconds=20.0)
+        )
         recorder.processor.on_renewed(lambda partition: recorder.happened.append("renewed 0"))
         async with recorder.processor:
             await asyncio.sleep(60)
@@ -448,12 +454,12 @@ class TestCancellation:
 
         scene = Scene()
         scene.append(2)
-        recorder = scene.processor(hang, handler_seconds_max=10.0, retry=RetryPolicy(attempts_max=1))
+        recorder = scene.processor(hang, handler_timeout_seconds=10.0, retry=RetryPolicy(max_attempts=1))
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 
         assert ended == ["cancelled"]
-        assert "handler_seconds_max=10" in str(recorder.errors[0])
+        assert "handler_timeout_seconds=10" in str(recorder.errors[0])
         assert recorder.sequences == [0, 1]
 
     @virtual
@@ -489,12 +495,12 @@ class TestCancellation:
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(time_out, handler_seconds_max=50.0)
+        recorder = scene.processor(time_out, handler_timeout_seconds=50.0)
         async with recorder.processor:
             await until(lambda: recorder.errors)
 
         assert isinstance(recorder.errors[0].__cause__, TimeoutError)
-        assert "handler_seconds_max" not in str(recorder.errors[0])
+        assert "handler_timeout_seconds" not in str(recorder.errors[0])
 
     @virtual
     async def test_a_handler_that_runs_very_long_is_reported_and_goes_on(self) -> None:
@@ -523,7 +529,7 @@ class TestStopping:
 
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(take_long, batch_count_max=2)
+        recorder = scene.processor(take_long, max_batch_size=2)
         await recorder.processor.start()
         await until(lambda: recorder.batches)
 
@@ -540,7 +546,7 @@ class TestStopping:
 
         scene = Scene(2)
         scene.append(1, partition="1")
-        recorder = scene.processor(hang, stop_seconds_max=20.0)
+        recorder = scene.processor(hang, stop_timeout_seconds=20.0)
         await recorder.processor.start()
         await until(lambda: recorder.batches)
         started_at = asyncio.get_running_loop().time()
@@ -574,7 +580,7 @@ class TestStopping:
     async def test_a_batch_that_waits_to_fill_up_does_not_hold_up_the_stop(self) -> None:
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(batch_wait_seconds=1e5)
+        recorder = scene.processor(max_wait_seconds=1e5)
         await recorder.processor.start()
         await until(lambda: recorder.owned)
         await asyncio.sleep(10)

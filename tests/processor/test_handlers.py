@@ -315,7 +315,7 @@ class TestPlainHandlers:
             hub = MemoryHub(2)
             for partition in counts:
                 hub.append(partition, [b"x"] * 20)
-            processor = made(hub, batch_count_max=1)
+            processor = made(hub, max_batch_size=1)
             processor.on_batch(handle)
             await run_until(processor, lambda: counts == {"0": 20, "1": 20})
 
@@ -414,7 +414,7 @@ class TestHungHandler:
         async def main() -> None:
             hub = MemoryHub(1)
             hub.append("0", [b"x"])
-            processor = made(hub, stop_seconds_max=0.2)
+            processor = made(hub, stop_timeout_seconds=0.2)
             processor.on_batch(lambda batch: hanging.hang())
             processor.on_released(lambda partition: released.append(partition.partition))
             await run_until(processor, hanging.entered.is_set)
@@ -433,8 +433,8 @@ class TestHungHandler:
 
         async def main() -> None:
             hub = MemoryHub(1)
-            lease = LeaseOptions(lease_seconds=10.0, interval_seconds=0.5, settle_seconds=0.1)
-            options = ProcessorOptions(lease=lease, stop_seconds_max=0.2, stall_seconds=0.5)
+            lease = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.5, startup_delay_seconds=0.1)
+            options = ProcessorOptions(lease=lease, stop_timeout_seconds=0.2, stall_seconds=0.5)
             processor = Processor(hub, MemoryStore(), group=GROUP, start=Position.earliest(), options=options)
             processor.on_batch(lambda batch: handled.append(len(batch)))
             processor.on_renewed(lambda partition: hanging.hang())
@@ -519,7 +519,7 @@ class TestWhatHandlersRaise:
         async def main() -> None:
             hub = MemoryHub(1)
             hub.append("0", [b"x"])
-            quick = RetryPolicy(attempts_max=2, backoff_seconds=0.01)
+            quick = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.01)
             processor = made(hub, retry=quick, reopen=quick)
             processor.on_error(errors.append)
             processor.on_batch(fail_twice_async if is_async else fail_twice)
@@ -590,7 +590,7 @@ class TestWhatHandlersRaise:
         hub, store = MemoryHub(2), MemoryStore()
         for partition in ("0", "1"):
             hub.append(partition, [b"x"] * 4)
-        options = ProcessorOptions(lease=LEASE, batch_count_max=1)
+        options = ProcessorOptions(lease=LEASE, max_batch_size=1)
         processor = Processor(hub, store, group=GROUP, start=Position.earliest(), options=options)
         processor.on_batch(handle_async if is_async else handle)
         processor.on_released(lambda partition, reason: released.append((partition.partition, reason)))
@@ -617,8 +617,8 @@ class TestWhatHandlersRaise:
 
         hub = MemoryHub(1)
         hub.append("0", [b"x"] * 2)
-        lease = LeaseOptions(lease_seconds=10.0, interval_seconds=0.5, settle_seconds=0.1)
-        options = ProcessorOptions(lease=lease, batch_count_max=1)
+        lease = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.5, startup_delay_seconds=0.1)
+        options = ProcessorOptions(lease=lease, max_batch_size=1)
         processor = Processor(hub, Hanging(), group=GROUP, start=Position.earliest(), options=options)
 
         @processor.on_batch
@@ -648,7 +648,7 @@ class TestErrorHandler:
         async def main() -> None:
             hub = MemoryHub(1)
             hub.append("0", [b"x"])
-            processor = made(hub, stop_seconds_max=0.2, retry=RetryPolicy(attempts_max=1))
+            processor = made(hub, stop_timeout_seconds=0.2, retry=RetryPolicy(max_attempts=1))
             processor.on_error(hang)
 
             @processor.on_batch

@@ -28,7 +28,7 @@ from hubline.secrets import Secret
 from tests.support.postgres import PostgresServer
 from tests.support.scene import until
 
-LEASE = LeaseOptions(lease_seconds=10.0, interval_seconds=0.2, settle_seconds=0.1)
+LEASE = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.2, startup_delay_seconds=0.1)
 """Long, so that a busy machine loses none; the moves of these tests do not wait for its end."""
 
 SHORT_LEASE_SECONDS = 1.5
@@ -196,7 +196,9 @@ class TestStoreRestart:
         self, tmp_path: Path, postgres_server: PostgresServer, postgres_database: Secret
     ) -> None:
         ledger = Ledger()
-        lease = LeaseOptions(lease_seconds=SHORT_LEASE_SECONDS, interval_seconds=0.2, settle_seconds=0.1)
+        lease = LeaseOptions(
+            lease_seconds=SHORT_LEASE_SECONDS, load_balancing_interval_seconds=0.2, startup_delay_seconds=0.1
+        )
 
         async def main() -> dict[str, int]:
             await create_hub(tmp_path, "hub", partitions=4)
@@ -245,7 +247,7 @@ class TestDamage:
             hub = LocalHub(tmp_path, "hub")
             sender = await hub.open_sender()
             store = SqliteStore(tmp_path / "state.db")
-            lease = LeaseOptions(lease_seconds=3.0, interval_seconds=0.2, settle_seconds=0.1)
+            lease = LeaseOptions(lease_seconds=3.0, load_balancing_interval_seconds=0.2, startup_delay_seconds=0.1)
             async with ledger.register(made(tmp_path, store, lease=lease)) as processor:
                 await until(lambda: len(processor.partitions) == 3, seconds_max=60)
                 update("UPDATE hubline_ownership SET epoch = 'seven' WHERE partition_id = '1'")
@@ -305,7 +307,9 @@ class TestBlockedLoop:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         blocker, waiter = Ledger(), Ledger()
-        lease = LeaseOptions(lease_seconds=SHORT_LEASE_SECONDS, interval_seconds=0.2, settle_seconds=0.1)
+        lease = LeaseOptions(
+            lease_seconds=SHORT_LEASE_SECONDS, load_balancing_interval_seconds=0.2, startup_delay_seconds=0.1
+        )
         blocking = threading.Event()
         ready = threading.Event()
         done = threading.Event()
@@ -365,7 +369,7 @@ class TestHungHandler:
             hub = LocalHub(tmp_path, "hub")
             await (await hub.open_sender()).send(outgoing(["x"]), partition="1")
             store = SqliteStore(tmp_path / "state.db")
-            processor = ledger.listen(made(tmp_path, store, stop_seconds_max=0.5))
+            processor = ledger.listen(made(tmp_path, store, stop_timeout_seconds=0.5))
 
             @processor.on_batch
             def hang(batch: EventBatch) -> None:

@@ -63,7 +63,7 @@ class TestSharing:
 
         scene = Scene(6)
         recorders = [
-            scene.processor(take_a_while, owner_id=name, strategy=strategy, batch_count_max=3) for name in "abc"
+            scene.processor(take_a_while, owner_id=name, strategy=strategy, max_batch_size=3) for name in "abc"
         ]
         producing = asyncio.create_task(produce(scene, seconds=100))
         for recorder in recorders:
@@ -110,7 +110,7 @@ class TestSharing:
             await until(lambda: standby.owned)
             waited = asyncio.get_running_loop().time() - stopped_at
 
-        assert waited <= LEASE.interval_seconds + 0.1
+        assert waited <= LEASE.load_balancing_interval_seconds + 0.1
 
     @virtual
     async def test_a_processor_takes_no_more_than_its_maximum(self) -> None:
@@ -187,7 +187,7 @@ class TestCrash:
             group=GROUP,
             start=Position.earliest(),
             owner_id=owner_id,
-            options=ProcessorOptions(lease=LEASE, control_thread=False, checkpoint=CheckpointPolicy.each_batch()),
+            options=ProcessorOptions(lease=LEASE, control_thread=False, checkpoint=CheckpointPolicy.every_batch()),
             rng=random.Random(owner_id),
         )
 
@@ -226,7 +226,7 @@ class TestCrash:
         self.world.run_until(self.world.now + 1)
         self.world.end()
 
-        assert took <= LEASE.lease_seconds + LEASE.interval_seconds
+        assert took <= LEASE.lease_seconds + LEASE.load_balancing_interval_seconds
         assert sorted({(partition, sequence) for _, partition, sequence in self.handled}) == [
             (str(partition), sequence) for partition in range(4) for sequence in (0, 1)
         ]
@@ -411,7 +411,7 @@ class TestStoreDown:
     async def test_a_slow_store_loses_no_lease(self) -> None:
         scene = Scene(2)
         for method in ("list_ownership", "claim_ownership", "renew_ownership", "update_checkpoint"):
-            scene.store.delay_seconds[method] = LEASE.renew_seconds * 0.9
+            scene.store.delay_seconds[method] = LEASE.renew_interval_seconds * 0.9
         recorder = scene.processor()
         await recorder.processor.start()
         await until(lambda: len(recorder.owned) == 2)
@@ -611,7 +611,7 @@ class TestContext:
             contexts = recorder.processor.partitions
             first = contexts[0]
             assert [context.partition for context in contexts] == [str(number) for number in range(12)]
-            assert (first.handled_sequence, first.last_sequence, first.epoch) == (4, 4, 1)
+            assert (first.last_handled_sequence, first.last_sequence, first.epoch) == (4, 4, 1)
             assert (first.is_lost, first.is_paused) == (False, False)
             assert repr(first) == "PartitionContext(memory/hub/tests/0, epoch=1)"
 

@@ -86,7 +86,7 @@ class TestFirstSignal:
     def test_a_handler_that_hangs_is_left_behind_after_a_while(
         self, start: Callable[..., Worker], handler: str
     ) -> None:
-        worker = start(handler=handler, stop_seconds_max=0.5)
+        worker = start(handler=handler, stop_timeout_seconds=0.5)
         worker.await_fact("begun")
 
         worker.signal(signal.SIGTERM)
@@ -102,7 +102,7 @@ class TestSecondSignal:
     def test_it_ends_the_process_at_once(
         self, start: Callable[..., Worker], signum: signal.Signals, handler: str
     ) -> None:
-        worker = start(handler=handler, stop_seconds_max=1_000.0)
+        worker = start(handler=handler, stop_timeout_seconds=1_000.0)
         worker.await_fact("begun")
         worker.signal(signum)
         worker.await_drain()
@@ -182,7 +182,7 @@ class TestEmbedded:
             "    hub.append('0', [b'x'])\n"
             "    seen = asyncio.Event()\n"
             "    processor = hubline.Processor(hub, 'memory:', group='g', start=hubline.Position.earliest(),\n"
-            "        options=hubline.ProcessorOptions(lease=hubline.LeaseOptions(settle_seconds=0)))\n"
+            "        options=hubline.ProcessorOptions(lease=hubline.LeaseOptions(startup_delay_seconds=0)))\n"
             "    @processor.on_batch\n"
             "    async def handle(batch):\n"
             "        seen.set()\n"

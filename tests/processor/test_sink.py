@@ -30,7 +30,7 @@ from hubline.processor import (
 from hubline.sinks import SqlSink, Transaction
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
 
-ONCE = RetryPolicy(attempts_max=1)
+ONCE = RetryPolicy(max_attempts=1)
 
 
 class Results:
@@ -128,7 +128,7 @@ class TestHungHandler:
         async def main() -> None:
             scene = Scene()
             scene.append(1)
-            processor, _ = processor_of(scene, results, control_thread=True, stop_seconds_max=0.2)
+            processor, _ = processor_of(scene, results, control_thread=True, stop_timeout_seconds=0.2)
             processor.on_batch(handle_tx if takes_tx else handle)
             async with processor:
                 await until(entered.is_set, seconds_max=30)
@@ -149,7 +149,7 @@ class TestRows:
     async def test_what_a_handler_returns_is_in_the_table_with_the_checkpoint(self, results: Results) -> None:
         scene = Scene()
         scene.append(25)
-        processor, errors = processor_of(scene, results, batch_count_max=10)
+        processor, errors = processor_of(scene, results, max_batch_size=10)
         processor.on_batch(rows_of)
 
         async with processor:
@@ -261,7 +261,7 @@ class TestRows:
 
         @processor.on_assigned
         async def back(partition: PartitionContext) -> None:
-            partition.start_at(Position.earliest())
+            partition.seek(Position.earliest())
 
         async with processor:
             await until(lambda: errors)
@@ -401,7 +401,7 @@ class TestDeadLetters:
         scene = Scene()
         scene.append(20)
         told: list[DeadLetter] = []
-        processor, errors = processor_of(scene, results, retry=RetryPolicy(attempts_max=3, backoff_seconds=0.1))
+        processor, errors = processor_of(scene, results, retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1))
         processor.on_dead_letter(told.append)
 
         @processor.on_batch
@@ -420,7 +420,7 @@ class TestDeadLetters:
     async def test_an_event_is_retried_by_policy_first(self, results: Results) -> None:
         scene = Scene()
         scene.append(3)
-        processor, _ = processor_of(scene, results, retry=RetryPolicy(attempts_max=3, backoff_seconds=0.1))
+        processor, _ = processor_of(scene, results, retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1))
         calls: list[int] = []
 
         @processor.on_event
@@ -445,7 +445,7 @@ class TestDeadLetters:
         """By their sequence numbers; without these, by handing over halves of the batch."""
         scene = Scene()
         bodies(scene, "a", "bad", "c", "d", "e", "bad", "g")
-        processor, errors = processor_of(scene, results, batch_count_max=100, batch_wait_seconds=1)
+        processor, errors = processor_of(scene, results, max_batch_size=100, max_wait_seconds=1)
         seen: list[int] = []
 
         @processor.on_batch
@@ -511,8 +511,8 @@ class TestLimits:
     @pytest.mark.parametrize(
         ("options", "bad", "limit"),
         [
-            ({"dead_letters_in_row_max": 5}, range(10, 16), "in a row"),
-            ({"dead_letter_ratio_max": 0.1}, range(0, 200, 5), "ratio"),
+            ({"max_consecutive_failures": 5}, range(10, 16), "in a row"),
+            ({"max_failure_ratio": 0.1}, range(0, 200, 5), "ratio"),
             ({"dead_letters_per_minute_max": 3}, (1, 50, 90, 150), "per minute"),
         ],
     )
@@ -521,7 +521,7 @@ class TestLimits:
     ) -> None:
         scene = Scene()
         scene.append(200)
-        processor, errors = processor_of(scene, results, batch_count_max=200, batch_wait_seconds=1, **options)
+        processor, errors = processor_of(scene, results, max_batch_size=200, max_wait_seconds=1, **options)
 
         @processor.on_event
         async def handle(event: Event) -> dict[str, int]:
@@ -540,7 +540,7 @@ class TestLimits:
     async def test_as_many_as_allowed_pass(self, results: Results) -> None:
         scene = Scene()
         scene.append(200)
-        processor, errors = processor_of(scene, results, dead_letters_in_row_max=5, dead_letters_per_minute_max=5)
+        processor, errors = processor_of(scene, results, max_consecutive_failures=5, dead_letters_per_minute_max=5)
 
         @processor.on_event
         async def handle(event: Event) -> None:
@@ -562,7 +562,7 @@ class TestQuarantine:
         bodies(scene, "bad", key="y")
         bodies(scene, "b", key="x")
         bodies(scene, "c", key="y")
-        processor, _ = processor_of(scene, results, quarantine_keys=True, batch_wait_seconds=1)
+        processor, _ = processor_of(scene, results, preserve_key_order=True, max_wait_seconds=1)
 
         async def each(event: Event) -> dict[str, object]:
             if event.body == b"bad":
@@ -592,7 +592,7 @@ class TestQuarantine:
     async def test_a_key_is_free_again_when_none_of_it_waits(self, results: Results) -> None:
         scene = Scene()
         bodies(scene, "bad", key="y")
-        processor, _ = processor_of(scene, results, quarantine_keys=True)
+        processor, _ = processor_of(scene, results, preserve_key_order=True)
         processor.on_batch(rows_of)
         async with processor:
             await until(lambda: results.checkpoint == 0)
@@ -647,10 +647,10 @@ class TestSetBack:
         scene = Scene()
         bodies(scene, "a", "b", "c", key="x")
         results.sink = SqlSink(results.url, table="results", key="id")
-        await self.read_again(scene, results, failing={1}, last=2, quarantine_keys=True)
+        await self.read_again(scene, results, failing={1}, last=2, preserve_key_order=True)
         assert self.states(results) == [(1, "handler", "waiting"), (2, "quarantine", "waiting")]
         self.set_back(results)
-        await self.read_again(scene, results, failing=set(), last=2, quarantine_keys=True, owner_id="b")
+        await self.read_again(scene, results, failing=set(), last=2, preserve_key_order=True, owner_id="b")
 
         assert results.ids == [0, 1, 2]
         assert [state for _, _, state in self.states(results)] == ["redriven", "redriven"]
@@ -747,13 +747,13 @@ class TestRepeats:
     @pytest.mark.parametrize("how", ["ordered", "shuffled"])
     async def test_what_an_earlier_stage_published_twice_is_written_once(self, results: Results, how: str) -> None:
         results.sink.close()
-        results.sink = SqlSink(results.url, table="results", drop_repeats=how)
+        results.sink = SqlSink(results.url, table="results", drop_duplicates=how)
         scene = Scene()
         sender = await scene.hub.open_sender()
         numbers = [0, 1, 2, 1, 2, 3, 4, 3, 4]
         events = [{"body": str(n), "properties": {"hubline-id": f"ns/first@1/0/{n}/0"}} for n in numbers]
         await sender.send(outgoing(events), partition="0")
-        processor, errors = processor_of(scene, results, batch_count_max=4)
+        processor, errors = processor_of(scene, results, max_batch_size=4)
         processor.on_event(lambda event: {"note": event.text()})
 
         async with processor:

@@ -111,7 +111,7 @@ class TestPrecedence:
             seen.append(await scene.checkpoint())
 
         recorder = self.starting_at(
-            scene, Position.earliest(), look, batch_count_max=1, checkpoint=CheckpointPolicy.by_hand()
+            scene, Position.earliest(), look, max_batch_size=1, checkpoint=CheckpointPolicy.manual()
         )
         async with recorder.processor:
             await until(lambda: len(seen) == 5)
@@ -127,14 +127,14 @@ class TestPrecedence:
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
-            opened_from = recorder.contexts["0"].opened_from
+            initial_checkpoint = recorder.contexts["0"].initial_checkpoint
 
-        assert opened_from == Checkpoint(scene.group.partition("0"), scene.hub.offset_of(2), 2)
+        assert initial_checkpoint == Checkpoint(scene.group.partition("0"), scene.hub.offset_of(2), 2)
 
     @virtual
     async def test_start_at_outside_on_assigned_is_refused_rather_than_ignored(self) -> None:
         async def too_late(batch: EventBatch, partition: PartitionContext) -> None:
-            partition.start_at(Position.earliest())
+            partition.seek(Position.earliest())
 
         scene = Scene()
         scene.append(1)
@@ -149,7 +149,7 @@ class TestPrecedence:
     @staticmethod
     def starting_at(scene: Scene, position: Position, *args: object, **options: object) -> Recorder:
         recorder = scene.processor(*args, **options)  # type: ignore[arg-type]
-        recorder.assigning = lambda partition: partition.start_at(position)
+        recorder.assigning = lambda partition: partition.seek(position)
         return recorder
 
 
@@ -217,7 +217,7 @@ class TestLatest:
         hub.failures_left = 3
         recorder = scene.processor(hub=hub, start=Position.earliest() if by_start_at else Position.latest())
         if by_start_at:
-            recorder.assigning = lambda partition: partition.start_at(Position.latest())
+            recorder.assigning = lambda partition: partition.seek(Position.latest())
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 3)
@@ -259,7 +259,7 @@ class TestInvalidPosition:
         self, choice: InvalidPositionChoice, expected: list[int]
     ) -> None:
         scene = await self.expired()
-        recorder = scene.processor(on_invalid_position=choice)
+        recorder = scene.processor(on_data_loss=choice)
 
         async with recorder.processor:
             await until(lambda: recorder.errors)
@@ -280,7 +280,7 @@ class TestInvalidPosition:
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(slow, on_invalid_position="earliest", batch_count_max=1, prefetch_bytes_max=1)
+        recorder = scene.processor(slow, on_data_loss="earliest", max_batch_size=1, prefetch_bytes=1)
 
         async with recorder.processor:
             await until(lambda: 100 in recorder.sequences)
@@ -319,7 +319,7 @@ class TestHubMadeAnew:
     """The checkpoint of the old hub, at 1,000, is far ahead of the five events of the new one."""
 
     @staticmethod
-    async def made_anew() -> Scene:
+    async def overwritten_columns() -> Scene:
         scene = Scene()
         scene.append(5)
         key = scene.group.partition("0")
@@ -329,8 +329,8 @@ class TestHubMadeAnew:
     @pytest.mark.parametrize("choice", ["earliest", "latest"])
     @virtual
     async def test_it_is_read_once_and_not_again_after_a_restart(self, choice: str) -> None:
-        scene = await self.made_anew()
-        first = scene.processor(on_invalid_position=choice)
+        scene = await self.overwritten_columns()
+        first = scene.processor(on_data_loss=choice)
         async with first.processor:
             await until(lambda: first.errors_of(PositionInvalid))
             await asyncio.sleep(60)
@@ -338,7 +338,7 @@ class TestHubMadeAnew:
             await until(lambda: 5 in first.sequences)
         scene.append(1)
 
-        second = scene.processor(on_invalid_position=choice)
+        second = scene.processor(on_data_loss=choice)
         async with second.processor:
             await until(lambda: second.sequences)
 
@@ -348,11 +348,11 @@ class TestHubMadeAnew:
 
     @virtual
     async def test_it_is_read_by_who_comes_next_where_its_owner_dies_on_the_way(self) -> None:
-        scene = await self.made_anew()
+        scene = await self.overwritten_columns()
         key = scene.group.partition("0")
         await scene.store.reset_checkpoint(key, Checkpoint.before_first(key))  # done, and then no more was
 
-        recorder = scene.processor(on_invalid_position="earliest")
+        recorder = scene.processor(on_data_loss="earliest")
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 5)
 
@@ -363,7 +363,7 @@ class TestHubMadeAnew:
         scene = Scene()
         scene.append(5)
         await scene.set_checkpoint(3)
-        recorder = TestPrecedence.starting_at(scene, Position.sequence(1_000), on_invalid_position="latest")
+        recorder = TestPrecedence.starting_at(scene, Position.sequence(1_000), on_data_loss="latest")
 
         async with recorder.processor:
             await until(lambda: recorder.errors_of(PositionInvalid))
@@ -382,10 +382,10 @@ class TestHubMadeAnew:
                 seen.append(await scene.checkpoint())
                 return await super().open_receiver(*args, **kwargs)
 
-        scene = await self.made_anew()
+        scene = await self.overwritten_columns()
         hub = OvertakingHub(1, now=scene.loop.time)
         hub.append("0", [b"x"] * 5)
-        recorder = scene.processor(hub=hub, on_invalid_position="earliest")
+        recorder = scene.processor(hub=hub, on_data_loss="earliest")
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 5)

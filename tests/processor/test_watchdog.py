@@ -65,7 +65,7 @@ class BrokenReceiver:
     def last_sequence(self) -> int | None:
         return None
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
         if self.way == "receive raises":
             raise OSError("connection reset")
         if self.way == "unavailable":
@@ -167,7 +167,7 @@ class TestStall:
         scene = Scene()
         hub = BrokenHub("", broken_count=0)
         hub.inner.append("0", [b"x"] * 20)
-        recorder = scene.processor(slow, hub=hub, stall_seconds=60.0, batch_count_max=1, prefetch_bytes_max=1)
+        recorder = scene.processor(slow, hub=hub, stall_seconds=60.0, max_batch_size=1, prefetch_bytes=1)
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 10, seconds_max=1_000)
 
@@ -196,7 +196,7 @@ class TestBroken:
         hub = BrokenHub("unavailable", broken_count=5)
         hub.inner.append("0", [b"x"] * 3)
         times: list[float] = []
-        reopen = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=60.0)
+        reopen = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
         processor = scene.bare(hub=hub, reopen=reopen)
         handled: list[int] = []
         loop = asyncio.get_running_loop()

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from hubline import balance
 from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.coordination import fair_share
 from hubline.coordination.dispatcher import Dispatcher, _Held
+from hubline.coordination.snapshot import Snapshot
+from hubline.coordination.strategies import Greedy, Plan
 from hubline.errors import HandlerFailed
 from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
@@ -26,7 +28,7 @@ from hubline.processor.partition_reader import Prefetch
 from hubline.processor.partition_runner import PartitionPump
 from hubline.processor.processor_run import Runtime
 from hubline.sinks import Move, Transaction
-from hubline.sinks.sql_sink.connection import Ending
+from hubline.sinks.sql_sink.connection import CommitPlan
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from hubline.sql.sqlite import QUERIES
 from hubline.testing.simulation.simulator import simulate
@@ -50,7 +52,7 @@ def mutation(*laws: str, first_seed: int = 0) -> Callable[[Patch], Patch]:
 
 @mutation("one owner", "lease", "order", "liveness")
 def a_lost_claim_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def claim(self: Dispatcher, partitions: list[str], snapshot: balance.Snapshot) -> None:
+    async def claim(self: Dispatcher, partitions: list[str], snapshot: Snapshot) -> None:
         claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
         await self._bounded(self._store.claim_ownership, claims)
         for ownership in claims:
@@ -165,8 +167,8 @@ def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 def the_rest_of_a_cut_batch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Prefetch._take
 
-    def take(self: Prefetch, count_max: int) -> EventBatch:
-        batch = original(self, count_max)
+    def take(self: Prefetch, max_count: int) -> EventBatch:
+        batch = original(self, max_count)
         if self._buffer and self._buffer[0].first_sequence == batch.last_sequence + 1 and len(self._buffer[0]) == 1:
             self._count -= len(self._buffer.popleft())
         return batch
@@ -189,25 +191,23 @@ def a_hand_over_does_not_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("no repeats", "lease", first_seed=30)
 def a_living_owner_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = balance.Greedy.plan
+    original = Greedy.plan
 
-    def plan(self: balance.Greedy, snapshot: balance.Snapshot, rng: Any) -> balance.Plan:
+    def plan(self: Greedy, snapshot: Snapshot, rng: Any) -> Plan:
         asked = original(self, snapshot, rng)
-        return balance.Plan(
-            claims=asked.claims, steals=asked.steals + asked.requests, rerun_seconds=asked.rerun_seconds
-        )
+        return Plan(claims=asked.claims, steals=asked.steals + asked.requests, rerun_seconds=asked.rerun_seconds)
 
-    monkeypatch.setattr(balance.Greedy, "plan", plan)
+    monkeypatch.setattr(Greedy, "plan", plan)
 
 
 @mutation("liveness")
 def the_dead_count_as_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    def members(snapshot: balance.Snapshot) -> dict[str, Member]:
+    def members(snapshot: Snapshot) -> dict[str, Member]:
         known = {member.owner_id: member for member in [*snapshot.members, snapshot.me]}
         known |= {o.owner_id: Member(o.owner_id) for o in snapshot.ownerships.values() if o.owner_id not in known}
         return dict(sorted(known.items()))
 
-    monkeypatch.setattr(balance, "_living_members", members)
+    monkeypatch.setattr(fair_share, "living_members", members)
 
 
 @mutation("liveness", first_seed=140)
@@ -274,7 +274,7 @@ def the_letters_of_refused_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
 def rows_are_committed_before_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SqliteSinkConnection.commit
 
-    def commit(self: SqliteSinkConnection, ending: Ending) -> None:
+    def commit(self: SqliteSinkConnection, ending: CommitPlan) -> None:
         self._statement("COMMIT")
         self.begin([checkpoint.key for checkpoint, _ in ending.checkpoints])
         original(self, ending)

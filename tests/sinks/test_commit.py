@@ -232,7 +232,7 @@ class TestOwnStatements:
 
     @pytest.mark.parametrize("fails", [False, True], ids=["committed", "undone"])
     def test_none_begins_it_again_after_its_end(self, database: SinkDatabase, table: str, *, fails: bool) -> None:
-        partition = database.sink(table=table, connections_max=1, transaction_seconds_max=1).open(KEY, 1)
+        partition = database.sink(table=table, max_connections=1, transaction_timeout_seconds=1).open(KEY, 1)
         with suppress(RuntimeError), partition.transaction(at(0)) as transaction:
             if fails:
                 raise RuntimeError
@@ -549,7 +549,7 @@ class TestLetters:
         assert row == ("orders", "billing", "0", 2, "o2", "k", b"body", '{"a": "b"}', "handler", 3, "waiting")
 
     def test_without_bodies_pointers_are_kept(self, database: SinkDatabase) -> None:
-        database.sink(keep_body=False).open(KEY, 1).commit(at(2), letters=[letter(2)])
+        database.sink(keep_dead_letter_bodies=False).open(KEY, 1).commit(at(2), letters=[letter(2)])
 
         assert database.execute("SELECT body, properties FROM hubline_dead_letter") == [(None, None)]
 
@@ -603,7 +603,7 @@ class TestConstruction:
             ({"key": "id"}, "name one"),
             ({"create": True}, "name one"),
             ({"table": "t", "key": [""]}, "column needs a name"),
-            ({"connections_max": 0}, "at least 1"),
+            ({"max_connections": 0}, "at least 1"),
         ],
     )
     def test_what_cannot_work_is_refused_at_once(self, options: dict[str, object], message: str) -> None:

@@ -19,7 +19,7 @@ from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SinkPartition, SqlSink
-from hubline.sinks.sql_sink.deduplication import Sifting, ids_in, sift_known, sift_ordered
+from hubline.sinks.sql_sink.deduplication import Deduplication, ids_in, sift_known, sift_ordered
 from tests.sinks.conftest import SinkDatabase
 from tests.sinks.test_commit import KEY, at
 
@@ -49,7 +49,7 @@ def properties_of(ids: Sequence[str | None]) -> pa.MapArray:
     return batch_of(ids).arrow.column("properties")
 
 
-def kept(sifting: Sifting) -> list[int]:
+def kept(sifting: Deduplication) -> list[int]:
     return [place for place, is_fresh in enumerate(sifting.is_fresh) if is_fresh]
 
 
@@ -138,7 +138,7 @@ def write(partition: SinkPartition, ids: Sequence[str], *, first: int) -> list[i
 class TestRemembering:
     @pytest.mark.parametrize("how", ["ordered", "shuffled"])
     def test_repeats_are_known_across_batches_and_owners(self, database: SinkDatabase, how: str) -> None:
-        sink = database.sink(drop_repeats=how)
+        sink = database.sink(drop_duplicates=how)
         partition = sink.open(KEY, 1)
         one, two, three = (f"{ORIGIN}/0/{number}/0" for number in range(3))
 
@@ -152,14 +152,14 @@ class TestRemembering:
     def test_an_id_that_no_database_can_keep_is_none(
         self, database: SinkDatabase, how: str, others: Sequence[str], hostile: str
     ) -> None:
-        partition = database.sink(drop_repeats=how).open(KEY, 1)
+        partition = database.sink(drop_duplicates=how).open(KEY, 1)
 
         assert write(partition, [hostile, hostile, *others], first=0) == list(range(2 + len(others)))
         assert write(partition, [hostile, *others], first=10) == [10]
 
     @pytest.mark.parametrize("how", ["ordered", "shuffled"])
     def test_what_is_undone_is_not_remembered(self, database: SinkDatabase, how: str) -> None:
-        partition = database.sink(drop_repeats=how).open(KEY, 1)
+        partition = database.sink(drop_duplicates=how).open(KEY, 1)
         transaction = partition.transaction(at(0))
         transaction.remember(partition, partition.sift(batch_of([f"{ORIGIN}/0/0/0"])))
         transaction.rollback()
@@ -167,14 +167,14 @@ class TestRemembering:
         assert write(partition, [f"{ORIGIN}/0/0/0"], first=0) == [0]
 
     def test_shuffled_ids_are_known_in_every_partition(self, database: SinkDatabase) -> None:
-        sink = database.sink(drop_repeats="shuffled")
+        sink = database.sink(drop_duplicates="shuffled")
         other = sink.open(PartitionKey(KEY.namespace, KEY.hub, KEY.group, "1"), 1)
         write(sink.open(KEY, 1), [f"{ORIGIN}/0/7/0"], first=0)
 
         assert write(other, [f"{ORIGIN}/0/7/0", f"{ORIGIN}/0/3/0"], first=0) == [1]
 
     def test_an_id_that_another_partition_took_meanwhile_is_noticed(self, database: SinkDatabase) -> None:
-        sink = database.sink(drop_repeats="shuffled")
+        sink = database.sink(drop_duplicates="shuffled")
         partition = sink.open(KEY, 1)
         sifted = partition.sift(batch_of([f"{ORIGIN}/0/7/0"]))
         other = sink.open(PartitionKey(KEY.namespace, KEY.hub, KEY.group, "1"), 1)
@@ -186,7 +186,7 @@ class TestRemembering:
         assert sequences_of(partition.sift(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
 
     def test_old_ids_are_forgotten(self, database: SinkDatabase) -> None:
-        sink = database.sink(drop_repeats="shuffled", ids_kept_seconds=0.01)
+        sink = database.sink(drop_duplicates="shuffled", duplicate_window_seconds=0.01)
         write(sink.open(KEY, 1), [f"{ORIGIN}/0/0/0"], first=0)
         time.sleep(0.05)  # by the database's own clock, which no test can move
 
@@ -196,4 +196,4 @@ class TestRemembering:
 
     def test_there_are_two_ways(self) -> None:
         with pytest.raises(ConfigError, match="ordered or shuffled"):
-            SqlSink("sqlite:///x.db", drop_repeats="maybe")
+            SqlSink("sqlite:///x.db", drop_duplicates="maybe")

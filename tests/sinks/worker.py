@@ -75,12 +75,14 @@ def run(task: Task) -> None:
         group="tests",
         start=Position.earliest(),
         owner_id=task.owner_id,
-        sink=SqlSink(task.url, table="results", transaction_seconds_max=TRANSACTION_SECONDS_MAX),
+        sink=SqlSink(task.url, table="results", transaction_timeout_seconds=TRANSACTION_SECONDS_MAX),
         options=ProcessorOptions(
-            batch_count_max=20,
-            checkpoint=CheckpointPolicy.renewal(),
-            lease=LeaseOptions(lease_seconds=LEASE_SECONDS, interval_seconds=0.3, settle_seconds=0.05),
-            reopen=RetryPolicy(backoff_seconds=0.05, backoff_seconds_max=0.5),
+            max_batch_size=20,
+            checkpoint=CheckpointPolicy.on_renewal(),
+            lease=LeaseOptions(
+                lease_seconds=LEASE_SECONDS, load_balancing_interval_seconds=0.3, startup_delay_seconds=0.05
+            ),
+            reopen=RetryPolicy(initial_backoff_seconds=0.05, max_backoff_seconds=0.5),
         ),
     )
 

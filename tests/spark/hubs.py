@@ -55,7 +55,7 @@ class TestHub:
             receiver = await hub.open_receiver(partition, group="$Default", position=Position.earliest())
             found[partition] = []
             while len(found[partition]) < count:
-                found[partition] += await receiver.receive(count_max=count, wait_seconds=10)
+                found[partition] += await receiver.receive(max_count=count, wait_seconds=10)
         await hub.close()
         return found
 

@@ -51,7 +51,7 @@ def test_a_task_finds_the_connections_that_another_left(sink: SqlSink) -> None:
 
 
 def test_sinks_that_differ_are_kept_apart(sink: SqlSink, tmp_path: Path) -> None:
-    with lent(sink) as first, lent(SqlSink(f"sqlite:///{tmp_path}/sink.db", keep_body=False)) as second:
+    with lent(sink) as first, lent(SqlSink(f"sqlite:///{tmp_path}/sink.db", keep_dead_letter_bodies=False)) as second:
         assert second is not first
 
 

@@ -275,7 +275,7 @@ class TestPartitionsThatMove:
 async def _owned(one: Query, count: int = 1) -> list[str]:
     async with asyncio.timeout(300):
         while len(found := await one.owned()) < count:  # noqa: ASYNC110 - what is waited for tells nobody
-            await asyncio.sleep(LEASE.interval_seconds)
+            await asyncio.sleep(LEASE.load_balancing_interval_seconds)
     return found
 
 
@@ -284,7 +284,7 @@ async def _handed_over(one: Query, two: Query) -> list[str]:
     async with asyncio.timeout(300):
         while not (found := await two.owned()):
             await one.batch()
-            await asyncio.sleep(LEASE.interval_seconds)
+            await asyncio.sleep(LEASE.load_balancing_interval_seconds)
     return found
 
 
@@ -308,7 +308,7 @@ class TestRetention:
     async def test_new_events_that_are_removed_are_a_gap_as_ever(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
-        one = await scene.query(events_max=5, on_invalid_position=InvalidPositionChoice.EARLIEST).start()
+        one = await scene.query(events_max=5, on_data_loss=InvalidPositionChoice.EARLIEST).start()
         await one.read_up_to("0", 33)
         scene.hub.trim("0", 48)
         await asyncio.sleep(5)

@@ -215,8 +215,8 @@ class TestTheRest:
             options(store="memory:")
 
     def test_the_connectors_word_for_lost_data(self) -> None:
-        assert options(failOnDataLoss="false").on_invalid_position is InvalidPositionChoice.EARLIEST
-        assert options(failOnDataLoss="true").on_invalid_position is InvalidPositionChoice.FAIL
+        assert options(failOnDataLoss="false").on_data_loss is InvalidPositionChoice.EARLIEST
+        assert options(failOnDataLoss="true").on_data_loss is InvalidPositionChoice.FAIL
 
     def test_durations_may_be_the_connectors(self) -> None:
         assert options(**{"eventhubs.receiverTimeout": "PT00H03M20S"}).timeout_seconds == 200
@@ -241,7 +241,7 @@ class TestTheRest:
             ("group", "../etc"),
             ("owner", "a b"),
             ("lease", "0s"),
-            ("on_invalid_position", "skip"),
+            ("on_data_loss", "skip"),
             ("ownership", "fixed:0"),
             ("hub", "\x00"),
         ],

@@ -165,7 +165,7 @@ async def test_a_partition_that_is_asked_for_is_given_up_after_its_batch_and_not
     await one.plan()
     two = await query(hub, store, "b").start()
     # Long enough to ask, and shorter than the grace.
-    await asyncio.sleep(LEASE.grace_seconds / 2)
+    await asyncio.sleep(LEASE.handover_timeout_seconds / 2)
     owners = {await owner_of(store, partition) for partition in "01"}
 
     await one.run()
@@ -532,7 +532,7 @@ class TestFirstOpening:
     @virtual
     async def test_a_checkpoint_that_expired_is_a_gap_by_choice(self) -> None:
         hub, store = await expired()
-        two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.EARLIEST).start()
+        two = await query(hub, store, "b", on_data_loss=InvalidPositionChoice.EARLIEST).start()
         await two.owns("0")
 
         end = await two.planning.next_offset(two.log[-1], is_limited=True)
@@ -543,7 +543,7 @@ class TestFirstOpening:
     @virtual
     async def test_a_gap_is_moved_over_when_the_batch_that_tells_of_it_is_done_and_not_before(self) -> None:
         hub, store = await expired()
-        two = await query(hub, store, "b", on_invalid_position=InvalidPositionChoice.LATEST).start()
+        two = await query(hub, store, "b", on_data_loss=InvalidPositionChoice.LATEST).start()
         await two.owns("0")
 
         end = await two.planning.next_offset(two.log[-1], is_limited=True)
@@ -559,7 +559,7 @@ class TestFirstOpening:
         hub.trim("0", 6)
         start = StartPositions(Position.sequence(4, inclusive=True))
         choice = InvalidPositionChoice.EARLIEST
-        one = await query(hub, store, "a", on_invalid_position=choice, start=start).start()
+        one = await query(hub, store, "a", on_data_loss=choice, start=start).start()
         await one.owns("0")
 
         end = await one.planning.next_offset(one.log[-1], is_limited=True)
@@ -576,7 +576,7 @@ class TestFirstOpening:
         self, choice: InvalidPositionChoice, first: int, is_running: bool
     ) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", on_invalid_position=choice).start()
+        one = await query(hub, store, "a", on_data_loss=choice).start()
         await one.read_all(30)
         await one.plan()
         assert await checkpoints(store) == {"0": 29}
@@ -586,7 +586,7 @@ class TestFirstOpening:
         else:
             await one.stop()
             hub = filled(10)
-            one = await query(hub, store, "b", on_invalid_position=choice).start()
+            one = await query(hub, store, "b", on_data_loss=choice).start()
             await one.owns("0")
         async with asyncio.timeout(300):
             while not one.log[-1].entries or one.log[-1].entries["0"].end != 10:

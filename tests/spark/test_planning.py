@@ -243,7 +243,7 @@ class TestGaps:
         hub.trim("0", 8)
         await asyncio.sleep(5)
 
-        with pytest.raises(PositionInvalid, match="on_invalid_position") as caught:
+        with pytest.raises(PositionInvalid, match="on_data_loss") as caught:
             await query.batch()
 
         assert caught.value.reason == "expired"
@@ -254,7 +254,7 @@ class TestGaps:
         @virtual
         async def jump() -> None:
             hub = filled(5)
-            query = await Query(hub, on_invalid_position=InvalidPositionChoice(choice)).start()
+            query = await Query(hub, on_data_loss=InvalidPositionChoice(choice)).start()
             await query.batch()
             hub.append("0", [b"x"] * 10)
             hub.trim("0", 8)
@@ -312,7 +312,7 @@ class TestGaps:
 
     @virtual
     async def test_a_hub_that_was_created_anew_is_read_from_its_beginning_by_choice(self) -> None:
-        query = await Query(filled(5), on_invalid_position=InvalidPositionChoice.EARLIEST).start()
+        query = await Query(filled(5), on_data_loss=InvalidPositionChoice.EARLIEST).start()
         await query.batch()
         await query.stop()
         query._hub = again = filled(3)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.spark.sessions.stderr_filter import Quiet, pass_on
+from hubline.spark.sessions.stderr_filter import StderrFilter, pass_on
 
 DAEMON = b'  File "/x/pyspark.zip/pyspark/daemon.py", line 264, in manager\n'
 START = b"Traceback (most recent call last):\n"
@@ -16,7 +16,7 @@ NOISE = START + DAEMON + b"    code = worker(sock)\n" + b"BrokenPipeError: [Errn
 
 
 def shown(*chunks: bytes) -> bytes:
-    quiet = Quiet()
+    quiet = StderrFilter()
     return b"".join([part for chunk in chunks for part in quiet.passed(chunk)]) + quiet.rest()
 
 
@@ -73,7 +73,7 @@ def test_all_else_is_passed_on(text: bytes) -> None:
 
 
 def test_a_line_that_goes_on_is_shown_at_once() -> None:
-    quiet = Quiet()
+    quiet = StderrFilter()
 
     assert b"".join(quiet.passed(b"\r[Stage 0:>   ")) == b"\r[Stage 0:>   "
     assert b"".join(quiet.passed(b"Trace")) == b""

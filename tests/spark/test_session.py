@@ -160,7 +160,7 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     before = dict(os.environ)
 
-    with sessions._surroundings({"spark.master": "local[2]"}):
+    with sessions._launch_environment({"spark.master": "local[2]"}):
         within = dict(os.environ)
 
     assert within["JAVA_HOME"]
@@ -170,10 +170,10 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_java_gets_a_collector_beside_the_users_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(OPTIONS_VARIABLE, "-Xss2m")
-    with sessions._surroundings({"spark.master": "local[2]"}):
+    with sessions._launch_environment({"spark.master": "local[2]"}):
         assert os.environ[OPTIONS_VARIABLE].split()[0] == "-Xss2m"
         assert os.environ[OPTIONS_VARIABLE].split()[-1] == "-XX:+UseParallelGC"
-    with sessions._surroundings({"spark.master": "spark://host:7077"}):
+    with sessions._launch_environment({"spark.master": "spark://host:7077"}):
         assert "GC" not in os.environ[OPTIONS_VARIABLE]
 
 
@@ -194,7 +194,7 @@ def test_a_collector_that_the_user_chose_stays_the_only_one(
         (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {chosen}\n")
     else:
         monkeypatch.setenv(where, chosen)
-    with sessions._surroundings(given):
+    with sessions._launch_environment(given):
         assert "UseParallelGC" not in os.environ[OPTIONS_VARIABLE]
 
 
@@ -277,7 +277,7 @@ class TestPythonOfWorkers:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
         monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
-        with sessions._surroundings({"spark.master": "local[2]"}):
+        with sessions._launch_environment({"spark.master": "local[2]"}):
             assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
     @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
-from hubline.dead_letters.repository import LetterShelf
+from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError
 from hubline.event_ids import ID_PROPERTY
@@ -61,7 +61,7 @@ def whole(body: bytes, number: int) -> dict[str, object]:
 
 def letters(database: SinkDatabase) -> list[DeadLetter]:
     async def found() -> list[DeadLetter]:
-        shelf = LetterShelf(database.url)
+        shelf = DeadLetterRepository(database.url)
         letters = await shelf.page(LetterChoice())
         await shelf.close()
         return letters
@@ -81,7 +81,9 @@ def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
     database = PostgresSinkDatabase(postgres_database)
     database.execute(f"CREATE TABLE readings ({COLUMNS}, body BYTEA)")
     told: list[Written] = []
-    sink = SqlSink(database.url, table="readings", drop_repeats=how, on_commit=lambda _, written: told.append(written))
+    sink = SqlSink(
+        database.url, table="readings", drop_duplicates=how, on_commit=lambda _, written: told.append(written)
+    )
     good = bodies(6)
     for partition in ("0", "1", "2", "3"):
         send(hub, [good[int(partition)]], partition=partition)
@@ -213,7 +215,7 @@ def test_rows_and_letters_are_the_same_where_spark_has_large_types(
     (good,) = bodies(1)
     sent = [whole(body, number) for number, body in enumerate([good, HOT, b"\xff"])]
     send(hub, [*sent, *sent[:1]], partition="1")
-    sink = SqlSink(sqlite.url, table="readings", by=by, drop_repeats=how)
+    sink = SqlSink(sqlite.url, table="readings", by=by, drop_duplicates=how)
     with _settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
         run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
 

@@ -188,7 +188,7 @@ def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.Mon
 
 
 def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Connection, tmp_path: Path) -> None:
-    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings", drop_repeats="ordered")
+    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings", drop_duplicates="ordered")
 
     def commit(partition: str, entry: Entry, *places: tuple[str, int]) -> None:
         columns = {
@@ -495,7 +495,7 @@ def test_events_that_an_earlier_stage_published_twice_are_written_once_and_count
         f"sqlite:///{tmp_path}/results.db",
         table="readings",
         by=by,
-        drop_repeats=how,
+        drop_duplicates=how,
         on_commit=lambda number, written: told.append((number, written)),
     )
     twice = parse_json(read(spark, hub), FIELDS).crossJoin(broadcast(spark.range(2).drop("id")))
@@ -523,7 +523,7 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_
         sink.check(StructType([place[0], *fields]))
     url = f"sqlite:///{tmp_path}/results.db"
     with pytest.raises(ConfigError, match="dropped the column 'properties'"):
-        SqlSink(url, table="readings", drop_repeats="ordered", by="batch").check(StructType([*place, *fields]))
+        SqlSink(url, table="readings", drop_duplicates="ordered", by="batch").check(StructType([*place, *fields]))
     made = SqlSink(url, table="made", create=True).check(readings)
     assert made == 'CREATE TABLE IF NOT EXISTS "made" ("device" TEXT, "celsius" REAL)'
 

@@ -197,8 +197,8 @@ class TestWhatGoesWrong:
 
         with pytest.raises(PositionInvalid):
             read(parse_options({"hub": address}), Range("0", 0, 20))
-        earliest = read(parse_options({"hub": address, "on_invalid_position": "earliest"}), Range("0", 0, 20))
-        latest = read(parse_options({"hub": address, "on_invalid_position": "latest"}), Range("0", 0, 20))
+        earliest = read(parse_options({"hub": address, "on_data_loss": "earliest"}), Range("0", 0, 20))
+        latest = read(parse_options({"hub": address, "on_data_loss": "latest"}), Range("0", 0, 20))
 
         assert [sequence for _, sequence, _ in earliest] == list(range(10, 20))
         assert latest == []
@@ -231,14 +231,14 @@ class TestWhatGoesWrong:
 def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     freezes: list[None] = []
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(None))
-    garbage.spare_modules()
+    garbage.freeze_loaded_modules()
     assert len(freezes) == 0  # this is no worker
 
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
     monkeypatch.setattr(garbage, "_freeze", functools.cache(garbage._freeze.__wrapped__))
-    garbage.spare_modules()
+    garbage.freeze_loaded_modules()
     assert len(freezes) == 1
-    garbage.spare_modules()
+    garbage.freeze_loaded_modules()
     assert len(freezes) == 1
     monkeypatch.setitem(sys.modules, "loaded_since", ModuleType("loaded_since"))
     process.loop()
@@ -332,9 +332,9 @@ def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None
             receiver.read_to(end)
             last = -1
             while last < end - 1:
-                last = (await receiver.receive(count_max=5_000, wait_seconds=30)).last_sequence
+                last = (await receiver.receive(max_count=5_000, wait_seconds=30)).last_sequence
             assert last == end - 1
-            assert not len(await receiver.receive(count_max=1, wait_seconds=0.1))
+            assert not len(await receiver.receive(max_count=1, wait_seconds=0.1))
         await receiver.close()
         await hub.close()
 

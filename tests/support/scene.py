@@ -30,7 +30,7 @@ GROUP = "tests"
 POLL_SECONDS = 0.05
 """How often a condition is looked at: it costs nothing in virtual time, and little in real time."""
 
-LEASE = LeaseOptions(lease_seconds=6.0, interval_seconds=2.0, settle_seconds=0.5)
+LEASE = LeaseOptions(lease_seconds=6.0, load_balancing_interval_seconds=2.0, startup_delay_seconds=0.5)
 """In virtual seconds, so none of them is waited for."""
 
 Behaviour = Callable[[EventBatch, PartitionContext], Awaitable[None]]
@@ -230,7 +230,7 @@ class Scene:
         """A processor without handlers."""
         options = {
             "lease": LEASE,
-            "retry": RetryPolicy(attempts_max=3, backoff_seconds=0.1),
+            "retry": RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1),
             "control_thread": False,
             **options,
         }

@@ -38,7 +38,7 @@ class Task:
     lease_seconds: float = 3.0
     handler: str = "async"
     handler_seconds: float = 0.0
-    stop_seconds_max: float = 30.0
+    stop_timeout_seconds: float = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +133,18 @@ def processor_of(task: Task, journal: Journal) -> Processor:
         start=Position.earliest(),
         owner_id=task.owner_id,
         options=ProcessorOptions(
-            batch_count_max=50,
+            max_batch_size=50,
             checkpoint=CheckpointPolicy.every(seconds=0.2),
-            lease=LeaseOptions(lease_seconds=task.lease_seconds, interval_seconds=0.3, settle_seconds=0.1),
-            stop_seconds_max=task.stop_seconds_max,
+            lease=LeaseOptions(
+                lease_seconds=task.lease_seconds, load_balancing_interval_seconds=0.3, startup_delay_seconds=0.1
+            ),
+            stop_timeout_seconds=task.stop_timeout_seconds,
         ),
     )
 
     @processor.on_assigned
     async def assigned(partition: PartitionContext) -> None:
-        checkpoint = partition.opened_from
+        checkpoint = partition.initial_checkpoint
         journal.write("assigned", partition, last=-1 if checkpoint is None else checkpoint.sequence_number)
 
     @processor.on_released

@@ -41,7 +41,7 @@ def test_a_reader_that_retention_overtook_is_told() -> None:
         hub.trim("0", 1)
 
         with pytest.raises(PositionInvalid) as expired:
-            await receiver.receive(count_max=1, wait_seconds=0)
+            await receiver.receive(max_count=1, wait_seconds=0)
 
         assert expired.value.reason == "expired"
 

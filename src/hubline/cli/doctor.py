@@ -72,15 +72,15 @@ def doctor(
       hubline doctor env:HUB --store env:STORE --lease 2m --renew 30s
       hubline doctor env:HUB --store env:STORE --json | jq 'select(.severity == "error")'
     """
-    from hubline.doctor.examination import Order, examine
+    from hubline.doctor.examination import ExaminationRequest, examine
 
-    order = Order(
+    order = ExaminationRequest(
         hub=hub,
         store=store,
         group=validate_group_name(group),
         lease_seconds=parse_duration(lease).total_seconds() if lease else None,
-        renew_seconds=parse_duration(renew).total_seconds() if renew else 0.0,
-        grace_seconds=parse_duration(grace).total_seconds() if grace else 0.0,
+        renew_interval_seconds=parse_duration(renew).total_seconds() if renew else 0.0,
+        handover_timeout_seconds=parse_duration(grace).total_seconds() if grace else 0.0,
         sdk_lease_seconds=parse_duration(sdk_lease).total_seconds(),
         seconds_max=parse_duration(time_limit).total_seconds(),
     )

@@ -17,8 +17,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
-async def read_lines(file: BinaryIO, *, count_max: int) -> AsyncIterator[list[bytes]]:
-    """The lines without their ends, at most ``count_max`` at a time.
+async def read_lines(file: BinaryIO, *, max_count: int) -> AsyncIterator[list[bytes]]:
+    """The lines without their ends, at most ``max_count`` at a time.
 
     What is there is handed on at once: a line is never held back to fill a batch.
     """
@@ -29,7 +29,7 @@ async def read_lines(file: BinaryIO, *, count_max: int) -> AsyncIterator[list[by
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
             raise ConfigError(f"{file.name}: a line is longer than {LINE_BYTES_MAX:,} bytes: split it before sending")
-        for batch in batched(lines, count_max):
+        for batch in batched(lines, max_count):
             yield batch
     if rest:
         yield [rest]
@@ -50,7 +50,7 @@ async def _read_some(descriptor: int) -> bytes:
     return os.read(descriptor, CHUNK_BYTES)
 
 
-def batched(lines: list[bytes], count_max: int) -> Iterator[list[bytes]]:
-    """The lines in order, at most ``count_max`` at a time."""
-    for start in range(0, len(lines), count_max):
-        yield lines[start : start + count_max]
+def batched(lines: list[bytes], max_count: int) -> Iterator[list[bytes]]:
+    """The lines in order, at most ``max_count`` at a time."""
+    for start in range(0, len(lines), max_count):
+        yield lines[start : start + max_count]

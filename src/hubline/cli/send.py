@@ -65,11 +65,11 @@ def send(
     if keys is not None and generate is None:
         raise ConfigError("--keys is for made-up events: add --generate N, or give one --key")
     target = _Target(partition if partition is None else validate_partition_id(partition), key, keys, rate)
-    batch_count_max = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
+    max_batch_size = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
     if generate is not None:
-        bodies = _made_up(generate, parse_size(size), batch_count_max)
+        bodies = _made_up(generate, parse_size(size), max_batch_size)
     else:
-        bodies = _lines(file or [], batch_count_max)
+        bodies = _lines(file or [], max_batch_size)
     _report(_send_all(hub, bodies, target, total=generate), json=json)
 
 
@@ -154,21 +154,21 @@ async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Targ
             await sender.close()
 
 
-async def _made_up(count: int, size: int, batch_count_max: int) -> AsyncIterator[list[bytes]]:
+async def _made_up(count: int, size: int, max_batch_size: int) -> AsyncIterator[list[bytes]]:
     """Numbered events of one size."""
-    batch_count_max = max(1, min(batch_count_max, BATCH_BYTES_MAX // max(size, 1)))
-    for start in range(0, count, batch_count_max):
-        numbers = range(start, min(start + batch_count_max, count))
+    max_batch_size = max(1, min(max_batch_size, BATCH_BYTES_MAX // max(size, 1)))
+    for start in range(0, count, max_batch_size):
+        numbers = range(start, min(start + max_batch_size, count))
         yield [(b"%d " % number).ljust(size, b".")[:size] for number in numbers]
 
 
-async def _lines(files: list[Path], batch_count_max: int) -> AsyncIterator[list[bytes]]:
+async def _lines(files: list[Path], max_batch_size: int) -> AsyncIterator[list[bytes]]:
     if not files:
-        async for lines in read_lines(sys.stdin.buffer, count_max=batch_count_max):
+        async for lines in read_lines(sys.stdin.buffer, max_count=max_batch_size):
             yield lines
     for path in files:
         with path.open("rb") as file:
-            async for lines in read_lines(file, count_max=batch_count_max):
+            async for lines in read_lines(file, max_count=max_batch_size):
                 yield lines
 
 

@@ -59,7 +59,7 @@ def existing_store(address: str) -> str:
     return address
 
 
-def lasting_store(address: str, *, option: str) -> str:
+def writable_store(address: str, *, option: str) -> str:
     """The address of a store to change."""
     if isinstance(parse_store(address), MemoryAddress):
         raise ConfigError(

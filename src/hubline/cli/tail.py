@@ -147,13 +147,13 @@ class _Tail:
 
     async def _follow(self, receiver: Receiver) -> None:
         while True:
-            self._printer.print(await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=_FOLLOW_WAIT_SECONDS))
+            self._printer.print(await receiver.receive(max_count=_BATCH_COUNT_MAX, wait_seconds=_FOLLOW_WAIT_SECONDS))
 
     async def _read_all(self, receiver: Receiver, held: PartitionProperties, *, is_more: bool) -> None:
         """Ends with the last event that is held, or where nothing comes and no more is known to be there."""
         while True:
             wait_seconds = _READ_WAIT_SECONDS if is_more else _LOOK_WAIT_SECONDS
-            batch = await receiver.receive(count_max=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
+            batch = await receiver.receive(max_count=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
             if not len(batch) and is_more:
                 raise HubUnavailable(
                     f"partition {held.partition} of hub {self._hub.name} has sent nothing for {wait_seconds:g} s, and "

@@ -3,9 +3,9 @@
 The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Three tasks share the
 work, so that nothing slow stands before a renewal:
 
-    renew    every ``renew_seconds``: announces the member and renews its leases
+    renew    every ``renew_interval_seconds``: announces the member and renews its leases
     expire   gives up what could not be renewed for a whole lease, before anyone else may take it
-    cycle    every ``interval_seconds``, or at once while there is something to do: list, plan, claim
+    cycle    every ``load_balancing_interval_seconds``, or at once while there is something to do: list, plan, claim
 
 All of them run on one event loop, the control loop. Elapsed time is that loop's; ages are the store's.
 """
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from hubline.coordination.lease_options import LeaseOptions
-from hubline.coordination.snapshot import Snapshot, stranded
+from hubline.coordination.snapshot import Snapshot, recovered_after_restart
 from hubline.coordination.store_calls import bounded
 from hubline.coordination.strategies import Fixed, Plan, Strategy
 from hubline.errors import ConfigError, HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
@@ -188,16 +188,16 @@ class Dispatcher:
     # Renewing
 
     async def _renew_forever(self) -> None:
-        delay = self._lease.renew_seconds
+        delay = self._lease.renew_interval_seconds
         while True:
             await asyncio.sleep(delay)
             started_at = _time()
             try:
                 await self._renew()
-                delay = self._lease.renew_seconds - (_time() - started_at)
+                delay = self._lease.renew_interval_seconds - (_time() - started_at)
             except StoreError as error:
                 self._holder.report_of(error, None)
-                delay = self._lease.renew_seconds / RENEWAL_RETRIES
+                delay = self._lease.renew_interval_seconds / RENEWAL_RETRIES
 
     async def _renew(self) -> None:
         async with self._versions:
@@ -215,7 +215,7 @@ class Dispatcher:
         renewed = await self._bounded(self._store.renew_ownership, self._group, self._member, owned)
         for ownership in renewed:
             self._keep(ownership, sent_at)
-        if any(o.requested_by and o.request_age_seconds < self._lease.grace_seconds for o in renewed):
+        if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
             self._wake.set()
         kept = {ownership.key.partition for ownership in renewed}
         return [partition for partition in partitions if partition not in kept]
@@ -270,7 +270,7 @@ class Dispatcher:
                 if now >= held.expires_at:
                     self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s ran out before it was renewed")
             ends = min((held.expires_at for held in self._held.values()), default=now + self._lease.lease_seconds)
-            await asyncio.sleep(min(ends - _time(), self._lease.renew_seconds))
+            await asyncio.sleep(min(ends - _time(), self._lease.renew_interval_seconds))
 
     def _lose(self, partition: str, why: str) -> None:
         held = self._held.pop(partition)
@@ -303,8 +303,8 @@ class Dispatcher:
             self._holder.report_of(ProcessorError(message, partition=""), None)
             plan = Plan()
         if is_joining:
-            return self._lease.settle_seconds
-        interval = self._lease.interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+            return self._lease.startup_delay_seconds
+        interval = self._lease.load_balancing_interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
         return interval if plan.rerun_seconds is None else min(max(plan.rerun_seconds, RERUN_SECONDS_MIN), interval)
 
     async def _cycle(self, *, is_joining: bool) -> Plan:
@@ -314,7 +314,9 @@ class Dispatcher:
         snapshot = self._snapshot(state)
         # A member that joins takes back what is recorded as its own; the rest waits until those who start
         # together with it have announced themselves.
-        plan = Plan(claims=stranded(snapshot)) if is_joining else self._strategy.plan(snapshot, self._rng)
+        plan = (
+            Plan(claims=recovered_after_restart(snapshot)) if is_joining else self._strategy.plan(snapshot, self._rng)
+        )
         if plan.claims or plan.steals:
             await self._claim([*plan.claims, *plan.steals], snapshot)
         if plan.requests:
@@ -337,7 +339,7 @@ class Dispatcher:
             members=state.members,
             held=frozenset(self._held),
             lease_seconds=self._lease.lease_seconds,
-            grace_seconds=self._lease.grace_seconds,
+            handover_timeout_seconds=self._lease.handover_timeout_seconds,
             sdk_lease_seconds=self._lease.sdk_lease_seconds if shares_with_sdks(self._store) else None,
         )
 
@@ -380,7 +382,7 @@ class Dispatcher:
             with suppress(StoreError):
                 if await self._give_up(partition, held):
                     break
-            await asyncio.sleep(self._lease.renew_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))
+            await asyncio.sleep(self._lease.renew_interval_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))
         if self._held.get(partition) is held:
             del self._held[partition]
         log.info("released partition=%s reason=%s", partition, reason)
@@ -394,10 +396,10 @@ class Dispatcher:
         """
         self._at_rest[partition] = held
         if len(self._at_rest) == 1:
-            self._giving_up = asyncio.create_task(self._give_up_at_rest())
+            self._giving_up = asyncio.create_task(self._release_drained())
         return partition in await self._giving_up
 
-    async def _give_up_at_rest(self) -> set[str]:
+    async def _release_drained(self) -> set[str]:
         async with self._versions:
             at_rest, self._at_rest = self._at_rest, {}
             claims = [held.given_up() for held in at_rest.values()]
@@ -419,7 +421,7 @@ class Dispatcher:
 
     async def _bounded(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """A store call that takes no longer than the time between two renewals."""
-        return await bounded(self._lease.renew_seconds, function)(*args, **kwargs)
+        return await bounded(self._lease.renew_interval_seconds, function)(*args, **kwargs)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(coroutine)

@@ -7,7 +7,7 @@ decides, and the next cycle starts from what came of it.
 Partitions are classified first, then a strategy chooses:
 
     held       this processor runs it
-    stranded   recorded as this processor's, but not held: it restarted under the same owner id
+    recovered_after_restart   recorded as this processor's, but not held: it restarted under the same owner id
     free       no owner, or one whose lease ran out
     promised   on its way to a member: given up for it, or asked for and not yet given up
     overdue    asked for, and not given up within the grace: who asked may take it
@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hubline.coordination.snapshot import Snapshot, free_room, living_members, living_records, stranded
+from hubline.coordination.snapshot import Snapshot, free_room, living_members, living_records, recovered_after_restart
 from hubline.model.ownership import Member, Ownership
 
 # The fair share
@@ -31,7 +31,7 @@ from hubline.model.ownership import Member, Ownership
 class _Share:
     """This processor's part of the group's plan. ``is_waiting``: something it asked for is on its way."""
 
-    stranded: tuple[str, ...]
+    recovered_after_restart: tuple[str, ...]
     claims: tuple[str, ...]
     steals: tuple[str, ...]
     requests: tuple[str, ...]
@@ -49,14 +49,14 @@ def fair_share(snapshot: Snapshot) -> _Share:
     given_up = [partition for partition in mine if partition not in classes.living]
     # The free ones are dealt first: nobody is asked while there is something that nobody owns.
     claims = (*given_up, *_deal(classes.free, wanting, targets)[me])
-    own = stranded(snapshot)
+    own = recovered_after_restart(snapshot)
     room = free_room(snapshot) - len(own)
     dealt = _deal(classes.surplus(targets), wanting, targets, preferred=classes.overdue)[me]
     # A processor of another kind announces nothing and cannot be asked: the plain steal remains.
     announced = {member.owner_id for member in snapshot.members}
     steals = {p for p in dealt if classes.overdue.get(p) == me or classes.living[p].owner_id not in announced}
     return _Share(
-        stranded=own,
+        recovered_after_restart=own,
         claims=claims[:room],
         steals=tuple(partition for partition in dealt if partition in steals)[: max(room - len(claims), 0)],
         requests=tuple(partition for partition in dealt if partition not in steals),
@@ -102,7 +102,7 @@ def _deal(
 
 
 @dataclass(frozen=True, slots=True)
-class _Level:
+class EvenShare:
     """The even share: ``base`` each, one more for ``extra`` of the members, and less for those with a lower limit."""
 
     base: int
@@ -110,7 +110,7 @@ class _Level:
     limited: Mapping[str, int]
 
     @classmethod
-    def of(cls, total: int, members: Mapping[str, Member]) -> _Level:
+    def of(cls, total: int, members: Mapping[str, Member]) -> EvenShare:
         """Fills up as water does: what a limit keeps out of one member rises in the others."""
         limits = sorted((m.partitions_max, name) for name, m in members.items() if m.partitions_max is not None)
         limited: dict[str, int] = {}
@@ -141,7 +141,7 @@ class _Classes:
     """The snapshot's partitions by what may be done with them; ``counts`` are the members', promises kept."""
 
     living: Mapping[str, Ownership]
-    level: _Level
+    level: EvenShare
     counts: Mapping[str, int]
     owned: Mapping[str, Sequence[str]]
     free: Sequence[str]
@@ -160,7 +160,7 @@ class _Classes:
 
 def classify(snapshot: Snapshot) -> _Classes:
     living, members = living_records(snapshot), living_members(snapshot)
-    level = _Level.of(len(snapshot.partitions), members)
+    level = EvenShare.of(len(snapshot.partitions), members)
     owners = {partition: record.owner_id for partition, record in living.items()}
     owners |= dict.fromkeys(snapshot.held.intersection(snapshot.partitions), snapshot.me.owner_id)
     counts = {**dict.fromkeys(members, 0), **Counter(owners.values())}
@@ -174,7 +174,10 @@ def classify(snapshot: Snapshot) -> _Classes:
             counts[asker] += 1
             if owner is not None:
                 counts[owner] -= 1
-        elif partition in living and snapshot.ownerships[partition].request_age_seconds >= snapshot.grace_seconds:
+        elif (
+            partition in living
+            and snapshot.ownerships[partition].request_age_seconds >= snapshot.handover_timeout_seconds
+        ):
             overdue[partition] = asker
 
     owned: dict[str, list[str]] = {name: [] for name in members}
@@ -187,7 +190,7 @@ def classify(snapshot: Snapshot) -> _Classes:
 
 def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
     """Partitions by the living member that asked for them. A request that came to nothing is forgotten in time."""
-    forgotten_seconds = snapshot.grace_seconds + snapshot.lease_seconds
+    forgotten_seconds = snapshot.handover_timeout_seconds + snapshot.lease_seconds
     return {
         partition: asker
         for partition in snapshot.partitions
@@ -203,11 +206,13 @@ def _is_on_its_way(snapshot: Snapshot, partition: str) -> bool:
     """For one grace from the asking, while the owner lives, and one from the giving up."""
     record = snapshot.ownerships[partition]
     if not record.owner_id:
-        return record.age_seconds < snapshot.grace_seconds
-    return record.age_seconds < snapshot.lease_seconds and record.request_age_seconds < snapshot.grace_seconds
+        return record.age_seconds < snapshot.handover_timeout_seconds
+    return (
+        record.age_seconds < snapshot.lease_seconds and record.request_age_seconds < snapshot.handover_timeout_seconds
+    )
 
 
-def _evens_out(counts: Mapping[str, int], level: _Level, *, giver: str | None, taker: str) -> bool:
+def _evens_out(counts: Mapping[str, int], level: EvenShare, *, giver: str | None, taker: str) -> bool:
     """Whether shares are more even after the move; else what was asked for once is not wanted any more."""
     if counts[taker] >= level.most(taker):
         return False

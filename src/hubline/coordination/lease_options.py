@@ -16,32 +16,43 @@ SDK_LEASE_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
-    """How ownership is kept. A ``renew_seconds`` or ``grace_seconds`` of 0 follows from the lease: a third, and all.
+    """How long a consumer owns a partition, and how consumers share partitions.
 
-    A member that wants a partition asks its owner, and takes it after ``grace_seconds``. A new member waits
-    ``settle_seconds`` before its first claim, so that members that start together see each other. In a store that the
-    official SDKs share, what one of them owns stays with it for ``sdk_lease_seconds``, for they renew less often.
+    Attributes:
+        lease_seconds: An owner that has not renewed for this long has lost its partitions. Default: 30.
+        renew_interval_seconds: Time between two renewals. Default (0): a third of the lease.
+        load_balancing_interval_seconds: Time between two load balancing cycles. Default: 10.
+        handover_timeout_seconds: How long a consumer waits for an owner that it requested a partition from, before it
+            takes the partition. Default (0): the length of the lease.
+        startup_delay_seconds: How long a new consumer waits before its first claim, so that consumers that start
+            together see each other. Default: 1.
+        sdk_lease_seconds: The lease of consumers that use an official SDK, in a store shared with them: the SDKs renew
+            less often. Default: 120.
     """
 
     lease_seconds: float = 30.0
-    renew_seconds: float = 0.0
-    interval_seconds: float = 10.0
-    grace_seconds: float = 0.0
-    settle_seconds: float = 1.0
+    renew_interval_seconds: float = 0.0
+    load_balancing_interval_seconds: float = 10.0
+    handover_timeout_seconds: float = 0.0
+    startup_delay_seconds: float = 1.0
     sdk_lease_seconds: float = SDK_LEASE_SECONDS
 
     def __post_init__(self) -> None:
-        if not (self.lease_seconds > 0 and self.interval_seconds > 0 and self.sdk_lease_seconds > 0):
+        if not (self.lease_seconds > 0 and self.load_balancing_interval_seconds > 0 and self.sdk_lease_seconds > 0):
             raise ConfigError("the leases and the interval of the dispatch cycle are longer than 0 seconds")
-        if not (self.renew_seconds >= 0 and self.grace_seconds >= 0 and self.settle_seconds >= 0):
-            raise ConfigError("renew_seconds, grace_seconds and settle_seconds are not negative")
-        if self.renew_seconds == 0:
-            object.__setattr__(self, "renew_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
-        if self.grace_seconds == 0:
-            object.__setattr__(self, "grace_seconds", self.lease_seconds)
-        if self.lease_seconds < self.renew_seconds * RENEWALS_PER_LEASE_MIN * (1 - 1e-9):
+        if not (
+            self.renew_interval_seconds >= 0 and self.handover_timeout_seconds >= 0 and self.startup_delay_seconds >= 0
+        ):
+            raise ConfigError(
+                "renew_interval_seconds, handover_timeout_seconds and startup_delay_seconds are not negative"
+            )
+        if self.renew_interval_seconds == 0:
+            object.__setattr__(self, "renew_interval_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
+        if self.handover_timeout_seconds == 0:
+            object.__setattr__(self, "handover_timeout_seconds", self.lease_seconds)
+        if self.lease_seconds < self.renew_interval_seconds * RENEWALS_PER_LEASE_MIN * (1 - 1e-9):
             raise ConfigError(
                 f"a lease of {self.lease_seconds:g} s does not outlast {RENEWALS_PER_LEASE_MIN} renewals "
-                f"{self.renew_seconds:g} s apart: make it at least "
-                f"{self.renew_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often"
+                f"{self.renew_interval_seconds:g} s apart: make it at least "
+                f"{self.renew_interval_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often"
             )

@@ -18,12 +18,12 @@ class Snapshot:
     members: Sequence[Member]
     held: frozenset[str]
     lease_seconds: float
-    grace_seconds: float
+    handover_timeout_seconds: float
     sdk_lease_seconds: float | None = None
     """The lease of owners that have not announced themselves, where the store has such: the official SDKs'."""
 
 
-def stranded(snapshot: Snapshot) -> tuple[str, ...]:
+def recovered_after_restart(snapshot: Snapshot) -> tuple[str, ...]:
     """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
     me, held = snapshot.me.owner_id, snapshot.held
     own = [p for p, record in living_records(snapshot).items() if record.owner_id == me and p not in held]

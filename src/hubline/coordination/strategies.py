@@ -7,7 +7,7 @@ decides, and the next cycle starts from what came of it.
 Partitions are classified first, then a strategy chooses:
 
     held       this processor runs it
-    stranded   recorded as this processor's, but not held: it restarted under the same owner id
+    recovered_after_restart   recorded as this processor's, but not held: it restarted under the same owner id
     free       no owner, or one whose lease ran out
     promised   on its way to a member: given up for it, or asked for and not yet given up
     overdue    asked for, and not given up within the grace: who asked may take it
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hubline.coordination.fair_share import classify, fair_share
-from hubline.coordination.snapshot import Snapshot, first_expiry_seconds, stranded
+from hubline.coordination.snapshot import Snapshot, first_expiry_seconds, recovered_after_restart
 from hubline.errors import ConfigError
 
 HANDOVER_POLL_SECONDS = 0.5
@@ -71,7 +71,7 @@ class Balanced:
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
-        claims = share.stranded or share.claims[:1]
+        claims = share.recovered_after_restart or share.claims[:1]
         return Plan(
             claims=claims,
             steals=() if claims else share.steals[:1],
@@ -91,7 +91,7 @@ class Greedy:
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
-        claims = share.stranded + share.claims
+        claims = share.recovered_after_restart + share.claims
         if share.requests or share.is_waiting:
             rerun_seconds: float | None = HANDOVER_POLL_SECONDS
         elif claims or share.steals:
@@ -119,7 +119,7 @@ class Fixed:
         return self.count
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
-        own = stranded(snapshot)
+        own = recovered_after_restart(snapshot)
         if len(snapshot.held) + len(own) >= self.count:
             return Plan(claims=own)
         free = classify(snapshot).free
@@ -140,7 +140,7 @@ class All:
         return None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
-        claims = (*stranded(snapshot), *classify(snapshot).free)
+        claims = (*recovered_after_restart(snapshot), *classify(snapshot).free)
         return Plan(claims, rerun_seconds=0.0 if claims else first_expiry_seconds(snapshot))
 
 

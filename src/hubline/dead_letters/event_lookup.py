@@ -100,8 +100,8 @@ class _Reader:
     async def _last_of_next(self, wanted: Event) -> Event:
         """The last of the events that come next, up to the wanted one."""
         assert self._receiver is not None  # noqa: S101 (opened before)
-        count_max = wanted.sequence_number - self._next_sequence + 1
-        batch = await self._receiver.receive(count_max=count_max, wait_seconds=WAIT_SECONDS_MAX)
+        max_count = wanted.sequence_number - self._next_sequence + 1
+        batch = await self._receiver.receive(max_count=max_count, wait_seconds=WAIT_SECONDS_MAX)
         if not len(batch):
             raise HubUnavailable(
                 f"partition {wanted.partition} of hub {self._hub.name} has sent nothing from "

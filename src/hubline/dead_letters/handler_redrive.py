@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
-from hubline.dead_letters.redrive import Bodies, Redrive
+from hubline.dead_letters.redrive import EventLookup, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
 from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError, HublineError
@@ -26,10 +26,10 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, Ownership
 from hubline.processor import Processor
 from hubline.processor.failure_limits import LetterLimits, LetterTally
-from hubline.processor.partition_runner import PartitionContext, PartitionPump, Wiring
+from hubline.processor.partition_runner import PartitionContext, PartitionDependencies, PartitionPump
 from hubline.processor.sql_delivery import Delivery
 from hubline.sinks import SinkPartition, SqlSink
-from hubline.sinks.sql_sink.deduplication import Sifted
+from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 
 log = logging.getLogger("hubline.redrive")
 
@@ -44,15 +44,15 @@ _NO_LIMITS = LetterLimits(in_row_max=sys.maxsize, ratio_max=1.0, per_minute_max=
 
 
 @dataclass(frozen=True, slots=True)
-class Rerun:
+class HandlerRedrive:
     """The work of a redrive by a processor's handler. Make one with :meth:`of`."""
 
-    wiring: Wiring
+    wiring: PartitionDependencies
     sink: SqlSink
     group: GroupKey
 
     @classmethod
-    def of(cls, processor: Processor) -> Rerun:
+    def of(cls, processor: Processor) -> HandlerRedrive:
         """Raises ConfigError where the processor could not be started, or has no sink."""
         wiring = processor.wiring()
         if wiring.sink is None:
@@ -70,7 +70,7 @@ class Rerun:
     def redrive(self, choice: LetterChoice, *, body_group: str, removes: bool = False) -> Redrive:
         """The redrive of the processor's own letters; bodies that are not kept are read from its hub."""
         own = replace(choice, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
-        bodies = Bodies(self.wiring.hub, body_group)
+        bodies = EventLookup(self.wiring.hub, body_group)
         return Redrive(self.sink, own, self, bodies, removes=removes, lot_count_max=LETTERS_COUNT_MAX)
 
     async def __call__(self, letters: Sequence[DeadLetter], transaction: LetterTransaction) -> None:
@@ -104,15 +104,15 @@ class _LetterDelivery(Delivery):
     async def _quarantined(self) -> set[str]:
         return set()
 
-    async def _sifted(self, batch: EventBatch) -> Sifted:
+    async def _sifted(self, batch: EventBatch) -> DeduplicatedBatch:
         # Their ids were remembered when they failed, and they would pass for repeats of themselves.
-        return Sifted(batch, {})
+        return DeduplicatedBatch(batch, {})
 
 
 class _LetterPump(PartitionPump):
     """What calls the handler. It is never started."""
 
-    def __init__(self, key: PartitionKey, wiring: Wiring) -> None:
+    def __init__(self, key: PartitionKey, wiring: PartitionDependencies) -> None:
         super().__init__(Ownership(key, owner_id="redrive", epoch=0), wiring, _NoControl(), is_paused=False)
 
     def end(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from hubline.dead_letters.event_lookup import fetch_bodies
-from hubline.dead_letters.redrive_transaction import LETTERS_COUNT_MAX, LetterTransaction, Lot, PartitionBusy
+from hubline.dead_letters.redrive_transaction import LETTERS_COUNT_MAX, Chunk, LetterTransaction, PartitionBusy
 from hubline.dead_letters.repository import LetterCount
 from hubline.dead_letters.selection import LetterChoice
 from hubline.model.dead_letters import DeadLetter, LetterState, Stage
@@ -71,7 +71,7 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class EventLookup:
     """Where bodies that are not kept are read: as which consumer group, which must not be one with processors."""
 
     hub: Hub
@@ -91,7 +91,7 @@ class Redrive:
     sink: SqlSink
     choice: LetterChoice
     work: Work
-    bodies: Bodies | None = None
+    bodies: EventLookup | None = None
     removes: bool = False
     lot_count_max: int = LETTERS_COUNT_MAX
 
@@ -109,8 +109,8 @@ class Redrive:
         stuck_keys: set[str] = set()
         after, left = -1, limit
         while left is None or left > 0:
-            count_max = self.lot_count_max if left is None else min(left, self.lot_count_max)
-            lot = Lot(key, choice, after, last_sequence, count_max)
+            max_count = self.lot_count_max if left is None else min(left, self.lot_count_max)
+            lot = Chunk(key, choice, after, last_sequence, max_count)
             try:
                 letters = await self._run_lot(lot, stuck_keys)
             except PartitionBusy:
@@ -123,7 +123,7 @@ class Redrive:
             after = letters[-1].letter.event.sequence_number
             left = None if left is None else left - progress.tried_count
 
-    async def _run_lot(self, lot: Lot, stuck_keys: set[str]) -> list[Redriven]:
+    async def _run_lot(self, lot: Chunk, stuck_keys: set[str]) -> list[Redriven]:
         """One transaction. ``stuck_keys`` are those of letters that still wait: others may have to stay behind them."""
         transaction = LetterTransaction(self.sink, lot, removes=self.removes)
         try:

@@ -25,7 +25,7 @@ from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import PartitionKey
-from hubline.sinks.sql_sink.connection import Held, SinkConnection
+from hubline.sinks.sql_sink.connection import FenceState, SinkConnection
 from hubline.sinks.sql_sink.rejected_rows import Units
 from hubline.sinks.sql_sink.sink import SinkPartition, SqlSink, Transaction, explained
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
@@ -38,14 +38,14 @@ LETTERS_COUNT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Lot:
+class Chunk:
     """Which letters a transaction takes: the oldest of a partition that are chosen, after one and up to another."""
 
     key: PartitionKey
     choice: LetterChoice
     after_sequence: int
     last_sequence: int
-    count_max: int = LETTERS_COUNT_MAX
+    max_count: int = LETTERS_COUNT_MAX
 
 
 class PartitionBusy(StoreUnavailable):
@@ -59,7 +59,7 @@ class LetterTransaction(Transaction):
     waiting; those of :meth:`leave` are not touched; the others are settled by the commit.
     """
 
-    def __init__(self, sink: SqlSink, lot: Lot, *, removes: bool = False) -> None:
+    def __init__(self, sink: SqlSink, lot: Chunk, *, removes: bool = False) -> None:
         super().__init__(sink, ())
         self._lot = lot
         self._removes = removes
@@ -156,7 +156,7 @@ class LetterTransaction(Transaction):
                 lot.choice,
                 after_sequence=lot.after_sequence,
                 last_sequence=lot.last_sequence,
-                count_max=lot.count_max,
+                max_count=lot.max_count,
             ),
         )
         taken = [letter_of(row[:-1]) for row in rows]
@@ -176,7 +176,7 @@ class LetterTransaction(Transaction):
         return LetterQueries(SQLITE if isinstance(connection, SqliteSinkConnection) else POSTGRES)
 
 
-def _ahead(held: Held, letters: Iterable[DeadLetter]) -> Iterator[int]:
+def _ahead(held: FenceState, letters: Iterable[DeadLetter]) -> Iterator[int]:
     epoch, checkpoint = held
     if epoch == NOBODY:  # whose progress is not kept here
         return

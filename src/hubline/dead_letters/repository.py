@@ -37,7 +37,7 @@ class LetterCount:
     last_sequence: int
 
 
-class LetterShelf:
+class DeadLetterRepository:
     """Dead letters in a SQL database, which is named as sinks are. Nothing is opened before the first call."""
 
     def __init__(self, url: str) -> None:
@@ -66,11 +66,11 @@ class LetterShelf:
         choice: LetterChoice,
         *,
         after: LetterId | None = None,
-        count_max: int = PAGE_COUNT,
+        max_count: int = PAGE_COUNT,
         bodies: bool = True,
     ) -> list[DeadLetter]:
         """Letters in the order of their keys. Without ``bodies`` only the rest of each is read."""
-        reading = self._queries.page(choice, after=after, count_max=count_max, bodies=bodies)
+        reading = self._queries.page(choice, after=after, max_count=max_count, bodies=bodies)
         rows = await self._pool.run(lambda connection: connection.read(reading))
         return [letter_of(row) for row in rows]
 
@@ -83,7 +83,7 @@ class LetterShelf:
 
     async def find(self, letter: LetterId, choice: LetterChoice | None = None) -> DeadLetter:
         """One letter, in any state. Raises StoreError where there is none, ConfigError where there are several."""
-        found = await self.page(replace(choice or LetterChoice(), state=None, ids=(letter,)), count_max=2)
+        found = await self.page(replace(choice or LetterChoice(), state=None, ids=(letter,)), max_count=2)
         if not found:
             raise StoreError(f"there is no dead letter {letter} in {self.address}")
         if len(found) > 1:
@@ -93,13 +93,13 @@ class LetterShelf:
 
     async def mark_some(self, choice: LetterChoice, state: LetterState) -> int:
         """Marks some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
-        marking = self._queries.mark_some(choice, state, count_max=CHANGE_COUNT)
+        marking = self._queries.mark_some(choice, state, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(marking))
         return len(rows)
 
     async def delete_some(self, choice: LetterChoice) -> int:
         """Removes some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
-        deleting = self._queries.delete_some(choice, count_max=CHANGE_COUNT)
+        deleting = self._queries.delete_some(choice, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(deleting))
         return len(rows)
 

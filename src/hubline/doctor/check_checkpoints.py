@@ -64,7 +64,7 @@ def _expired(expired: Mapping[str, int]) -> list[Finding]:
         return []
     what = f"retention removed {counted(sum(expired.values()), 'event')} that nobody had handled: lost for good"
     mend = (
-        "processors stop there unless they were told on_invalid_position; `hubline checkpoints reset` goes on with "
+        "processors stop there unless they were told on_data_loss; `hubline checkpoints reset` goes on with "
         "what is left. Lengthen the hub's retention, or add processors, so that it does not happen again"
     )
     partitions = {partition: f"{lost:,} lost" for partition, lost in expired.items()}

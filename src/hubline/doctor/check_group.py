@@ -101,7 +101,7 @@ def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
 
 def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
     # A claim follows within a cycle once the grace is over.
-    patience_seconds = lease.grace_seconds + lease.interval_seconds
+    patience_seconds = lease.handover_timeout_seconds + lease.load_balancing_interval_seconds
     waiting = {
         each.key.partition: f"{each.requested_by} has asked {each.owner_id} for it for {each.request_age_seconds:.0f} s"
         for each in facts.state.ownerships

@@ -26,25 +26,25 @@ SKEW_ERROR_SECONDS: Final = 900.0
 
 
 def check_lease(
-    lease_seconds: float, renew_seconds: float, grace_seconds: float, sdk_lease_seconds: float
+    lease_seconds: float, renew_interval_seconds: float, handover_timeout_seconds: float, sdk_lease_seconds: float
 ) -> tuple[LeaseOptions, list[Finding]]:
     """The options to judge the group by, and what is wrong with those that were given (0: follows from the lease)."""
     try:
         lease = LeaseOptions(
             lease_seconds=lease_seconds,
-            renew_seconds=renew_seconds,
-            grace_seconds=grace_seconds,
+            renew_interval_seconds=renew_interval_seconds,
+            handover_timeout_seconds=handover_timeout_seconds,
             sdk_lease_seconds=sdk_lease_seconds,
         )
     except ConfigError as problem:
         mend = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
         return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew", mend=mend)]
-    if lease.grace_seconds < lease.renew_seconds:
-        told = f"an owner hears of it at its next renewal, up to {lease.renew_seconds:g} s later"
-        what = f"a partition that is asked for is taken after {lease.grace_seconds:g} s, but {told}"
-        mend = f"make the grace at least {lease.renew_seconds:g} s, or no hand-over is ever graceful"
+    if lease.handover_timeout_seconds < lease.renew_interval_seconds:
+        told = f"an owner hears of it at its next renewal, up to {lease.renew_interval_seconds:g} s later"
+        what = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {told}"
+        mend = f"make the grace at least {lease.renew_interval_seconds:g} s, or no hand-over is ever graceful"
         return lease, [warning("interval.grace", what, where="--grace", mend=mend)]
-    facts = f"a lease of {lease.lease_seconds:g} s, renewed every {lease.renew_seconds:g} s"
+    facts = f"a lease of {lease.lease_seconds:g} s, renewed every {lease.renew_interval_seconds:g} s"
     return lease, [ok("interval.ok", facts)]
 
 
@@ -59,11 +59,11 @@ def check_fixed_lease(lease: LeaseOptions, store_seconds: float) -> list[Finding
 
 def check_speed(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]:
     """Whether the store answers fast enough for the renewals."""
-    if facts.list_seconds <= lease.renew_seconds * SLOW_SHARE_MAX:
+    if facts.list_seconds <= lease.renew_interval_seconds * SLOW_SHARE_MAX:
         return []
     what = (
         f"the store took {facts.list_seconds:.1f} s to list the group, "
-        f"and a renewal is due every {lease.renew_seconds:g} s"
+        f"and a renewal is due every {lease.renew_interval_seconds:g} s"
     )
     mend = f"lengthen the lease to at least {facts.list_seconds * 2 * RENEWALS_PER_LEASE_MIN:.0f} s, or speed it up"
     return [warning("interval.slow-store", what, mend=mend)]
@@ -83,10 +83,10 @@ def check_sdk_intervals(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]
         mend = f"leave it to them for at least {lease_seconds_min:g} s (sdk_lease_seconds)"
         findings.append(error("interval.sdk-lease", what, where="--sdk-lease", mend=mend))
     renew_seconds_max = SDK_EXPIRY_SECONDS_MIN / 2  # one renewal may fail
-    if lease.renew_seconds > renew_seconds_max:
+    if lease.renew_interval_seconds > renew_seconds_max:
         what = (
             f"some SDK members count an owner as gone after {SDK_EXPIRY_SECONDS_MIN:g} s, and renewals are "
-            f"{lease.renew_seconds:g} s apart"
+            f"{lease.renew_interval_seconds:g} s apart"
         )
         mend = f"renew at least every {renew_seconds_max:g} s while SDK members share the group"
         findings.append(warning("interval.sdk-renew", what, where="--renew", mend=mend))

@@ -61,7 +61,7 @@ UNKNOWN: Final = GroupKey("unknown", "unknown", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ExaminationRequest:
     """What to examine. ``seconds_max`` bounds each question. Without a ``lease_seconds`` it is that of the store's
     address, or the processors' default."""
 
@@ -69,23 +69,23 @@ class Order:
     store: str
     group: str
     lease_seconds: float | None
-    renew_seconds: float
-    grace_seconds: float
+    renew_interval_seconds: float
+    handover_timeout_seconds: float
     sdk_lease_seconds: float
     seconds_max: float
 
 
-async def examine(order: Order, tell: Callable[[str], None]) -> list[Finding]:
+async def examine(order: ExaminationRequest, tell: Callable[[str], None]) -> list[Finding]:
     """All findings, in the order of the checks. ``tell`` hears what is being looked at."""
-    visit = _Visit(order, tell)
+    visit = Examination(order, tell)
     await visit.examine_all()
     return visit.findings
 
 
-class _Visit:
+class Examination:
     """One examination: what was found so far, and how questions are asked."""
 
-    def __init__(self, order: Order, tell: Callable[[str], None]) -> None:
+    def __init__(self, order: ExaminationRequest, tell: Callable[[str], None]) -> None:
         self._order = order
         self._tell = tell
         self._places: dict[str, str] = {}
@@ -95,8 +95,8 @@ class _Visit:
         order = self._order
         lease, judged = check_lease(
             order.lease_seconds or _fixed_lease_seconds(order.store) or LeaseOptions().lease_seconds,
-            order.renew_seconds,
-            order.grace_seconds,
+            order.renew_interval_seconds,
+            order.handover_timeout_seconds,
             order.sdk_lease_seconds,
         )
         self.findings += judged
@@ -153,7 +153,7 @@ class _Visit:
     async def _try_group(self, hub: Hub, partition: str) -> None:
         """Opens a reader without an epoch, which takes nothing from anybody, to see whether the hub knows the group."""
         group = self._order.group
-        is_known = await self._wonder(
+        is_known = await self.probe_optional(
             "hub.group", f"whether the hub has the group {group}", _knows(hub, partition, group)
         )
         if is_known is False:
@@ -181,7 +181,7 @@ class _Visit:
 
         self._tell(f"trying {counted(len(open_ends), 'checkpoint')}")
         what = f"whether the hub knows the checkpoints' offsets (read in the consumer group {CLI_GROUP})"
-        await self._wonder("checkpoint.untried", what, map_bounded(attempt, open_ends))
+        await self.probe_optional("checkpoint.untried", what, map_bounded(attempt, open_ends))
         return refused
 
     # The store -----------------------------------------------------------------------------------------------------
@@ -248,11 +248,13 @@ class _Visit:
     async def _examine_blobs(self, store: BlobStore | LeasedBlobStore, group: GroupKey) -> None:
         is_fixed, container = isinstance(store, LeasedBlobStore), store.container
         prefix = fixed_prefix(group) if is_fixed else group_prefix(group)
-        settings = await self._wonder("blob.settings", "the account's settings", _blob_settings(container, prefix))
+        settings = await self.probe_optional(
+            "blob.settings", "the account's settings", _blob_settings(container, prefix)
+        )
         self.findings += check_settings(settings) if settings else []
         self._tell("looking for old blobs")
         what = "what else is in the container"
-        found = await self._wonder("blob.layout", what, _container_facts(container, group, is_fixed=is_fixed))
+        found = await self.probe_optional("blob.layout", what, _container_facts(container, group, is_fixed=is_fixed))
         if found is not None:
             self.findings += check_old_blobs(group, found.olds)
             self.findings += check_neighbours(group, found.groups)
@@ -271,7 +273,7 @@ class _Visit:
         self.findings.append(error(found, answer.what, where=self._places[whom], mend=_MENDS[answer.kind]))
         return None
 
-    async def _wonder(self, code: str, what: str, question: Awaitable[Result]) -> Result | None:
+    async def probe_optional(self, code: str, what: str, question: Awaitable[Result]) -> Result | None:
         """An answer that is good to have; None, and a note, if it does not come."""
         answer = await _attempt(question, self._order.seconds_max)
         if not isinstance(answer, _Failure):

@@ -46,10 +46,10 @@ from hubline.emulator.receivers import (
     open_receiver,
 )
 from hubline.emulator.requests import Answering, RequestNode
-from hubline.emulator.senders import MESSAGE_BYTES_MAX, Intake
+from hubline.emulator.senders import MESSAGE_BYTES_MAX, EventReceiver
 from hubline.emulator.start_filter import parse_filter
 from hubline.errors import ConfigError, HublineError
-from hubline.ports import Hub, StretchReceiver
+from hubline.ports import Hub, StoredBatchReceiver
 
 # More than a client needs to read every partition of the largest hub. Each takes some memory here.
 LINKS_MAX: Final = 2048
@@ -78,7 +78,7 @@ class Peer:
         self._grants = grants
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[tuple[Session, type], RequestNode] = {}
-        self._intakes: dict[Link, Intake] = {}
+        self._intakes: dict[Link, EventReceiver] = {}
         self._links: set[Link] = set()
         self._entities: dict[Link, list[str]] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -183,7 +183,7 @@ class Peer:
         if link.is_over:
             await sender.close()
             return
-        intake = self._intakes[link] = Intake(sender, partition=address.partition, spawn=self.spawn)
+        intake = self._intakes[link] = EventReceiver(sender, partition=address.partition, spawn=self.spawn)
         link.accept(_answer_to(link), intake)
 
     async def _open_feed(self, link: Link, address: ReceiverAddress) -> None:
@@ -202,7 +202,7 @@ class Peer:
             has_metrics = METRICS_CAPABILITY in desired
             answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
             feed: MessageFeed | ColumnFeed
-            if OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired and isinstance(receiver, StretchReceiver):
+            if OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired and isinstance(receiver, StoredBatchReceiver):
                 feed = ColumnFeed(hub, receiver, address.partition, has_metrics=has_metrics)
                 answer = replace(answer, offered_capabilities=(*desired, COLUMNS_OFFER))
             else:

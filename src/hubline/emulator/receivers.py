@@ -21,10 +21,10 @@ from hubline.emulator.errors import ARGUMENT_ERROR, INTERNAL_ERROR, STOLEN, Refu
 from hubline.emulator.link_addresses import ReceiverAddress
 from hubline.emulator.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.errors import HublineError, PositionInvalid
-from hubline.hubs.local.stored_batch import Stretch
+from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
-from hubline.ports import Hub, Receiver, StretchReceiver
+from hubline.ports import Hub, Receiver, StoredBatchReceiver
 
 EPOCH_PROPERTY: Final = "com.microsoft:epoch"
 METRICS_CAPABILITY: Final = "com.microsoft:enable-receiver-runtime-metric"
@@ -144,7 +144,7 @@ R = TypeVar("R", bound=Receiver)
 E = TypeVar("E", bound=_Events)
 
 
-class Feed(ABC, Generic[R, E]):
+class EventSender(ABC, Generic[R, E]):
     """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
 
     def __init__(self, hub: Hub, receiver: R, partition: str, *, has_metrics: bool) -> None:
@@ -159,9 +159,9 @@ class Feed(ABC, Generic[R, E]):
         self._task = asyncio.current_task()
         try:
             while True:
-                count_max = await link.sendable()
+                max_count = await link.sendable()
                 wait_seconds = 0.0 if link.is_draining else WAIT_SECONDS
-                events = await self._receive(count_max, wait_seconds)
+                events = await self._receive(max_count, wait_seconds)
                 if events:
                     await self._send(link, events)
                 elif link.is_draining:
@@ -190,7 +190,7 @@ class Feed(ABC, Generic[R, E]):
             self._task.cancel()
 
     @abstractmethod
-    async def _receive(self, count_max: int, wait_seconds: float) -> E | None:
+    async def _receive(self, max_count: int, wait_seconds: float) -> E | None:
         """The next events, of which there may be none after so long."""
 
     @abstractmethod
@@ -216,11 +216,11 @@ class Feed(ABC, Generic[R, E]):
         ).encode()
 
 
-class MessageFeed(Feed[Receiver, EventBatch]):
+class MessageFeed(EventSender[Receiver, EventBatch]):
     """A message for each event, as the service sends them."""
 
-    async def _receive(self, count_max: int, wait_seconds: float) -> EventBatch:
-        return await self._receiver.receive(count_max=min(count_max, BATCH_COUNT_MAX), wait_seconds=wait_seconds)
+    async def _receive(self, max_count: int, wait_seconds: float) -> EventBatch:
+        return await self._receiver.receive(max_count=min(max_count, BATCH_COUNT_MAX), wait_seconds=wait_seconds)
 
     def _send_part(self, link: Link, part: EventBatch, annotations: bytes) -> None:
         destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
@@ -239,15 +239,15 @@ class MessageFeed(Feed[Receiver, EventBatch]):
             count = 0
 
 
-class ColumnFeed(Feed[StretchReceiver, Stretch]):
+class ColumnFeed(EventSender[StoredBatchReceiver, StoredBatch]):
     """Columns, for a peer that takes them (:mod:`hubline.amqp.events.columnar`): what is stored is sent as it is."""
 
-    async def _receive(self, count_max: int, wait_seconds: float) -> Stretch | None:
-        return await self._receiver.receive_stretch(
-            count_max=min(count_max, COLUMNS_COUNT_MAX), wait_seconds=wait_seconds
+    async def _receive(self, max_count: int, wait_seconds: float) -> StoredBatch | None:
+        return await self._receiver.receive_stored(
+            max_count=min(max_count, COLUMNS_COUNT_MAX), wait_seconds=wait_seconds
         )
 
-    def _send_part(self, link: Link, part: Stretch, annotations: bytes) -> None:
+    def _send_part(self, link: Link, part: StoredBatch, annotations: bytes) -> None:
         delivery = encode_columns(part, delivery_annotations=annotations)
         link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True, count=len(part))
 

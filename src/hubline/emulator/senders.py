@@ -40,7 +40,7 @@ class _Sent:
     bytes_count: int
 
 
-class Intake:
+class EventReceiver:
     """What one client sends to a hub or a partition. A link handler.
 
     A message is accepted once its events are durable, and rejected with the reason if they cannot be.

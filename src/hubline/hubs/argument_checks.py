@@ -10,10 +10,10 @@ from hubline.model.events import OUTGOING_SCHEMA
 from hubline.model.hubs import HubProperties
 
 
-def require_count(count_max: int) -> None:
+def require_count(max_count: int) -> None:
     """Refuses to receive nothing."""
-    if count_max < 1:
-        raise ConfigError(f"count_max is the number of events to receive at most: give 1 or more, not {count_max}")
+    if max_count < 1:
+        raise ConfigError(f"max_count is the number of events to receive at most: give 1 or more, not {max_count}")
 
 
 def require_one_target(partition: str | None, partition_key: str | None) -> None:

@@ -90,7 +90,7 @@ async def peek(hub: Hub, partition: str, position: Position) -> Event | None:
     """The event that reading would start with; None if it has not come yet."""
     receiver = await hub.open_receiver(partition, group=CLI_GROUP, position=position)
     try:
-        batch = await receiver.receive(count_max=1, wait_seconds=PEEK_SECONDS_MAX)
+        batch = await receiver.receive(max_count=1, wait_seconds=PEEK_SECONDS_MAX)
     finally:
         await receiver.close()
     return batch[0] if len(batch) else None

@@ -146,8 +146,8 @@ class Places:
 
 
 STAGE_KEYS: Final = (
-    "group", "ownership", "start", "batch_count_max", "batch_wait", "lookback", "on_invalid_position", "dead_letters",
-    "checkpoint", "drop_repeats",
+    "group", "ownership", "start", "max_batch_size", "trigger_interval", "lookback", "on_data_loss", "dead_letters",
+    "checkpoint", "drop_duplicates",
 )  # fmt: skip
 """What the file may change of a stage."""
 

@@ -30,10 +30,10 @@ def _promises(stage: PlannedStage) -> Iterator[str]:
             "what arrived meanwhile is"
         )
     yield _progress(stage)
-    if stage.on_invalid_position is not InvalidPositionChoice.FAIL:
+    if stage.on_data_loss is not InvalidPositionChoice.FAIL:
         yield (
             "events that are gone before they were read are jumped: reading goes on at the "
-            f"{stage.on_invalid_position} event, and the run tells of the gap"
+            f"{stage.on_data_loss} event, and the run tells of the gap"
         )
     if isinstance(stage.target, TablePlace):
         yield "dead letters: in the same transaction, table hubline_dead_letter of the same database"

@@ -19,7 +19,7 @@ from hubline.model.dead_letters import ERROR_TEXT_LENGTH_MAX
 from hubline.model.events import Event
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
-from hubline.spark.tasks.gc_tuning import spare_modules
+from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 
 TRACED: Final = ("partition", "sequenceNumber", "eventId")
 """By these a row is known to come from its event."""
@@ -40,7 +40,7 @@ class BatchHandler:
         for batch in batches:
             for events in by_partition(plain(batch)):
                 yield from self._rows(events).to_batches()
-        spare_modules()
+        freeze_loaded_modules()
 
     def _rows(self, events: pa.Table) -> pa.Table:
         given = self.function(events)
@@ -105,7 +105,7 @@ class EventHandler:
         for batch in map(plain, batches):
             places, rows, errors = self._handled(batch)
             yield self._columns(batch.take(pa.array(places, pa.int64())), rows, errors)
-        spare_modules()
+        freeze_loaded_modules()
 
     def _handled(self, batch: pa.RecordBatch) -> tuple[list[int], list[Row], list[str | None]]:
         """Of each event that is not left out its place, its row, and why it failed."""

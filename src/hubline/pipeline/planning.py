@@ -70,7 +70,7 @@ class PlannedStage:
     batch_wait_ms: int
     checkpoint: Checkpoints
     lookback: str | None
-    on_invalid_position: InvalidPositionChoice
+    on_data_loss: InvalidPositionChoice
     repeats: DropRepeats
     store: str | None
     folder: str
@@ -334,7 +334,7 @@ class _Planning:
         given = self._places.overrides.get(stage.name, {})
         taken = {}
         for name in [key for key in STAGE_KEYS if key in given]:  # unknown ones were told where the file was read
-            wanted = int if name == "batch_count_max" else str
+            wanted = int if name == "max_batch_size" else str
             if isinstance(given[name], wanted) and not isinstance(given[name], bool):
                 taken[name] = given[name]
             else:
@@ -349,11 +349,11 @@ class _Planning:
         ownership = self._option(stage, "ownership", ownership_text)
         group = self._option(stage, "group", validate_group_name)
         start = self._option(stage, "start", start_text)
-        count = self._option(stage, "batch_count_max", _count)
-        wait = self._option(stage, "batch_wait", _wait)
+        count = self._option(stage, "max_batch_size", _count)
+        wait = self._option(stage, "trigger_interval", _wait)
         lookback = self._option(stage, "lookback", _lookback)
-        invalid = self._option(stage, "on_invalid_position", partial(_one_of, InvalidPositionChoice))
-        repeats = self._option(stage, "drop_repeats", partial(_one_of, DropRepeats))
+        invalid = self._option(stage, "on_data_loss", partial(_one_of, InvalidPositionChoice))
+        repeats = self._option(stage, "drop_duplicates", partial(_one_of, DropRepeats))
         self._option(stage, "mode", _mode)
         self._option(stage, "identity", _truth)
         if len(self.problems) > before or checkpoint is None or target is None:
@@ -408,7 +408,7 @@ class _Planning:
         self.problems.append(Problem(where.file, where.line, what, mend))
 
 
-_TEXTS: Final = ("group", "batch_wait", "lookback", "checkpoint", "on_invalid_position", "drop_repeats", "mode")
+_TEXTS: Final = ("group", "trigger_interval", "lookback", "checkpoint", "on_data_loss", "drop_duplicates", "mode")
 _VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -453,8 +453,8 @@ def _contradictions(stage: Stage, target: Place, checkpoint: Checkpoints, owners
         yield "lookback needs checkpoints: they tell what was published before", "leave checkpoint out"
     if not is_automatic and ownership not in ("all", "greedy"):
         yield f"ownership={ownership!r} needs checkpoints, where runners meet", "leave checkpoint or ownership out"
-    if stage.drop_repeats in ("ordered", "shuffled") and not isinstance(target, TablePlace):
-        yield "drop_repeats is for tables, which remember ids", "leave it out"
+    if stage.drop_duplicates in ("ordered", "shuffled") and not isinstance(target, TablePlace):
+        yield "drop_duplicates is for tables, which remember ids", "leave it out"
     if stage.mode == "complete" and not isinstance(target, FormatPlace):
         yield "mode='complete' writes everything again with each batch", "use mode='update'"
     if stage.mode == "update" and isinstance(target, TablePlace) and not target.key:

@@ -21,7 +21,7 @@ class StageReport:
     """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done.
 
     ``rows`` and ``repeats`` (events that were left out, since they had come before) are known of tables. ``gap_events``
-    were gone before the stage could read them, and were jumped, as ``on_invalid_position`` says.
+    were gone before the stage could read them, and were jumped, as ``on_data_loss`` says.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Tally:
     events: int = 0
     batches: int = 0
     gap_events: int = 0
-    untold: list[Jump] = field(default_factory=list)
+    unreported_losses: list[Jump] = field(default_factory=list)
     """Gaps that were jumped, and that nobody has taken yet to tell of them."""
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
@@ -111,8 +111,8 @@ class Tally:
         self.written += written
 
     def take_untold(self) -> list[Jump]:
-        untold, self.untold = self.untold, []
-        return untold
+        unreported_losses, self.unreported_losses = self.unreported_losses, []
+        return unreported_losses
 
     def rate(self, now: float) -> float:
         if not self._history:
@@ -131,7 +131,7 @@ class Tally:
         self._further += any(map(_is_new, ends))
         jumps = [jump for end in ends for jump in _jumps(end)]
         self.gap_events += sum(jump.events for jump in jumps)
-        self.untold += jumps
+        self.unreported_losses += jumps
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 
     def _remember(self, now: float) -> None:

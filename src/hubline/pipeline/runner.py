@@ -69,7 +69,7 @@ DRAIN_SECONDS_MAX: Final = 60.0
 READY_SECONDS_MAX: Final = 60.0
 """How long the next stage waits for one that starts. Spark gives up a planning process that takes ten seconds to come
 up, and several that start at once on a few cores would take longer."""
-BACKOFF: Final = RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=30.0)
+BACKOFF: Final = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=30.0)
 
 JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
 """What every call of Spark raises once its Java process is no more."""
@@ -152,7 +152,7 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
             running.build()
             return running.run()
         except JAVA_GONE:
-            if running.is_unread:
+            if running.output_closed:
                 raise
         # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
         raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
@@ -283,7 +283,7 @@ class _StageRun:
         )
 
 
-class _Audience:
+class GuardedView:
     """A view, until nobody reads it any more: then the run ends, as by a signal, and tells no more."""
 
     def __init__(self, view: View, stopping: threading.Event) -> None:
@@ -329,7 +329,7 @@ class _Run:
         self._spark = spark
         self._stages = {stage.name: _StageRun(stage, _gate(plan, stage)) for stage in plan.stages}
         self._stopping = threading.Event()
-        self._view = _Audience(view, self._stopping)
+        self._view = GuardedView(view, self._stopping)
         self._is_forced = False
         self._shown_at = 0.0
         self._rng = random.Random()  # noqa: S311 - spreads restarts, guards nothing
@@ -379,7 +379,7 @@ class _Run:
         return not self._stopping.is_set()
 
     @property
-    def is_unread(self) -> bool:
+    def output_closed(self) -> bool:
         """Whether whoever read what the run tells went away."""
         return self._view.gone is not None
 
@@ -557,7 +557,7 @@ class _Run:
         assert each.query is not None  # noqa: S101 - only those that have one are stopped
         self._take_progress(each)
         if not is_cut and each.query.isActive:  # one that failed meanwhile has not done its batch
-            each.gate.say_done()
+            each.gate.mark_done()
         try:
             each.query.stop()
         except (PySparkException, Py4JJavaError) as error:

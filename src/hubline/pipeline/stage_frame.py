@@ -42,7 +42,7 @@ from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
 from hubline.spark.sql_sink.micro_batch import analyzed, each_of
-from hubline.spark.sql_sink.sink import By
+from hubline.spark.sql_sink.sink import CommitBy
 
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
@@ -102,7 +102,7 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading:
         "group": stage.group,
         "start": stage.start,
         "max_events": str(stage.events_max),
-        "on_invalid_position": stage.on_invalid_position.value,
+        "on_data_loss": stage.on_data_loss.value,
         GATE_OPTION: str(reading.gate.folder),
     }
     if stage.lookback is not None:
@@ -303,10 +303,10 @@ def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> 
             f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
             "name a hub for them, dead_letters='PLACE', or drop the column",
         ))  # fmt: skip
-    if stage.stage.drop_repeats in ("ordered", "shuffled") and (missing := set(TRACED) - set(frame.columns)):
+    if stage.stage.drop_duplicates in ("ordered", "shuffled") and (missing := set(TRACED) - set(frame.columns)):
         wrong.append((
             f"it drops the column {min(missing)}, by which repetitions are known",
-            "keep it, or leave drop_repeats out",
+            "keep it, or leave drop_duplicates out",
         ))  # fmt: skip
     match stage.target:
         case HubPlace():
@@ -334,8 +334,8 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
     elif stage.is_read_in_order and (moving := _moving(frame)):
         wrong.append((
             f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
-            "on order (drop_repeats='ordered')",
-            "say drop_repeats='shuffled' there",
+            "on order (drop_duplicates='ordered')",
+            "say drop_duplicates='shuffled' there",
         ))  # fmt: skip
     try:
         RowLayout(published(stage, frame).schema)
@@ -397,7 +397,7 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
         for name, own in empty
     ]
     try:
-        sink = table_sink(stage, place, rows.columns, By.BATCH)
+        sink = table_sink(stage, place, rows.columns, CommitBy.BATCH)
         sink.check(rows.schema)
         sink.check_query(rows)
     except (ConfigError, SinkError) as error:

@@ -78,7 +78,7 @@ class Gate:
     def is_closed(self) -> bool:
         return (self.folder / _CLOSED).exists()
 
-    def say_idle(self) -> None:
+    def mark_idle(self) -> None:
         self._say(_own(_IDLE))
 
     @property
@@ -87,7 +87,7 @@ class Gate:
         idle = self._processes(_IDLE)
         return bool(idle) and self._processes(_PLANNER) <= idle
 
-    def say_done(self) -> None:
+    def mark_done(self) -> None:
         self._say(_DONE)
 
     @property
@@ -143,7 +143,7 @@ class StageReader(StreamReader):
         if not self._gate.is_closed:
             self._offered = end
             return end
-        self._gate.say_idle()
+        self._gate.mark_idle()
         return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -20,13 +20,13 @@ from hubline.pipeline.definition import DropRepeats
 from hubline.pipeline.event_columns import ADDED, published
 from hubline.pipeline.planning import PlannedStage
 from hubline.secrets import Secret
-from hubline.sinks.dead_letter_hub import HubLetters
+from hubline.sinks.dead_letter_hub import DeadLetterHub
 from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
 from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.micro_batch import MicroBatch
-from hubline.spark.sql_sink.sink import By, SqlSink, Written
+from hubline.spark.sql_sink.sink import CommitBy, SqlSink, Written
 from hubline.spark.tasks.event_loop import lent, run
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
@@ -65,7 +65,7 @@ def options_of(place: FormatPlace, spark: SparkSession) -> dict[str, str]:
 
 
 def table_sink(
-    stage: PlannedStage, place: TablePlace, columns: Sequence[str], by: By, tell: Told = lambda _: None
+    stage: PlannedStage, place: TablePlace, columns: Sequence[str], by: CommitBy, tell: Told = lambda _: None
 ) -> SqlSink:
     """The sink of a table, for rows of these columns.
 
@@ -77,7 +77,7 @@ def table_sink(
         table=place.table,
         key=place.key,
         create=place.create,
-        drop_repeats=stage.repeats if is_known else None,
+        drop_duplicates=stage.repeats if is_known else None,
         by=by,
         on_commit=lambda _, written: tell(written),
     )
@@ -90,12 +90,12 @@ class _TableWriter:
         self._stage = stage
         self._place = place
         self._tell = tell
-        self._sinks: dict[By, SqlSink] = {}
+        self._sinks: dict[CommitBy, SqlSink] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
         batch = MicroBatch.of(frame)
-        by = By.PARTITION if is_traced and batch.is_narrow else By.BATCH
+        by = CommitBy.PARTITION if is_traced and batch.is_narrow else CommitBy.BATCH
         if by not in self._sinks:
             self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
         # Those that the table had when the run began: computing the others for no use would take time.
@@ -171,7 +171,7 @@ class _Letters:
 
     async def _add(self, letters: list[DeadLetter]) -> None:
         async with lent(self.hub) as opened:
-            kept = HubLetters(opened.hub)
+            kept = DeadLetterHub(opened.hub)
             try:
                 await kept.add(letters)
             finally:

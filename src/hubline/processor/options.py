@@ -42,12 +42,12 @@ class CheckpointPolicy:
             raise ConfigError(f"checkpoints are written every so many seconds, more than 0, not {self.seconds}")
 
     @classmethod
-    def by_hand(cls) -> CheckpointPolicy:
+    def manual(cls) -> CheckpointPolicy:
         """Only when the handler calls ``partition.checkpoint()``."""
         return cls()
 
     @classmethod
-    def renewal(cls) -> CheckpointPolicy:
+    def on_renewal(cls) -> CheckpointPolicy:
         """Each time the lease is renewed."""
         return cls(at_renewal=True)
 
@@ -59,7 +59,7 @@ class CheckpointPolicy:
         return cls(events=events, seconds=seconds)
 
     @classmethod
-    def each_batch(cls) -> CheckpointPolicy:
+    def every_batch(cls) -> CheckpointPolicy:
         """After every batch: the fewest repeats after a crash, and the most writes."""
         return cls(events=1)
 
@@ -72,59 +72,59 @@ class CheckpointPolicy:
 class ProcessorOptions:
     """Everything about a processor that has a sensible default.
 
-    ``batch_wait_seconds`` is how long a batch may wait to fill up; 0 delivers what is there at once.
-    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes_max`` bounds what a
-    partition holds in memory ahead of its handler. ``handler_seconds_max`` cancels an async handler that runs
+    ``max_wait_seconds`` is how long a batch may wait to fill up; 0 delivers what is there at once.
+    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes`` bounds what a
+    partition holds in memory ahead of its handler. ``handler_timeout_seconds`` cancels an async handler that runs
     longer, as a failure. ``stall_seconds`` is when a long-running handler, or a partition that has events and
     delivers none, is reported. The three limits of dead letters stop a partition whose events all fail; the ratio is of
-    its last 1,000 events. ``quarantine_keys`` lets the later events of a failed partition key follow it to the dead
+    its last 1,000 events. ``preserve_key_order`` lets the later events of a failed partition key follow it to the dead
     letters, so that order per key holds. ``control_thread=False`` runs the dispatch cycle on the caller's event loop,
     where a handler that blocks the loop also stops renewals.
     """
 
-    batch_count_max: int = 1_000
-    batch_wait_seconds: float = 0.0
+    max_batch_size: int = 1_000
+    max_wait_seconds: float = 0.0
     heartbeat: bool = False
-    prefetch_bytes_max: int = 16 * 1024 * 1024
+    prefetch_bytes: int = 16 * 1024 * 1024
     checkpoint: CheckpointPolicy = field(default_factory=lambda: CheckpointPolicy.every(seconds=5.0))
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    reopen: RetryPolicy = field(default_factory=lambda: RetryPolicy(backoff_seconds=1.0, backoff_seconds_max=60.0))
+    reopen: RetryPolicy = field(
+        default_factory=lambda: RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
+    )
     on_failure: FailureChoice | None = None
-    dead_letters_in_row_max: int = 100
-    dead_letter_ratio_max: float = 0.5
+    max_consecutive_failures: int = 100
+    max_failure_ratio: float = 0.5
     dead_letters_per_minute_max: int | None = None
-    quarantine_keys: bool = False
-    on_invalid_position: InvalidPositionChoice = InvalidPositionChoice.FAIL
-    handler_seconds_max: float | None = None
+    preserve_key_order: bool = False
+    on_data_loss: InvalidPositionChoice = InvalidPositionChoice.FAIL
+    handler_timeout_seconds: float | None = None
     stall_seconds: float = 60.0
-    stop_seconds_max: float = 30.0
+    stop_timeout_seconds: float = 30.0
     control_thread: bool = True
 
     def __post_init__(self) -> None:
-        _at_least_one("batch_count_max", self.batch_count_max)
-        _at_least_one("prefetch_bytes_max", self.prefetch_bytes_max)
-        _at_least_one("dead_letters_in_row_max", self.dead_letters_in_row_max)
-        if not self.batch_wait_seconds >= 0:
-            raise ConfigError(f"batch_wait_seconds is not negative, and is {self.batch_wait_seconds:g}")
-        if self.heartbeat and self.batch_wait_seconds == 0:
-            raise ConfigError("heartbeat batches need a batch_wait_seconds above 0: that is their interval")
+        _at_least_one("max_batch_size", self.max_batch_size)
+        _at_least_one("prefetch_bytes", self.prefetch_bytes)
+        _at_least_one("max_consecutive_failures", self.max_consecutive_failures)
+        if not self.max_wait_seconds >= 0:
+            raise ConfigError(f"max_wait_seconds is not negative, and is {self.max_wait_seconds:g}")
+        if self.heartbeat and self.max_wait_seconds == 0:
+            raise ConfigError("heartbeat batches need a max_wait_seconds above 0: that is their interval")
         for name, seconds in (
             ("stall_seconds", self.stall_seconds),
-            ("stop_seconds_max", self.stop_seconds_max),
-            ("handler_seconds_max", self.handler_seconds_max),
+            ("stop_timeout_seconds", self.stop_timeout_seconds),
+            ("handler_timeout_seconds", self.handler_timeout_seconds),
         ):
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is above 0, and is {seconds:g}")
         if self.dead_letters_per_minute_max is not None:
             _at_least_one("dead_letters_per_minute_max", self.dead_letters_per_minute_max)
-        if not 0 < self.dead_letter_ratio_max <= 1:
-            raise ConfigError(f"dead_letter_ratio_max is above 0 and at most 1, and is {self.dead_letter_ratio_max:g}")
+        if not 0 < self.max_failure_ratio <= 1:
+            raise ConfigError(f"max_failure_ratio is above 0 and at most 1, and is {self.max_failure_ratio:g}")
         if self.on_failure is not None:
             object.__setattr__(self, "on_failure", _choice("on_failure", FailureChoice, self.on_failure))
-        object.__setattr__(
-            self, "on_invalid_position", _choice("on_invalid_position", InvalidPositionChoice, self.on_invalid_position)
-        )
+        object.__setattr__(self, "on_data_loss", _choice("on_data_loss", InvalidPositionChoice, self.on_data_loss))
 
 
 def _choice(name: str, choices: type[Choice], value: str) -> Choice:

@@ -35,7 +35,7 @@ class Source:
     partition: str
     group: str
     epoch: int
-    on_invalid_position: InvalidPositionChoice
+    on_data_loss: InvalidPositionChoice
     reopen: RetryPolicy
     bytes_max: int
     stall_seconds: float
@@ -67,7 +67,7 @@ class Prefetch:
         self.last_sequence: int | None = None
         self._task = asyncio.create_task(self._run(), name=f"hubline-prefetch-{source.partition}")
 
-    async def next_batch(self, *, count_max: int, wait_seconds: float, heartbeat: bool) -> EventBatch | None:
+    async def next_batch(self, *, max_count: int, wait_seconds: float, heartbeat: bool) -> EventBatch | None:
         """The next batch: full, or as large as the byte bound allows, or what has come within the wait.
 
         None once ``stop`` was called.
@@ -81,9 +81,9 @@ class Prefetch:
             if self._failed is not None:
                 raise self._failed
             is_late = loop.time() >= deadline
-            is_full = self._count >= count_max or not self._room.is_set()
+            is_full = self._count >= max_count or not self._room.is_set()
             if is_full or (self._count and is_late):
-                return self._take(count_max)
+                return self._take(max_count)
             if is_late and heartbeat:
                 return EventBatch.empty(self._source.partition)
             self._changed.clear()
@@ -102,9 +102,9 @@ class Prefetch:
         with suppress(asyncio.CancelledError):
             await self._task
 
-    def _take(self, count_max: int) -> EventBatch:
+    def _take(self, max_count: int) -> EventBatch:
         parts: list[EventBatch] = []
-        wanted = min(count_max, self._count)
+        wanted = min(max_count, self._count)
         while wanted:
             part = self._buffer.popleft()
             self._bytes -= part.nbytes
@@ -180,7 +180,7 @@ class Prefetch:
         wait_seconds = self._source.stall_seconds
         try:
             async with asyncio.timeout(wait_seconds * RECEIVE_OVERRUN):
-                return await receiver.receive(count_max=FETCH_COUNT_MAX, wait_seconds=wait_seconds)
+                return await receiver.receive(max_count=FETCH_COUNT_MAX, wait_seconds=wait_seconds)
         except TimeoutError:
             return None
 
@@ -202,7 +202,7 @@ class Prefetch:
         self._source.report(PartitionStalled(message, partition=partition))
 
     async def _position_instead(self, error: PositionInvalid) -> Position:
-        choice = self._source.on_invalid_position
+        choice = self._source.on_data_loss
         if choice is InvalidPositionChoice.FAIL:
             raise error
         # The gap is recorded before it is jumped: dying here reports it again.

@@ -52,7 +52,7 @@ from hubline.processor.failure_limits import LetterLimits, LetterTally
 from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
 from hubline.processor.options import FailureChoice, ProcessorOptions
 from hubline.processor.partition_reader import Prefetch, Source, described, pinned
-from hubline.processor.sql_delivery import AsyncTransaction, Delivery, Manner, savepoint
+from hubline.processor.sql_delivery import AsyncTransaction, Delivery, DeliveryPolicy, savepoint
 from hubline.sinks import SinkPartition, SqlSink, Transaction
 
 log = logging.getLogger("hubline.pump")
@@ -71,7 +71,7 @@ FINAL_CHECKPOINT_ATTEMPTS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Wiring:
+class PartitionDependencies:
     """What a processor was given, as its parts share it."""
 
     hub: Hub
@@ -88,13 +88,13 @@ class Wiring:
         """Which of the two handlers of events there is."""
         return "on_event" if "on_event" in self.handlers else "on_batch"
 
-    def manner(self, sink: SqlSink) -> Manner:
-        return Manner(
+    def manner(self, sink: SqlSink) -> DeliveryPolicy:
+        return DeliveryPolicy(
             sink,
             takes_events=self.handler_name == "on_event",
             takes_tx=self.handlers[self.handler_name].takes_tx,
             stops_on_failure=self.options.on_failure is FailureChoice.STOP,
-            quarantines_keys=self.options.quarantine_keys,
+            quarantines_keys=self.options.preserve_key_order,
         )
 
 
@@ -116,10 +116,10 @@ class PartitionContext:
     """One partition as a handler sees it: where it stands, and the means to checkpoint it."""
 
     def __init__(
-        self, pump: PartitionPump, opened_from: Checkpoint | None, *, in_progress: EventBatch | None = None
+        self, pump: PartitionPump, initial_checkpoint: Checkpoint | None, *, in_progress: EventBatch | None = None
     ) -> None:
         self._pump = pump
-        self._opened_from = opened_from
+        self._opened_from = initial_checkpoint
         self._in_progress = in_progress
         self._start: Position | None = None
 
@@ -137,18 +137,18 @@ class PartitionContext:
         return self._pump.epoch
 
     @property
-    def opened_from(self) -> Checkpoint | None:
+    def initial_checkpoint(self) -> Checkpoint | None:
         """The checkpoint that was there when the partition was opened."""
         return self._opened_from
 
     @property
-    def handled_sequence(self) -> int | None:
+    def last_handled_sequence(self) -> int | None:
         """The last event that was handled since the partition was opened."""
         return self._pump.handled[1] if self._pump.handled else None
 
     @property
     def last_sequence(self) -> int | None:
-        """The newest event of the partition, as far as is known: less ``handled_sequence`` it is the lag."""
+        """The newest event of the partition, as far as is known: less ``last_handled_sequence`` it is the lag."""
         return self._pump.last_sequence
 
     @property
@@ -162,13 +162,13 @@ class PartitionContext:
 
     @property
     def start(self) -> Position | None:
-        """What ``start_at`` was called with."""
+        """What ``seek`` was called with."""
         return self._start
 
-    def start_at(self, position: Position) -> None:
+    def seek(self, position: Position) -> None:
         """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
         if not self._pump.is_assigning:
-            raise ProcessorError("start_at is for on_assigned: reading has begun already", partition=self.partition)
+            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition)
         self._start = position
 
     async def checkpoint(self, event: Event | None = None) -> None:
@@ -179,12 +179,12 @@ class PartitionContext:
         """
         await self._pump.checkpoint_by_hand(event, in_progress=self._in_progress)
 
-    def checkpoint_from_thread(self, event: Event | None = None) -> None:
+    def checkpoint_sync(self, event: Event | None = None) -> None:
         """The same for plain handlers, which run in a thread."""
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ProcessorError(
-                "checkpoint_from_thread would block the event loop: in an async handler, await partition.checkpoint()",
+                "checkpoint_sync would block the event loop: in an async handler, await partition.checkpoint()",
                 partition=self.partition,
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._pump.loop).result()
@@ -200,7 +200,9 @@ class PartitionContext:
 class PartitionPump:
     """Runs one owned partition until it is closed. Lives on the processor's event loop."""
 
-    def __init__(self, ownership: Ownership, wiring: Wiring, control: Control, *, is_paused: bool) -> None:
+    def __init__(
+        self, ownership: Ownership, wiring: PartitionDependencies, control: Control, *, is_paused: bool
+    ) -> None:
         self.key = ownership.key
         self.epoch = ownership.epoch
         self.loop = asyncio.get_running_loop()
@@ -227,8 +229,8 @@ class PartitionPump:
         self._in_progress: EventBatch | None = None
         self._delivery: Delivery | None = None
         limits = LetterLimits(
-            self._options.dead_letters_in_row_max,
-            self._options.dead_letter_ratio_max,
+            self._options.max_consecutive_failures,
+            self._options.max_failure_ratio,
             self._options.dead_letters_per_minute_max,
         )
         self._tally = LetterTally(limits, self.key.partition)
@@ -411,7 +413,7 @@ class PartitionPump:
 
     async def _start_position(self) -> tuple[Position, int | None]:
         """Where to start, and the last event before it if known: on_assigned's word, the checkpoint, the options."""
-        hub, checkpoint = self._wiring.hub, self._context.opened_from
+        hub, checkpoint = self._wiring.hub, self._context.initial_checkpoint
         if self._context.start is not None:
             seconds_max = self._options.stall_seconds
             start = await pinned(hub, self.key.partition, self._context.start, seconds_max=seconds_max)
@@ -453,9 +455,9 @@ class PartitionPump:
         """
         if self._delivery is not None or self._context.start is not None or self._checkpointed_sequence is None:
             return
-        is_earliest = self._options.on_invalid_position is InvalidPositionChoice.EARLIEST
+        is_earliest = self._options.on_data_loss is InvalidPositionChoice.EARLIEST
         checkpoint = Checkpoint.before_first(self.key) if is_earliest else await self._end()
-        seconds_max = self._options.lease.renew_seconds
+        seconds_max = self._options.lease.renew_interval_seconds
         await self._control.call(set_back, self._wiring.store, checkpoint, epoch=self.epoch, seconds_max=seconds_max)
 
     def _source(self) -> Source:
@@ -464,9 +466,9 @@ class PartitionPump:
             partition=self.key.partition,
             group=self.key.group,
             epoch=reader_epoch(self._wiring.store, self.epoch),
-            on_invalid_position=self._options.on_invalid_position,
+            on_data_loss=self._options.on_data_loss,
             reopen=self._options.reopen,
-            bytes_max=self._options.prefetch_bytes_max,
+            bytes_max=self._options.prefetch_bytes,
             stall_seconds=self._options.stall_seconds,
             report=self._report,
             start_over=self._start_over,
@@ -477,8 +479,8 @@ class PartitionPump:
         options = self._options
         while self._closing is None:
             batch = await prefetch.next_batch(
-                count_max=options.batch_count_max,
-                wait_seconds=options.batch_wait_seconds,
+                max_count=options.max_batch_size,
+                wait_seconds=options.max_wait_seconds,
                 heartbeat=options.heartbeat,
             )
             await self._resumed.wait()
@@ -540,7 +542,7 @@ class PartitionPump:
             returned, failed = await self.attempt_part(part, attempt, tx, event)
             if failed is None:
                 break
-            if attempt == retry.attempts_max or (tx is not None and isinstance(failed.__cause__, StoreError)):
+            if attempt == retry.max_attempts or (tx is not None and isinstance(failed.__cause__, StoreError)):
                 raise failed  # a transaction that broke cannot be mended by trying again within it
             log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
             if await self._is_closed_within(retry.delay(attempt, self._wiring.rng)):
@@ -563,7 +565,7 @@ class PartitionPump:
             with self._progress(batch) as context:
                 async with (
                     savepoint(tx, self.in_thread, self.undo),
-                    asyncio.timeout(self._options.handler_seconds_max) as limit,
+                    asyncio.timeout(self._options.handler_timeout_seconds) as limit,
                 ):
                     return await self._call(name, given, context, tx=tx, is_due=self.is_current), None
         except NotDue:
@@ -573,7 +575,9 @@ class PartitionPump:
         except Exception as error:
             if isinstance(error, Fenced) and error.partition == self.key.partition:
                 raise  # from its checkpoint: the partition is no longer this session's, and trying again is futile
-            too_long = TimeoutError(f"it ran longer than handler_seconds_max={self._options.handler_seconds_max}")
+            too_long = TimeoutError(
+                f"it ran longer than handler_timeout_seconds={self._options.handler_timeout_seconds}"
+            )
             return None, self._handler_failed(name, batch, attempt, too_long if limit and limit.expired() else error)
         finally:
             stalled.cancel()
@@ -712,7 +716,7 @@ class PartitionPump:
             self._events_since_checkpoint = 0
 
     async def _store_call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
-        call = bounded(self._options.lease.renew_seconds, function)
+        call = bounded(self._options.lease.renew_interval_seconds, function)
         return await self._control.call(call, *args, **kwargs)
 
     def _start_timer(self) -> asyncio.Task[None] | None:

@@ -27,7 +27,7 @@ from hubline.model.positions import Position, StartPositions
 from hubline.ports import CheckpointStore, DeadLetters, Hub
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import FailureChoice, ProcessorOptions
-from hubline.processor.partition_runner import PartitionContext, Wiring
+from hubline.processor.partition_runner import PartitionContext, PartitionDependencies
 from hubline.processor.processor_run import Runtime
 from hubline.sinks import SqlSink
 
@@ -56,7 +56,7 @@ class Processor:
 
         on_batch(batch, partition)         events of one partition, in order; this one or the next is required
         on_event(event, partition)         the same events one by one
-        on_assigned(partition)             before the first batch; may call partition.start_at(position)
+        on_assigned(partition)             before the first batch; may call partition.seek(position)
         on_renewed(partition)              the lease was renewed
         on_released(partition, reason)     relinquished, lost, stopped or failed
         on_error(error, partition)         what went wrong beside the handlers; partition may be None
@@ -144,7 +144,7 @@ class Processor:
     async def stop(self) -> None:
         """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
 
-        After ``stop_seconds_max`` what still runs is left behind, and its partitions to the end of their leases.
+        After ``stop_timeout_seconds`` what still runs is left behind, and its partitions to the end of their leases.
         Before the start there is nothing to stop.
         """
         if self._runtime is not None and (waiting := caller()) is not None and self._runtime.waits_for(waiting):
@@ -204,10 +204,10 @@ class Processor:
         """The name of the consumer group."""
         return self._group_name
 
-    def wiring(self) -> Wiring:
+    def wiring(self) -> PartitionDependencies:
         """What its partitions are run with. Raises ConfigError where it could not be started."""
         self._check_startable()
-        return Wiring(
+        return PartitionDependencies(
             self._hub,
             self._store,
             self._handlers,
@@ -279,8 +279,10 @@ class Processor:
             raise ConfigError("events come by on_batch or by on_event: register one of them")
         (name,) = names
         handler = self._handlers[name]
-        if self._options.handler_seconds_max is not None and not handler.is_async:
-            raise ConfigError(f"handler_seconds_max needs an async {name}: a plain one runs in a thread, to its end")
+        if self._options.handler_timeout_seconds is not None and not handler.is_async:
+            raise ConfigError(
+                f"handler_timeout_seconds needs an async {name}: a plain one runs in a thread, to its end"
+            )
         if self._options.heartbeat and name == "on_event":
             raise ConfigError("a heartbeat is an empty batch: it needs on_batch")
         self._check_letters(handler)
@@ -296,8 +298,8 @@ class Processor:
             return
         if handler.takes_tx:
             raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
-        if options.quarantine_keys:
-            raise ConfigError("quarantine_keys needs a sink: it is by its dead letters that a key is known to wait")
+        if options.preserve_key_order:
+            raise ConfigError("preserve_key_order needs a sink: it is by its dead letters that a key is known to wait")
         if options.on_failure is FailureChoice.DEAD_LETTER and not is_letter_taken:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
 

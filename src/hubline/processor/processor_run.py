@@ -17,7 +17,12 @@ from hubline.errors import ConfigError, HublineError, ProcessorError
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.handlers import Handler, HandlerThread, caller
-from hubline.processor.partition_runner import ABANDON_SECONDS_MAX, PartitionContext, PartitionPump, Wiring
+from hubline.processor.partition_runner import (
+    ABANDON_SECONDS_MAX,
+    PartitionContext,
+    PartitionDependencies,
+    PartitionPump,
+)
 
 log = logging.getLogger("hubline.processor")
 
@@ -32,14 +37,20 @@ class Runtime:
     """
 
     def __init__(
-        self, wiring: Wiring, *, group: GroupKey, owner_id: str, strategy: Strategy, partition_ids: Sequence[str]
+        self,
+        wiring: PartitionDependencies,
+        *,
+        group: GroupKey,
+        owner_id: str,
+        strategy: Strategy,
+        partition_ids: Sequence[str],
     ) -> None:
         self._wiring = wiring
         self._options = wiring.options
         self._loop = asyncio.get_running_loop()
         self._partition_ids = tuple(partition_ids)
         self._pumps: dict[str, PartitionPump] = {}
-        self._is_paused_unless_listed = False
+        self._default_paused = False
         self._listed: set[str] = set()
         self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._errors_thread = HandlerThread("hubline-errors")
@@ -65,15 +76,15 @@ class Runtime:
     async def stop(self) -> None:
         self.is_stopped = True
         try:
-            async with asyncio.timeout(self._options.stop_seconds_max):
+            async with asyncio.timeout(self._options.stop_timeout_seconds):
                 await self._control.call(self._dispatcher.stop)
         except TimeoutError:
             running = ", ".join(sorted(self._pumps)) or "none"
-            log.error("stop_timeout seconds=%g partitions=%s", self._options.stop_seconds_max, running)
+            log.error("stop_timeout seconds=%g partitions=%s", self._options.stop_timeout_seconds, running)
             self.report(
                 ProcessorError(
-                    f"stopping took longer than {self._options.stop_seconds_max:g} s: partitions {running} are left "
-                    "to the end of their leases, and their last events will be repeated",
+                    f"stopping took longer than {self._options.stop_timeout_seconds:g} s: partitions {running} stay "
+                    "owned until their leases expire, and their last events will be repeated",
                     partition="",
                 ),
                 None,
@@ -89,7 +100,7 @@ class Runtime:
         others = [task for task in self._tasks if task is not caller()]
         reports = [task for task in others if task.get_name() == "hubline-report"]
         if reports:
-            await asyncio.wait(reports, timeout=self._options.stop_seconds_max)
+            await asyncio.wait(reports, timeout=self._options.stop_timeout_seconds)
         for task in others:
             task.cancel()
         if others:
@@ -146,7 +157,7 @@ class Runtime:
 
     def _open(self, ownership: Ownership) -> None:
         partition = ownership.key.partition
-        is_paused = self._is_paused_unless_listed != (partition in self._listed)
+        is_paused = self._default_paused != (partition in self._listed)
         pump = PartitionPump(ownership, self._wiring, self, is_paused=is_paused)
         pump.start(after=self._pumps.get(partition))
         self._pumps[partition] = pump
@@ -184,7 +195,7 @@ class Runtime:
     async def _watch_hub(self) -> None:
         """Looks for partitions that were added to the hub, once a dispatch interval."""
         while True:
-            await asyncio.sleep(self._options.lease.interval_seconds)
+            await asyncio.sleep(self._options.lease.load_balancing_interval_seconds)
             try:
                 describing = asked(self._options.stall_seconds, self._wiring.hub.describe(), what="describe itself")
                 self._partition_ids = (await describing).partition_ids
@@ -204,11 +215,11 @@ class Runtime:
     def _remember(self, partition: str | None, *, is_paused: bool) -> None:
         """For partitions that are opened later, or anew."""
         if partition is None:
-            self._is_paused_unless_listed = is_paused
+            self._default_paused = is_paused
             self._listed.clear()
         elif partition not in self._partition_ids:
             raise ConfigError(f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}")
-        elif is_paused != self._is_paused_unless_listed:
+        elif is_paused != self._default_paused:
             self._listed.add(partition)
         else:
             self._listed.discard(partition)

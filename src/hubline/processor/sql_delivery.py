@@ -26,7 +26,7 @@ from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.processor.failure_limits import LetterTally
 from hubline.sinks import Refused, Rows, SinkPartition, SqlSink, Transaction
-from hubline.sinks.sql_sink.deduplication import Sifted
+from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 from hubline.sinks.sql_sink.rejected_rows import Units
 from hubline.sinks.sql_sink.table_schema import SEQUENCE_COLUMN
 from hubline.sql.dead_letter_table import storable
@@ -74,7 +74,7 @@ class Handling(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Manner:
+class DeliveryPolicy:
     """How a processor delivers: by its handlers and options."""
 
     sink: SqlSink
@@ -85,7 +85,7 @@ class Manner:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class HandlerOutput:
     """What a handler made of some events."""
 
     part: EventBatch
@@ -93,24 +93,26 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Round:
+class DeliveryAttempt:
     """One try at a batch: the parts to hand over, and the events that are known to fail, with their letters."""
 
     parts: list[EventBatch]
     letters: dict[int, DeadLetter] = field(default_factory=dict)
-    pieces: list[_Piece] = field(default_factory=list)
+    pieces: list[HandlerOutput] = field(default_factory=list)
 
-    def again(self, *, without: Mapping[int, DeadLetter], split: Iterable[EventBatch] = ()) -> _Round:
+    def again(self, *, without: Mapping[int, DeadLetter], split: Iterable[EventBatch] = ()) -> DeliveryAttempt:
         """The same batch once more: without these events, and with those parts in halves."""
         firsts = {part.first_sequence for part in split}
         parts = [half for part in self.parts for half in (_halves(part) if part.first_sequence in firsts else [part])]
-        return _Round(parts, dict(without))
+        return DeliveryAttempt(parts, dict(without))
 
 
 class Delivery:
     """One session of a partition, on its way into the sink."""
 
-    def __init__(self, partition: SinkPartition, manner: Manner, handling: Handling, tally: LetterTally) -> None:
+    def __init__(
+        self, partition: SinkPartition, manner: DeliveryPolicy, handling: Handling, tally: LetterTally
+    ) -> None:
         self._partition = partition
         self._manner = manner
         self._handling = handling
@@ -131,7 +133,7 @@ class Delivery:
         checkpoint = Checkpoint(self._partition.key, batch.last_offset, batch.last_sequence)
         waiting = await self._quarantined()
         sifted = await self._sifted(batch)
-        coming = _Round([sifted.batch])
+        coming = DeliveryAttempt([sifted.batch])
         while True:
             transaction = self._partition.transaction(checkpoint)
             try:
@@ -164,9 +166,9 @@ class Delivery:
                 f"{batch.first_sequence} came again: to have events again, set the sink's checkpoint back"
             )
 
-    async def _sifted(self, batch: EventBatch) -> Sifted:
-        if self._manner.sink.drop_repeats is None:
-            return Sifted(batch, {})
+    async def _sifted(self, batch: EventBatch) -> DeduplicatedBatch:
+        if self._manner.sink.drop_duplicates is None:
+            return DeduplicatedBatch(batch, {})
         return await self._handling.in_thread(self._partition.sift, batch)
 
     async def _quarantined(self) -> set[str]:
@@ -182,7 +184,7 @@ class Delivery:
 
     # 1. Handle
 
-    async def _collect(self, coming: _Round, waiting: set[str], transaction: Transaction) -> None:
+    async def _collect(self, coming: DeliveryAttempt, waiting: set[str], transaction: Transaction) -> None:
         """Calls the handler for every part; what fails for good becomes a letter."""
         tx = transaction if self._manner.takes_tx else None
         first_failed = {**dict.fromkeys(waiting, -1), **_first_failed(coming.letters.values())}
@@ -193,7 +195,9 @@ class Delivery:
             elif len(passed):
                 await self._collect_part(passed, coming, tx)
 
-    def _without_letters(self, part: EventBatch, coming: _Round, first_failed: Mapping[str, int]) -> EventBatch:
+    def _without_letters(
+        self, part: EventBatch, coming: DeliveryAttempt, first_failed: Mapping[str, int]
+    ) -> EventBatch:
         """The events that are not among the letters, and in quarantine do not follow one that is."""
         if self._manner.quarantines_keys and first_failed:
             for event in part:
@@ -205,7 +209,7 @@ class Delivery:
         return EventBatch(part.partition, part.arrow.filter(pa.array(~np.isin(sequences, list(coming.letters)))))
 
     async def _collect_events(
-        self, part: EventBatch, coming: _Round, first_failed: dict[str, int], tx: Transaction | None
+        self, part: EventBatch, coming: DeliveryAttempt, first_failed: dict[str, int], tx: Transaction | None
     ) -> None:
         for place, event in enumerate(part):
             if self._manner.quarantines_keys and _follows(event, first_failed):
@@ -219,18 +223,18 @@ class Delivery:
                 if (key := _key(event)) is not None:
                     first_failed.setdefault(key, event.sequence_number)
             else:
-                coming.pieces.append(_Piece(alone, rows))
+                coming.pieces.append(HandlerOutput(alone, rows))
 
-    async def _collect_part(self, part: EventBatch, coming: _Round, tx: Transaction | None) -> None:
+    async def _collect_part(self, part: EventBatch, coming: DeliveryAttempt, tx: Transaction | None) -> None:
         try:
             rows = await self._handling.try_part(part, None, tx)
         except HandlerFailed as failed:
             await self._collect_halves(part, failed, coming, tx)
         else:
-            coming.pieces.append(_Piece(part, rows))
+            coming.pieces.append(HandlerOutput(part, rows))
 
     async def _collect_halves(
-        self, part: EventBatch, failed: HandlerFailed, coming: _Round, tx: Transaction | None
+        self, part: EventBatch, failed: HandlerFailed, coming: DeliveryAttempt, tx: Transaction | None
     ) -> None:
         """Halves what failed until the failing events are found, in order."""
         if len(part) == 1:
@@ -240,11 +244,11 @@ class Delivery:
         for half in _halves(part):
             rows, half_failed = await self._handling.attempt_part(half, failed.attempts + 1, tx)
             if half_failed is None:
-                coming.pieces.append(_Piece(half, rows))
+                coming.pieces.append(HandlerOutput(half, rows))
             else:
                 await self._collect_halves(half, half_failed, coming, tx)
 
-    def _letter(self, event: Event, failed: HandlerFailed, coming: _Round) -> None:
+    def _letter(self, event: Event, failed: HandlerFailed, coming: DeliveryAttempt) -> None:
         self._check_blame(failed)
         error = failed.__cause__ or failed
         coming.letters[event.sequence_number] = DeadLetter.of(
@@ -264,8 +268,8 @@ class Delivery:
     # 2 to 4, in the partition's thread
 
     def _write(
-        self, sifted: Sifted, coming: _Round, transaction: Transaction, now: float
-    ) -> tuple[Sifted, _Round] | None:
+        self, sifted: DeduplicatedBatch, coming: DeliveryAttempt, transaction: Transaction, now: float
+    ) -> tuple[DeduplicatedBatch, DeliveryAttempt] | None:
         """Commits; or returns what to do again, with the transaction to be undone."""
         batch = sifted.batch
         untraced: dict[int, EventBatch] = {}
@@ -278,7 +282,7 @@ class Delivery:
         if not transaction.remember(self._partition, sifted):
             transaction.rollback()  # before others are asked: they may wait for what it holds
             anew = self._partition.sift(batch)
-            return anew, _Round([anew.batch])
+            return anew, DeliveryAttempt([anew.batch])
         sequences = batch.arrow.column("sequenceNumber").to_numpy()
         tally = self.tally.after(np.isin(sequences, list(coming.letters)), now)
         transaction.handled(self._partition, sequences)
@@ -288,8 +292,8 @@ class Delivery:
         return None
 
     def _judge_refused(
-        self, batch: EventBatch, coming: _Round, untraced: Mapping[int, EventBatch], refused: Sequence[Refused]
-    ) -> _Round | None:
+        self, batch: EventBatch, coming: DeliveryAttempt, untraced: Mapping[int, EventBatch], refused: Sequence[Refused]
+    ) -> DeliveryAttempt | None:
         """Makes letters of the refused events; or says what to do again to find them, or to undo more of theirs."""
         if self._manner.stops_on_failure:
             raise RowsRefused(f"the sink refuses rows of event {refused[0].unit}: {refused[0].reason}")
@@ -305,7 +309,7 @@ class Delivery:
         is_to_undo = bool(split) or self._manner.takes_tx
         return coming.again(without=coming.letters, split=split) if is_to_undo else None
 
-    def _has_follower(self, batch: EventBatch, coming: _Round) -> bool:
+    def _has_follower(self, batch: EventBatch, coming: DeliveryAttempt) -> bool:
         """Whether an event was handled that comes after one of its key that failed."""
         first_failed = _first_failed(coming.letters.values())
         if not first_failed:
@@ -330,7 +334,7 @@ async def savepoint(tx: Transaction | None, in_thread: InThread, undo: InThread)
         raise
 
 
-def _groups(pieces: Iterable[_Piece], untraced: dict[int, EventBatch]) -> Iterator[tuple[Rows, Units]]:
+def _groups(pieces: Iterable[HandlerOutput], untraced: dict[int, EventBatch]) -> Iterator[tuple[Rows, Units]]:
     """What was returned, in as few lots as can be, with the event of each row.
 
     Rows of many events that do not tell theirs count as those of the first, and are noted in ``untraced``.

@@ -25,7 +25,7 @@ ERROR_TEXT_LENGTH_LEAST: Final = 200
 """What is left of an error's text where a letter is too large for the hub: enough to know it again."""
 
 
-class HubLetters:
+class DeadLetterHub:
     """Keeps dead letters in a hub. Letters are added at least once; one that is there twice has the same origin twice.
 
     A letter that is too large for the hub goes without its traceback, then without its body: the hub that the event

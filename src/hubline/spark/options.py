@@ -38,7 +38,7 @@ SOURCE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "max_bytes": (),
     "tasks": (),
     "split_events": (),
-    "on_invalid_position": (),
+    "on_data_loss": (),
     "timeout": ("eventhubs.receiverTimeout",),
     "outage": ("eventhubs.operationTimeout",),
     "store": (),
@@ -67,7 +67,7 @@ IGNORED_OPTIONS: Final = frozenset(
 """Spark's own, and what the JVM connector needs and this one does without."""
 
 LOSS_OPTION: Final = "failOnDataLoss"
-"""The JVM connector's word for ``on_invalid_position``: true is fail, false is earliest."""
+"""The JVM connector's word for ``on_data_loss``: true is fail, false is earliest."""
 
 PLUGIN_OPTIONS: Final = frozenset({"eventhubs.metricPlugin", "eventhubs.throttlingStatusPlugin"})
 """Classes of the JVM that the connector calls: there is nobody here who could."""
@@ -121,7 +121,7 @@ class Options:
     bytes_max: int | None = None
     tasks: int | None = None
     split_events: int | None = None
-    on_invalid_position: InvalidPositionChoice = InvalidPositionChoice.FAIL
+    on_data_loss: InvalidPositionChoice = InvalidPositionChoice.FAIL
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     outage_seconds: float = DEFAULT_OUTAGE_SECONDS
     store: StoreAddress | None = None
@@ -176,7 +176,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         bytes_max=taken.get("max_bytes", _size, None),
         tasks=taken.get("tasks", _tasks, None),
         split_events=taken.get("split_events", _count, None),
-        on_invalid_position=_loss(taken),
+        on_data_loss=_loss(taken),
         timeout_seconds=taken.get("timeout", _seconds, DEFAULT_TIMEOUT_SECONDS),
         outage_seconds=taken.get("outage", _seconds, DEFAULT_OUTAGE_SECONDS),
         store=store,
@@ -308,11 +308,11 @@ def _ownership(text: str) -> Strategy | Literal["all"]:
 
 
 def _loss(taken: _Given) -> InvalidPositionChoice:
-    choice = taken.get("on_invalid_position", _invalid_position, None)
+    choice = taken.get("on_data_loss", _invalid_position, None)
     if not taken.has(LOSS_OPTION):
         return choice or InvalidPositionChoice.FAIL
     if choice is not None:
-        raise ConfigError(f"the options on_invalid_position and {LOSS_OPTION} mean the same: keep one")
+        raise ConfigError(f"the options on_data_loss and {LOSS_OPTION} mean the same: keep one")
     fails = taken.parsed(LOSS_OPTION, _boolean)
     return InvalidPositionChoice.FAIL if fails else InvalidPositionChoice.EARLIEST
 
@@ -369,10 +369,12 @@ def _seconds(text: str) -> float:
 def _lease(taken: _Given) -> LeaseOptions:
     default = LeaseOptions()
     lease = taken.get("lease", _seconds, default.lease_seconds)
-    interval = taken.get("interval", _seconds, min(default.interval_seconds, lease / 3))
+    interval = taken.get("interval", _seconds, min(default.load_balancing_interval_seconds, lease / 3))
     # Members that start together are waited for as long as a cycle may take, and no longer.
     return LeaseOptions(
-        lease_seconds=lease, interval_seconds=interval, settle_seconds=min(default.settle_seconds, interval)
+        lease_seconds=lease,
+        load_balancing_interval_seconds=interval,
+        startup_delay_seconds=min(default.startup_delay_seconds, interval),
     )
 
 

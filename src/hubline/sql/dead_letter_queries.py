@@ -28,7 +28,7 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _TABLE = "hubline_dead_letter"
 KEY_COLUMNS = COLUMNS[:5]
 _KEY = ", ".join(KEY_COLUMNS)
-_IN_KEY_ORDER = f"ORDER BY {_KEY} LIMIT :count_max"
+_IN_KEY_ORDER = f"ORDER BY {_KEY} LIMIT :max_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +104,11 @@ class LetterQueries:
         found = f"SELECT {grouped}, count(*), max(sequence_number) FROM {_TABLE} WHERE {where}"
         return self._dialect.statement(f"{found} GROUP BY {grouped} ORDER BY {grouped}", params)
 
-    def page(self, choice: LetterChoice, *, after: LetterId | None, count_max: int, bodies: bool) -> Statement:
+    def page(self, choice: LetterChoice, *, after: LetterId | None, max_count: int, bodies: bool) -> Statement:
         """Letters in the order of their keys, which new ones do not change; ``after`` is the last one of before."""
         where, params = self._where(choice, after)
         text = f"SELECT {self._columns(bodies=bodies)} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER}"
-        return self._dialect.statement(text, {**params, "count_max": count_max})
+        return self._dialect.statement(text, {**params, "max_count": max_count})
 
     def try_lock(self, key: PartitionKey) -> Statement:
         return self._dialect.statement(self._dialect.try_lock, {"partition_lock": f"hubline dead letters {key}"})
@@ -117,7 +117,7 @@ class LetterQueries:
         return self._dialect.statement(self._dialect.be_patient, {}) if self._dialect.be_patient else None
 
     def take(
-        self, key: PartitionKey, choice: LetterChoice, *, after_sequence: int, last_sequence: int, count_max: int
+        self, key: PartitionKey, choice: LetterChoice, *, after_sequence: int, last_sequence: int, max_count: int
     ) -> Statement:
         """The oldest letters of a partition within bounds, locked to the end of the transaction.
 
@@ -130,9 +130,9 @@ class LetterQueries:
         found = (
             f"SELECT {self._columns(bodies=True)}, {self._is_behind(choice)} FROM {_TABLE} AS letter "
             f"WHERE {where} AND sequence_number > :after_sequence AND sequence_number <= :last_sequence "
-            f"ORDER BY sequence_number LIMIT :count_max {self._dialect.locked}"
+            f"ORDER BY sequence_number LIMIT :max_count {self._dialect.locked}"
         )
-        bounds = {"after_sequence": after_sequence, "last_sequence": last_sequence, "count_max": count_max}
+        bounds = {"after_sequence": after_sequence, "last_sequence": last_sequence, "max_count": max_count}
         return self._dialect.statement(found, {**params, **bounds})
 
     def settle(self, key: PartitionKey, sequences: Sequence[int], *, removes: bool) -> Statement:
@@ -164,17 +164,17 @@ class LetterQueries:
         )
         return self._dialect.statement(text, params)
 
-    def mark_some(self, choice: LetterChoice, state: LetterState, *, count_max: int) -> Statement:
+    def mark_some(self, choice: LetterChoice, state: LetterState, *, max_count: int) -> Statement:
         """Marks letters, unless another transaction has them; answers with a row for each."""
         where, params = self._where(choice)
         text = f"UPDATE {_TABLE} SET state = :new_state WHERE {self._are_some(where)} RETURNING sequence_number"
-        return self._dialect.statement(text, {**params, "new_state": state.value, "count_max": count_max})
+        return self._dialect.statement(text, {**params, "new_state": state.value, "max_count": max_count})
 
-    def delete_some(self, choice: LetterChoice, *, count_max: int) -> Statement:
+    def delete_some(self, choice: LetterChoice, *, max_count: int) -> Statement:
         """Removes letters, unless another transaction has them; answers with a row for each."""
         where, params = self._where(choice)
         text = f"DELETE FROM {_TABLE} WHERE {self._are_some(where)} RETURNING sequence_number"
-        return self._dialect.statement(text, {**params, "count_max": count_max})
+        return self._dialect.statement(text, {**params, "max_count": max_count})
 
     def _are_some(self, where: str) -> str:
         found = f"SELECT {_KEY} FROM {_TABLE} WHERE {where} {_IN_KEY_ORDER} {self._dialect.locked_unless_busy}"

@@ -15,7 +15,7 @@ MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class LetterRow(NamedTuple):
+class DeadLetterRow(NamedTuple):
     """The columns of a letter, in the order of the table, up to ``state``; the database adds ``failed_at``."""
 
     namespace: str
@@ -36,9 +36,9 @@ class LetterRow(NamedTuple):
     state: str
 
     @classmethod
-    def of(cls, letter: DeadLetter, *, keep_body: bool) -> Self:
+    def of(cls, letter: DeadLetter, *, keep_dead_letter_bodies: bool) -> Self:
         key, event = letter.key, letter.event
-        keeps = keep_body and letter.is_body_kept
+        keeps = keep_dead_letter_bodies and letter.is_body_kept
         return cls(
             key.namespace,
             key.hub,
@@ -87,7 +87,7 @@ COLUMNS = (
     "attempts",
     "state",
 )
-"""The table's names for the fields of :class:`LetterRow`."""
+"""The table's names for the fields of :class:`DeadLetterRow`."""
 
 
 def micros(time: datetime) -> int:

@@ -25,8 +25,13 @@ GROUP = "fixed"
 # The shortest lease that the service grants.
 LEASE_SECONDS = 15
 OPTIONS = ProcessorOptions(
-    checkpoint=CheckpointPolicy.each_batch(),
-    lease=LeaseOptions(lease_seconds=LEASE_SECONDS, renew_seconds=1.0, interval_seconds=1.0, settle_seconds=0.1),
+    checkpoint=CheckpointPolicy.every_batch(),
+    lease=LeaseOptions(
+        lease_seconds=LEASE_SECONDS,
+        renew_interval_seconds=1.0,
+        load_balancing_interval_seconds=1.0,
+        startup_delay_seconds=0.1,
+    ),
 )
 
 

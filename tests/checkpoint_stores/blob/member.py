@@ -140,11 +140,11 @@ async def run_ours(task: Task, journal: _Journal) -> None:
         group=GROUP,
         start=Position.earliest(),
         options=ProcessorOptions(
-            checkpoint=CheckpointPolicy.each_batch(),
+            checkpoint=CheckpointPolicy.every_batch(),
             lease=LeaseOptions(
                 lease_seconds=LEASE_SECONDS,
-                interval_seconds=1.0,
-                settle_seconds=0.5,
+                load_balancing_interval_seconds=1.0,
+                startup_delay_seconds=0.5,
                 sdk_lease_seconds=SDK_EXPIRY_SECONDS,
             ),
         ),

@@ -20,7 +20,7 @@ from tests.support.azurite import azurite
 pytestmark = pytest.mark.xdist_group("azurite")
 
 # Whole seconds make ages uncertain by two: this lease has to outlast them, and is short enough to wait for.
-LEASE = LeaseOptions(lease_seconds=4.0, interval_seconds=0.5, settle_seconds=0.2)
+LEASE = LeaseOptions(lease_seconds=4.0, load_balancing_interval_seconds=0.5, startup_delay_seconds=0.2)
 PATIENCE_SECONDS = 90.0
 
 
@@ -44,7 +44,7 @@ async def _scenario(stop: Callable[[], None], start: Callable[[], None], address
         store,
         group="tests",
         start=Position.earliest(),
-        options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.each_batch()),
+        options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.every_batch()),
     )
 
     @processor.on_batch

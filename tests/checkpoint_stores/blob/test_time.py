@@ -83,7 +83,12 @@ class TestSkewedClock:
             clocks = (time.time, lambda: time.time() + SKEW_SECONDS)
             stores = [blob_store(container, clock=clock) for clock in clocks]
             # Long enough for a busy machine: whoever judged by its own clock would see every lease end at once.
-            lease = LeaseOptions(lease_seconds=60.0, renew_seconds=0.5, interval_seconds=0.3, settle_seconds=0.2)
+            lease = LeaseOptions(
+                lease_seconds=60.0,
+                renew_interval_seconds=0.5,
+                load_balancing_interval_seconds=0.3,
+                startup_delay_seconds=0.2,
+            )
             processors = [
                 Processor(
                     hub,
@@ -102,7 +107,7 @@ class TestSkewedClock:
             observer = blob_store(container)
             balanced = await _balanced_epochs(observer, group)
 
-            await asyncio.sleep(10 * lease.interval_seconds)
+            await asyncio.sleep(10 * lease.load_balancing_interval_seconds)
 
             assert await _epochs(observer, group) == balanced
             for processor in processors:

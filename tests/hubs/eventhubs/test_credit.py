@@ -17,7 +17,7 @@ from hubline.amqp.transport.link import Link, Message
 from hubline.emulator import client_session as peers
 from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
 from hubline.hubs.eventhubs.start_position import Progress
-from hubline.hubs.local.stored_batch import Stretch
+from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import OUTGOING_SCHEMA, outgoing
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
@@ -56,7 +56,7 @@ class Scene:
     def arrive(self, first: int, count: int, body_bytes: int, *, as_columns: bool = True) -> None:
         rows = [{"body": bytes(body_bytes)}] * count
         made = pa.RecordBatch.from_pylist(rows, schema=OUTGOING_SCHEMA)
-        stretch = Stretch("0", first, "10000", np.array([count]), np.array([0]), made)
+        stretch = StoredBatch("0", first, "10000", np.array([count]), np.array([0]), made)
         if as_columns:
             messages = [Message(0, COLUMNS_FORMAT, True, b"".join(encode_columns(stretch)))]
         else:
@@ -65,8 +65,8 @@ class Scene:
             self.link.credit -= 1
             self.receiver.on_message(cast("Link", self.link), message)
 
-    def take(self, count_max: int) -> int:
-        return len(asyncio.run(self.receiver.receive(count_max=count_max, wait_seconds=0)))
+    def take(self, max_count: int) -> int:
+        return len(asyncio.run(self.receiver.receive(max_count=max_count, wait_seconds=0)))
 
 
 def test_credit_is_given_for_what_fits_once_that_is_half_of_the_most() -> None:
@@ -92,7 +92,7 @@ def test_credit_is_taken_back_from_events_that_have_become_too_large_for_it() ->
     scene.receiver._supply()
     scene.arrive(0, CREDIT_FIRST, 100)
     assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
-    assert scene.link.credit == WINDOW.count_max
+    assert scene.link.credit == WINDOW.max_count
     came = 0
     while scene.link.credit:
         scene.arrive(CREDIT_FIRST + came, 1, 1_000_000, as_columns=False)
@@ -119,7 +119,7 @@ def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: in
     scene.receiver.read_to(end)
     came = 0
     while came < min(end, 2000):
-        assert 0 < scene.link.credit <= min(end - came, RANGE_WINDOW.count_max)
+        assert 0 < scene.link.credit <= min(end - came, RANGE_WINDOW.max_count)
         count = min(scene.link.credit, 20)
         scene.arrive(came, count, body_bytes)
         assert scene.take(count) == count
@@ -147,7 +147,7 @@ def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(
                 receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=None)
                 found = 0
                 while found < small_count:
-                    batch = await receiver.receive(count_max=small_count - found, wait_seconds=ARRIVAL_SECONDS)
+                    batch = await receiver.receive(max_count=small_count - found, wait_seconds=ARRIVAL_SECONDS)
                     found += len(batch)
                 seen = -1
                 while proxy.bytes_count > seen:
@@ -155,7 +155,7 @@ def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(
                     await asyncio.sleep(0.5)
                 assert seen < large_count * large_bytes / 2
                 while found < small_count + large_count:
-                    batch = await receiver.receive(count_max=100, wait_seconds=ARRIVAL_SECONDS)
+                    batch = await receiver.receive(max_count=100, wait_seconds=ARRIVAL_SECONDS)
                     assert batch.arrow.column("sequenceNumber").to_pylist() == [*range(found, found + len(batch))]
                     found += len(batch)
                 await receiver.close()

@@ -21,7 +21,7 @@ from tests.support.scene import until
 from tests.support.worker import Task, Worker
 
 PARTITIONS_COUNT = 4
-LEASE = LeaseOptions(lease_seconds=10.0, interval_seconds=0.2, settle_seconds=0.1)
+LEASE = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.2, startup_delay_seconds=0.1)
 KILLED_LEASE_SECONDS = 1.5
 
 

@@ -29,7 +29,7 @@ from hubline.errors import (
 from hubline.hubs.eventhubs import EventHubsHub, receiver
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.local import LocalHub
-from hubline.hubs.local.stored_batch import Stretch
+from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import outgoing
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
@@ -64,7 +64,7 @@ async def opened(hub: Hub, position: Position | None = None, *, epoch: int | Non
 async def sequences(receiver: Receiver, count: int) -> list[int]:
     received: list[int] = []
     while len(received) < count:
-        batch = await receiver.receive(count_max=count - len(received), wait_seconds=ARRIVAL_SECONDS)
+        batch = await receiver.receive(max_count=count - len(received), wait_seconds=ARRIVAL_SECONDS)
         assert len(batch), f"only {len(received)} of {count} events came"
         received += batch.arrow.column("sequenceNumber").to_pylist()
     return received
@@ -86,7 +86,7 @@ class TestConnectionLost:
                     cutting = asyncio.create_task(cut_now_and_then(proxy, times=5))
                     while len(received) < count:
                         try:
-                            batch = await reader.receive(count_max=700, wait_seconds=ARRIVAL_SECONDS)
+                            batch = await reader.receive(max_count=700, wait_seconds=ARRIVAL_SECONDS)
                         except HubUnavailable:
                             continue  # cut again while it was opened anew: to be called again
                         received += batch.arrow.column("sequenceNumber").to_pylist()
@@ -142,7 +142,7 @@ class TestConnectionLost:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
-                waiting = asyncio.create_task((await opened(hub)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS))
+                waiting = asyncio.create_task((await opened(hub)).receive(max_count=1, wait_seconds=ARRIVAL_SECONDS))
                 await asyncio.sleep(0)
                 await hub.close()
                 with pytest.raises(HubError, match="closed by this program"):
@@ -186,7 +186,7 @@ class TestConnectionLost:
                 reader = await opened(hub)
                 proxy.cut()
                 await send(direct, 0, 1)
-                while not len(await reader.receive(count_max=1, wait_seconds=0)):  # noqa: ASYNC110
+                while not len(await reader.receive(max_count=1, wait_seconds=0)):  # noqa: ASYNC110
                     await asyncio.sleep(0)
 
         run(check())
@@ -230,7 +230,7 @@ class TestTakeover:
                 proxy.cut()
                 proxy.resume()
                 with pytest.raises(ReaderStolen) as stolen:
-                    await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                    await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 assert (stolen.value.epoch, stolen.value.taken_by_epoch) == (1, 2)
                 await send(other, 0, 1)
                 assert await sequences(successor, 1) == [0]
@@ -303,7 +303,7 @@ class TestPositions:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
                 await send(hub, 0, 3)
-                first = await (await opened(hub)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                first = await (await opened(hub)).receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 await send(hub, 3, 3)
                 await trimmed(tmp_path, name, before_sequence=3)
                 for position in (Position.sequence(0), Position.offset(first.last_offset)):
@@ -333,7 +333,7 @@ class TestPositions:
                 proxy.cut()
                 proxy.resume()
                 with pytest.raises(PositionInvalid) as refused:
-                    await reader.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS)
+                    await reader.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)
                 assert (refused.value.reason, refused.value.begin_sequence) == ("expired", 6)
 
         run(check())
@@ -352,7 +352,7 @@ class TestLargeEvents:
                 reader = await opened(hub)
                 received: list[bytes] = []
                 while len(received) < len(bodies):
-                    received += (await reader.receive(count_max=100, wait_seconds=ARRIVAL_SECONDS)).bodies
+                    received += (await reader.receive(max_count=100, wait_seconds=ARRIVAL_SECONDS)).bodies
                 assert received == bodies
 
         run(check())
@@ -366,7 +366,7 @@ class TestLargeEvents:
                 async with connected(proxy_port, name) as hub:
                     reader = await opened(hub)
                     await hub.describe()
-                    await (await opened(hub, Position.latest())).receive(count_max=1, wait_seconds=0.2)
+                    await (await opened(hub, Position.latest())).receive(max_count=1, wait_seconds=0.2)
                     # What was asked for before the size was known, and no more.
                     assert proxy.bytes_count < 100_000 * receiver.CREDIT_FIRST * 1.1
                     assert await sequences(reader, 400) == list(range(400))
@@ -390,7 +390,7 @@ class TestDamage:
     def test_columns_that_cannot_be_read_stop_their_partition_alone(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def damaged(stretch: Stretch, **details: Any) -> tuple[Bytes, ...]:
+        def damaged(stretch: StoredBatch, **details: Any) -> tuple[Bytes, ...]:
             columns, *added = encode_columns(stretch, **details)
             return (columns[:100] if stretch.partition == "0" else columns, *added)
 
@@ -407,7 +407,7 @@ class TestDamage:
             async with serving(tmp_path) as port, connected(port, name) as hub:
                 await send(hub, 0, 20)
                 with pytest.raises(HubDamaged):
-                    await (await opened(hub)).receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+                    await (await opened(hub)).receive(max_count=20, wait_seconds=ARRIVAL_SECONDS)
 
         run(check())
 
@@ -419,7 +419,7 @@ class TestDamage:
             bad = await opened(hub)
             for _ in range(2):  # and none is passed over
                 with pytest.raises(HubDamaged, match=rf"x-opt-offset > '-1': {reason}"):
-                    await bad.receive(count_max=20, wait_seconds=ARRIVAL_SECONDS)
+                    await bad.receive(max_count=20, wait_seconds=ARRIVAL_SECONDS)
             connection = hub._service._life.connection  # type: ignore[union-attr]
             good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
             assert await sequences(good, 20) == list(range(20))
@@ -428,7 +428,7 @@ class TestDamage:
     def test_more_events_than_were_asked_for_are_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def sent_as_one(_feed: feeds.ColumnFeed, link: Link, part: Stretch, annotations: bytes) -> None:
+        def sent_as_one(_feed: feeds.ColumnFeed, link: Link, part: StoredBatch, annotations: bytes) -> None:
             delivery = encode_columns(part, delivery_annotations=annotations)
             link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True)
 
@@ -439,7 +439,7 @@ class TestDamage:
                 monkeypatch.setattr(feeds.ColumnFeed, "_send_part", sent_as_one)
                 monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
                 with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
-                    await (await opened(hub)).receive(count_max=1000, wait_seconds=ARRIVAL_SECONDS)
+                    await (await opened(hub)).receive(max_count=1000, wait_seconds=ARRIVAL_SECONDS)
 
         run(check())
 

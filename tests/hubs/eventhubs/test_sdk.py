@@ -53,7 +53,7 @@ class TestSdkHub(EndpointHubFactory):
         async def check() -> None:
             async with self.hub(1) as hub:
                 await send(hub, ["a", "b", "c"], partition="0")
-                first = await (await opened(hub)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                first = await (await opened(hub)).receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 for position, expected in [
                     (Position.sequence(0), b"b"),
                     (Position.latest(inclusive=True), b"c"),
@@ -72,10 +72,10 @@ class TestSdkHub(EndpointHubFactory):
                 assert await bodies(old, 1) == [b"a"]
                 assert await bodies(await opened(hub, epoch=2), 1) == [b"a"]
                 with pytest.raises(ReaderStolen) as stolen:
-                    await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                    await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 assert (stolen.value.epoch, stolen.value.taken_by_epoch) == (1, 2)
                 with pytest.raises(ReaderRefused) as refused:
-                    await (await opened(hub, epoch=1)).receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                    await (await opened(hub, epoch=1)).receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 assert (refused.value.epoch, refused.value.held_epoch) == (1, 2)
 
         asyncio.run(check())

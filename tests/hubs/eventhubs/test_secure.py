@@ -29,7 +29,7 @@ async def round_trip(hub: EventHubsHub) -> None:
     receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=0)
     received: list[bytes] = []
     while len(received) < len(bodies):
-        received += (await receiver.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS)).bodies
+        received += (await receiver.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)).bodies
     assert received == bodies
     await receiver.close()
 

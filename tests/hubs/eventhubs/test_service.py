@@ -81,7 +81,7 @@ async def received(hub: EventHubsHub, partition: str, count: int) -> list[bytes]
     receiver = await hub.open_receiver(partition, group=GROUP, position=Position.earliest())
     bodies: list[bytes] = []
     while len(bodies) < count:
-        bodies += (await receiver.receive(count_max=count, wait_seconds=ARRIVAL_SECONDS)).bodies
+        bodies += (await receiver.receive(max_count=count, wait_seconds=ARRIVAL_SECONDS)).bodies
     await receiver.close()
     return bodies
 
@@ -217,7 +217,7 @@ class TestRedirects:
                 redirected = redirect(condition, "localhost", second)
                 await (await hub.open_sender()).send(outgoing(["a"]), partition="0")
                 receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest())
-                assert (await receiver.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)).bodies == [b"a"]
+                assert (await receiver.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)).bodies == [b"a"]
                 assert redirected == [second]
 
         asyncio.run(check())

@@ -215,7 +215,7 @@ class TestConnections:
                 hub = EventHubsHub(replace(at(port, name), key_name=None, key=None, signature=signature))
                 receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest())
                 with pytest.raises(AccessDenied, match="expired") as denied:
-                    await receiver.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                    await receiver.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 assert "sig=" not in str(denied.value)
                 with pytest.raises(AccessDenied):
                     await (await hub.open_sender()).send(outgoing([b"late"]))

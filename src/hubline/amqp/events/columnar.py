@@ -30,7 +30,7 @@ from hubline.amqp.events.decoder import TIME_MS_MAX, TIME_MS_MIN
 from hubline.amqp.events.reference_decoder import RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.amqp.transport.frames import ALIGNMENT_BYTES
-from hubline.hubs.local.stored_batch import SEQUENCE_DIGITS, Stretch
+from hubline.hubs.local.stored_batch import SEQUENCE_DIGITS, StoredBatch
 from hubline.model.events import OUTGOING_SCHEMA
 
 # The number is that of the format: who knows another one gets messages.
@@ -64,7 +64,7 @@ _INT32: Final = struct.Struct("<i")
 
 @dataclass(frozen=True, slots=True)
 class _Added(Composite):
-    """What the hub adds to the events, as a section: see :class:`~hubline.stretches.Stretch`."""
+    """What the hub adds to the events, as a section: see :class:`~hubline.stretches.StoredBatch`."""
 
     CODE: ClassVar[int] = COLUMNS_FORMAT << 32 | 1
     NAME: ClassVar[str] = "hubline:added:list"
@@ -83,11 +83,11 @@ _TIMES: Final = np.dtype("<i8")
 class Columns:
     """What a delivery holds: events, and the partition's newest if it was told."""
 
-    stretch: Stretch
+    stretch: StoredBatch
     metrics: RuntimeMetrics | None
 
 
-def encode_columns(stretch: Stretch, *, delivery_annotations: bytes = b"") -> tuple[Bytes, ...]:
+def encode_columns(stretch: StoredBatch, *, delivery_annotations: bytes = b"") -> tuple[Bytes, ...]:
     """The events as one delivery, in pieces."""
     added = _Added(
         stretch.first_sequence,
@@ -137,7 +137,7 @@ def _is_ascii(column: pa.StringArray) -> bool:
     return octets is None or not octets.size or bool(np.frombuffer(octets, np.uint8).max() < _ASCII_END)
 
 
-def _stretch(partition: str, added: _Added, made: pa.RecordBatch) -> Stretch:
+def _stretch(partition: str, added: _Added, made: pa.RecordBatch) -> StoredBatch:
     """The events, unless they are what columns can say and no message of a hub does."""
     if not len(made):
         raise AmqpDecodeError("columns hold one event at least")
@@ -158,7 +158,7 @@ def _stretch(partition: str, added: _Added, made: pa.RecordBatch) -> Stretch:
     if times_ms.min() < TIME_MS_MIN or times_ms.max() > TIME_MS_MAX:
         raise AmqpDecodeError("an event was enqueued at no time that there is")
     made = pa.RecordBatch.from_arrays([body, key, _without_types(properties)], schema=OUTGOING_SCHEMA)
-    return Stretch(partition, added.first_sequence, added.offset_prefix, counts, times_ms * 1000, made)
+    return StoredBatch(partition, added.first_sequence, added.offset_prefix, counts, times_ms * 1000, made)
 
 
 def _without_types(properties: pa.MapArray) -> pa.MapArray:

@@ -173,13 +173,13 @@ class _TransferHead:
         return Transfer(self._destination.handle, delivery_id, DELIVERY_TAG, message_format=0, settled=True)
 
 
-def _outgoing_pieces(events: pa.RecordBatch) -> list[_Piece]:
+def _outgoing_pieces(events: pa.RecordBatch) -> list[HandlerOutput]:
     body, key, properties = events.columns
     keys = [] if key.null_count == len(key) else [_key_annotation(key)]
     return [*keys, *_property_pieces(properties), *_data_pieces(body)]
 
 
-def _delivered_pieces(events: pa.RecordBatch) -> list[_Piece]:
+def _delivered_pieces(events: pa.RecordBatch) -> list[HandlerOutput]:
     body, _, offset, sequence_number, enqueued_time, key, properties = events.columns
     keys = _key_pieces(key)
     return [
@@ -190,8 +190,8 @@ def _delivered_pieces(events: pa.RecordBatch) -> list[_Piece]:
 
 
 def _annotation_pieces(
-    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[_Piece]
-) -> list[_Piece]:
+    sequence_number: pa.Array, offset: pa.Array, enqueued_time: pa.Array, keys: Sequence[HandlerOutput]
+) -> list[HandlerOutput]:
     count = len(offset)
     offset_lengths = _lengths(offset)
     string_code, offset_sizes = _size(_STRING, offset_lengths)
@@ -213,7 +213,7 @@ def _annotation_pieces(
     ]
 
 
-def _key_pieces(keys: pa.StringArray) -> list[_Piece]:
+def _key_pieces(keys: pa.StringArray) -> list[HandlerOutput]:
     """Name and value of an annotation, where there is a key."""
     if keys.null_count == len(keys):
         return []
@@ -237,7 +237,7 @@ def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
     return _emit(_Rows(len(keys), _ANNOTATIONS, *_compound(lengths, np.full(len(keys), 2))), pairs)
 
 
-def _property_pieces(properties: pa.MapArray) -> Sequence[_Piece]:
+def _property_pieces(properties: pa.MapArray) -> Sequence[HandlerOutput]:
     uniform = _uniform_properties(properties)
     if uniform is not None:
         return [uniform]
@@ -371,12 +371,12 @@ def _special_properties(properties: pa.MapArray, is_special: Mask) -> list[pa.Bi
     return [sections.take(places), *_each_properties(others)]
 
 
-def _data_pieces(body: pa.BinaryArray) -> list[_Piece]:
+def _data_pieces(body: pa.BinaryArray) -> list[HandlerOutput]:
     code, sizes = _size(_BINARY, _lengths(body))
     return [_Rows(len(body), _DATA + code, sizes), body]
 
 
-def _wrapped(pieces: Sequence[_Piece], count: int) -> pa.BinaryArray:
+def _wrapped(pieces: Sequence[HandlerOutput], count: int) -> pa.BinaryArray:
     """Messages from their pieces, each as a Data section of a batch."""
     code, sizes = _size(_BINARY, _total_lengths(pieces, count))
     return _joined([_Rows(count, _DATA + code, sizes), *pieces])
@@ -485,7 +485,7 @@ class _Rows:
         return equal_slices(self.octets())
 
 
-_Piece: TypeAlias = _Rows | pa.Array
+HandlerOutput: TypeAlias = _Rows | pa.Array
 
 
 def _width(fields: Sequence[_Field]) -> int:
@@ -497,7 +497,7 @@ def _numbers(column: pa.Array, *, divisor: int = 1) -> npt.NDArray[np.generic]:
     return (numbers if divisor == 1 else numbers // divisor).astype(">i8")
 
 
-def _total_lengths(pieces: Sequence[_Piece], count: int) -> _Lengths:
+def _total_lengths(pieces: Sequence[HandlerOutput], count: int) -> _Lengths:
     fixed = sum(_width(piece.fields) for piece in pieces if isinstance(piece, _Rows))
     columns = (piece for piece in pieces if not isinstance(piece, _Rows))
     return sum(map(_lengths, columns), np.full(count, fixed, np.int64))
@@ -532,7 +532,7 @@ def _emit(head: _Rows, column: pa.Array) -> pa.BinaryArray:
     return pc.binary_join_element_wise(head.array(), _binary(column), _NOTHING, null_handling="emit_null")
 
 
-def _joined(pieces: Sequence[_Piece]) -> pa.BinaryArray:
+def _joined(pieces: Sequence[HandlerOutput]) -> pa.BinaryArray:
     """Joins the pieces of each row, leaving out those that are null."""
     merged = _merged(pieces)
     if len(merged) == 1:
@@ -540,9 +540,9 @@ def _joined(pieces: Sequence[_Piece]) -> pa.BinaryArray:
     return _copied(merged) or pc.binary_join_element_wise(*map(_array, merged), _NOTHING, null_handling="skip")
 
 
-def _merged(pieces: Sequence[_Piece]) -> list[_Piece]:
+def _merged(pieces: Sequence[HandlerOutput]) -> list[HandlerOutput]:
     """The pieces, neighbours of one width as one."""
-    merged: list[_Piece] = []
+    merged: list[HandlerOutput] = []
     for piece in pieces:
         rows = piece if isinstance(piece, _Rows) else _Rows.of(piece)
         if rows is not None and merged and isinstance(merged[-1], _Rows):
@@ -552,7 +552,7 @@ def _merged(pieces: Sequence[_Piece]) -> list[_Piece]:
     return merged
 
 
-def _copied(pieces: Sequence[_Piece]) -> pa.BinaryArray | None:
+def _copied(pieces: Sequence[HandlerOutput]) -> pa.BinaryArray | None:
     """The pieces copied together, all byte strings of one length at once; None if they are of many lengths."""
     lengths = [np.int64(piece.width) if isinstance(piece, _Rows) else _lengths(piece) for piece in pieces]
     if not all(isinstance(each, np.int64) or _is_of_few(each) for each in lengths):
@@ -589,7 +589,7 @@ def _is_of_few(lengths: _Lengths) -> bool:
     return int(np.count_nonzero(np.bincount(lengths))) <= _FEW_LENGTHS
 
 
-def _array(piece: _Piece) -> pa.BinaryArray:
+def _array(piece: HandlerOutput) -> pa.BinaryArray:
     return piece.array() if isinstance(piece, _Rows) else _binary(piece)
 
 

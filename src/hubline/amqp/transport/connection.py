@@ -296,7 +296,7 @@ class Connection(asyncio.BufferedProtocol):
     # Taking what came.
 
     def _take_all(self) -> None:
-        if not self._is_open_sent and not self._shake_hands():
+        if not self._is_open_sent and not self._handshake():
             return
         for item in self._reader.take_frames():
             if self._closed.done():
@@ -306,7 +306,7 @@ class Connection(asyncio.BufferedProtocol):
             elif session := self._session(item.channel):
                 session.take_deliveries(item)
 
-    def _shake_hands(self) -> bool:
+    def _handshake(self) -> bool:
         """Whether that is done, and frames follow."""
         while (answer := self.handshake.advance(self._reader)) is not None:
             self._write(answer)

@@ -175,7 +175,7 @@ class BlobStore:
         rewritten = await map_bounded(self._rewrite, [*due.values(), *vanished], max_concurrent=BULK_REQUESTS_MAX)
         await self._tidy(listing.own)
         if has_sdk_owners:
-            await self._mend_checkpoints(group)
+            await self._repair_checkpoints(group)
         return [
             # The heartbeat has made it young, whatever the list said at the same moment.
             *(replace(one, age_seconds=0.0) for one in kept if one.key.partition not in due),
@@ -419,7 +419,7 @@ class BlobStore:
         await self._container.delete(name, etag=held.etag)
         return _Fence(epoch, checkpoint, _written_blob(official, metadata, made), None)
 
-    async def _mend_checkpoints(self, group: GroupKey) -> None:
+    async def _repair_checkpoints(self, group: GroupKey) -> None:
         """Writes again what an SDK, late to see that it lost a partition, has set back."""
         ours = {key: fence for key, fence in self._fences.items() if key.group_key == group and fence.checkpoint}
         if not ours:

@@ -19,11 +19,11 @@ from hubline.cli.session import (
     existing_store,
     group_key,
     in_order,
-    lasting_store,
     listed_checkpoints,
     looking_into,
     using_hub,
     using_store,
+    writable_store,
 )
 from hubline.cli.status import checkpoint_data
 from hubline.concurrency import map_bounded
@@ -72,7 +72,7 @@ def copy(
     job = _Job(
         hub=hub,
         source=existing_store(from_),
-        target=lasting_store(to, option="--to"),
+        target=writable_store(to, option="--to"),
         source_group=validate_group_name(group),
         target_group=validate_group_name(to_group or group),
         partitions=tuple(validate_partition_id(each) for each in partition or ()),

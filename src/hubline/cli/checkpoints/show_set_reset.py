@@ -20,11 +20,11 @@ from hubline.cli.session import (
     chosen_partitions,
     existing_store,
     group_key,
-    lasting_store,
     listed_checkpoints,
     looking_into,
     using_hub,
     using_store,
+    writable_store,
 )
 from hubline.cli.status import checkpoint_data
 from hubline.concurrency import map_bounded
@@ -89,7 +89,7 @@ def set_(
     async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
         return await checkpoint_before(opened, key, position)
 
-    choice = _Choice(hub, lasting_store(store, option="--store"), group, partition or ())
+    choice = _Choice(hub, writable_store(store, option="--store"), group, partition or ())
     _change(choice, "Set", moved, yes=yes, json=json)
 
 

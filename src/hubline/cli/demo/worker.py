@@ -17,7 +17,7 @@ from hubline import (
 )
 
 # Short enough that a kill and its recovery can be watched; in production a lease lasts 30 seconds.
-LEASE = LeaseOptions(lease_seconds=3.0, interval_seconds=1.0, settle_seconds=0.3)
+LEASE = LeaseOptions(lease_seconds=3.0, load_balancing_interval_seconds=1.0, startup_delay_seconds=0.3)
 
 
 def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
@@ -29,7 +29,7 @@ def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
         strategy=Greedy(),
         owner_id=name,
         options=ProcessorOptions(
-            batch_count_max=500, checkpoint=CheckpointPolicy.every(seconds=1.0), lease=LEASE, stop_seconds_max=10.0
+            max_batch_size=500, checkpoint=CheckpointPolicy.every(seconds=1.0), lease=LEASE, stop_timeout_seconds=10.0
         ),
     )
     # Written by the kernel even if this process is killed the moment after: the journal is what really happened.

@@ -18,7 +18,7 @@ from hubline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from hubline.dead_letters.repository import LetterCount, LetterShelf
+    from hubline.dead_letters.repository import DeadLetterRepository, LetterCount
     from hubline.dead_letters.selection import LetterChoice
 
 STATES = ("waiting", "redriven", "discarded", "all")
@@ -93,11 +93,11 @@ class Flags:
 
 
 @asynccontextmanager
-async def using_shelf(sink: str) -> AsyncIterator[LetterShelf]:
+async def using_shelf(sink: str) -> AsyncIterator[DeadLetterRepository]:
     """The letters of a database, closed at the end."""
-    from hubline.dead_letters.repository import LetterShelf
+    from hubline.dead_letters.repository import DeadLetterRepository
 
-    shelf = LetterShelf(sink)
+    shelf = DeadLetterRepository(sink)
     try:
         yield shelf
     finally:

@@ -115,7 +115,7 @@ async def _list(
 ) -> tuple[list[DeadLetter], bool]:
     """A page of letters, and whether there are more behind it."""
     async with using_shelf(sink) as shelf:
-        letters = await shelf.page(choice, after=after, count_max=limit + 1, bodies=False)
+        letters = await shelf.page(choice, after=after, max_count=limit + 1, bodies=False)
         return letters[:limit], len(letters) > limit
 
 

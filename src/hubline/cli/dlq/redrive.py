@@ -37,7 +37,7 @@ from hubline.monitoring.lag import CLI_GROUP
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hubline.dead_letters.handler_redrive import Rerun
+    from hubline.dead_letters.handler_redrive import HandlerRedrive
     from hubline.dead_letters.redrive import Progress, Redrive
     from hubline.dead_letters.repository import LetterCount
     from hubline.dead_letters.selection import LetterChoice
@@ -182,7 +182,7 @@ async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
 
 @asynccontextmanager
 async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
-    from hubline.dead_letters.redrive import Bodies, Redrive
+    from hubline.dead_letters.redrive import EventLookup, Redrive
     from hubline.dead_letters.resend import Republisher
     from hubline.sinks.sql_sink.sink import SqlSink
 
@@ -195,7 +195,7 @@ async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
         sender = await target.open_sender()
         try:
             work = Republisher(target, sender)
-            yield Redrive(sink, choice, work, Bodies(source, CLI_GROUP), removes=job.delete), choice
+            yield Redrive(sink, choice, work, EventLookup(source, CLI_GROUP), removes=job.delete), choice
         finally:
             await sender.close()
             sink.close()
@@ -204,10 +204,10 @@ async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
 @asynccontextmanager
 async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
     from hubline.cli.dlq.load_processor import load_processor
-    from hubline.dead_letters.handler_redrive import Rerun
+    from hubline.dead_letters.handler_redrive import HandlerRedrive
 
     assert job.with_ is not None  # noqa: S101 (checked before)
-    rerun = Rerun.of(load_processor(job.with_))
+    rerun = HandlerRedrive.of(load_processor(job.with_))
     choice = job.flags.choice()
     _check_same(job, choice, rerun)
     prepared = rerun.redrive(choice, body_group=CLI_GROUP, removes=job.delete)
@@ -218,7 +218,7 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
         await rerun.wiring.hub.close()
 
 
-def _check_same(job: _Job, choice: LetterChoice, rerun: Rerun) -> None:
+def _check_same(job: _Job, choice: LetterChoice, rerun: HandlerRedrive) -> None:
     """The processor says which letters are its own. Flags that say something else are a mistake."""
     from hubline.dead_letters.repository import sql_address
 

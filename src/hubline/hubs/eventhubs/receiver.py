@@ -83,13 +83,13 @@ _OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-run
 class Window:
     """What may be on its way and received, for each link. Credit is given for what fits, by the size events have."""
 
-    count_max: int
+    max_count: int
     bytes_max: int
 
     def count(self, used_bytes: int, event_bytes: float) -> int:
         """How many more events there is room for. One that is larger than all the room has to come, too, by itself."""
         fitting = int((self.bytes_max - used_bytes) / event_bytes)
-        return min(self.count_max, max(fitting, 0 if used_bytes else 1))
+        return min(self.max_count, max(fitting, 0 if used_bytes else 1))
 
 
 # Enough to fill a connection of 100 MB/s over 60 ms with small events.
@@ -160,8 +160,8 @@ class EventHubsReceiver:
         self._end_sequence = end_sequence
         self._supply()
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        require_count(count_max)
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        require_count(max_count)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -171,7 +171,7 @@ class EventHubsReceiver:
                 self._progress.explain(await self._reading.describe())
                 continue
             if self._arrived:
-                return self._take(count_max)
+                return self._take(max_count)
             self._keep_attached()
             if loop.time() >= deadline:
                 self._last_sequence = self._progress.last_sequence
@@ -198,18 +198,18 @@ class EventHubsReceiver:
 
     # Giving out
 
-    def _take(self, count_max: int) -> EventBatch:
+    def _take(self, max_count: int) -> EventBatch:
         """The next events: one piece of what arrived, or several small ones."""
         parts: list[EventBatch] = []
         taken_bytes = 0
-        while self._arrived and count_max and (not parts or taken_bytes < COALESCED_BYTES_MAX):
+        while self._arrived and max_count and (not parts or taken_bytes < COALESCED_BYTES_MAX):
             batch, bytes_count = self._arrived.popleft()
-            if len(batch) > count_max:
-                rest_bytes = bytes_count * (len(batch) - count_max) // len(batch)
-                self._arrived.appendleft((batch.slice(count_max), rest_bytes))
-                batch, bytes_count = batch.slice(0, count_max), bytes_count - rest_bytes
+            if len(batch) > max_count:
+                rest_bytes = bytes_count * (len(batch) - max_count) // len(batch)
+                self._arrived.appendleft((batch.slice(max_count), rest_bytes))
+                batch, bytes_count = batch.slice(0, max_count), bytes_count - rest_bytes
             parts.append(batch)
-            count_max -= len(batch)
+            max_count -= len(batch)
             taken_bytes += bytes_count
         self._arrived_bytes -= taken_bytes
         self._last_sequence = self._progress.last_sequence

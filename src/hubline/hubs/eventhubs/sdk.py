@@ -217,8 +217,8 @@ class SdkReceiver:
     def last_sequence(self) -> int | None:
         return self._last_sequence
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        require_count(count_max)
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        require_count(max_count)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -228,7 +228,7 @@ class SdkReceiver:
                 continue
             self._last_sequence = self._progress.last_sequence
             if self._arrived:
-                return self._take(count_max)
+                return self._take(max_count)
             if loop.time() >= deadline:
                 return EventBatch.empty(self._partition)
             self._changed.clear()
@@ -247,11 +247,11 @@ class SdkReceiver:
         await asyncio.wait([self._task])
         await self._client.close()
 
-    def _take(self, count_max: int) -> EventBatch:
+    def _take(self, max_count: int) -> EventBatch:
         batch = self._arrived.popleft()
-        if len(batch) > count_max:
-            self._arrived.appendleft(batch.slice(count_max))
-            batch = batch.slice(0, count_max)
+        if len(batch) > max_count:
+            self._arrived.appendleft(batch.slice(max_count))
+            batch = batch.slice(0, max_count)
         if len(self._arrived) < BATCHES_MAX:
             self._room.set()
         return batch

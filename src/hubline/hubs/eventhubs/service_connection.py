@@ -47,7 +47,7 @@ RENEW_AGAIN_SECONDS: Final = 10.0
 
 
 @dataclass(slots=True)
-class _Life:
+class AuthorizedConnection:
     """A connection that is open and authorized, and what goes with it."""
 
     connection: Connection
@@ -69,8 +69,8 @@ class Service:
         self._clock = clock
         self._audience = f"sb://{endpoint.host}/{name}"
         self._where = Where(f"eventhubs://{endpoint.host}/{name}")
-        self._life: _Life | None = None
-        self._opening: asyncio.Task[_Life] | None = None
+        self._life: AuthorizedConnection | None = None
+        self._opening: asyncio.Task[AuthorizedConnection] | None = None
         self._elsewhere: dict[Endpoint, Service] = {}
         self._is_closed = False
 
@@ -81,11 +81,11 @@ class Service:
 
     async def session(self) -> Session:
         """A session of its own for a link. Raises HubUnavailable, AccessDenied, HubNotFound."""
-        return (await self._alive()).connection.begin()
+        return (await self._connected()).connection.begin()
 
     async def ask(self, where: Where, parameters: Map) -> dict[object, object]:
         """The answer of ``$management``, a map."""
-        life = await self._alive()
+        life = await self._connected()
         if life.management is None or life.management.is_over:
             life.management = Requests(life.connection.begin(), MANAGEMENT)
         parameters = {**parameters, "security_token": life.token.text.reveal()}
@@ -113,7 +113,7 @@ class Service:
             await _end(self._life)
             self._life = None
 
-    async def _alive(self) -> _Life:
+    async def _connected(self) -> AuthorizedConnection:
         self._require_open()
         if self._life is not None and not self._life.connection.is_over:
             return self._life
@@ -131,7 +131,7 @@ class Service:
         if self._is_closed:
             raise HubError(f"{self._where} was closed by this program: open it again", hub=self._where.hub)
 
-    async def _open(self) -> _Life:
+    async def _open(self) -> AuthorizedConnection:
         if self._life is not None:
             await _end(self._life)
             self._life = None
@@ -149,7 +149,7 @@ class Service:
                 return self._life
         raise HubUnavailable(f"{self._where} was redirected more than {REDIRECTS_MAX} times", hub=self._where.hub)
 
-    async def _open_at(self, endpoint: Endpoint) -> _Life:
+    async def _open_at(self, endpoint: Endpoint) -> AuthorizedConnection:
         token = await self._tokens.token(self._audience)
         connection = Connection(
             ConnectionOptions(
@@ -165,7 +165,7 @@ class Service:
         try:
             await connect(endpoint, connection)
             await connection.opened()
-            life = _Life(connection, Requests(connection.begin(), CBS), token)
+            life = AuthorizedConnection(connection, Requests(connection.begin(), CBS), token)
             await self._show(life, token)
         except BaseException:
             connection.close()
@@ -174,7 +174,7 @@ class Service:
         life.renewing = asyncio.create_task(self._keep_renewing(life), name="hubline-eventhubs-renew")
         return life
 
-    async def _show(self, life: _Life, token: Token) -> None:
+    async def _show(self, life: AuthorizedConnection, token: Token) -> None:
         """Proves to the service who asks. Raises AccessDenied."""
         parameters: Map = {"operation": "put-token", "type": token.type, "name": self._audience}
         await self._answer(self._where, life.cbs, token.text.reveal(), parameters)
@@ -197,7 +197,7 @@ class Service:
             raise answered(where, status, description)
         return answer
 
-    async def _keep_renewing(self, life: _Life) -> None:
+    async def _keep_renewing(self, life: AuthorizedConnection) -> None:
         renew_at = renewal_at(life.token, now=self._clock())
         while not life.connection.is_over:
             await asyncio.sleep(max(renew_at - self._clock(), 0.0))
@@ -232,7 +232,7 @@ def _is_beside(host: str, other: str) -> bool:
     return host == other or ("." in domain and host.endswith(f".{domain}"))
 
 
-async def _end(life: _Life) -> None:
+async def _end(life: AuthorizedConnection) -> None:
     if life.renewing is not None:
         life.renewing.cancel()
         with suppress(asyncio.CancelledError):

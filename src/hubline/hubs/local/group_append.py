@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from hubline.errors import HubError, HubFull
 from hubline.hubs.local.hub_folder import Retention
-from hubline.hubs.local.incarnation import Life
+from hubline.hubs.local.incarnation import Incarnation
 from hubline.hubs.local.stored_batch import Payload
 from hubline.hubs.local.thread_runner import Threads
 
@@ -39,10 +39,10 @@ def _unstoppable() -> Future[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PartitionShare:
     """What of a send goes to one partition. ``done`` tells when it is on the disk, or why it is not."""
 
-    life: Life
+    life: Incarnation
     retention: Retention
     index: int
     places: npt.NDArray[np.int64]
@@ -67,10 +67,10 @@ class Appends:
         self._clock = clock
         self._lock = threading.Lock()
         # By partition, what is to be written next. That a partition is here means that a thread is writing to it.
-        self._waiting: dict[tuple[int, int], list[Share]] = {}
+        self._waiting: dict[tuple[int, int], list[PartitionShare]] = {}
         self._trimmed: dict[tuple[int, int], float] = {}
 
-    def append(self, shares: Sequence[Share]) -> None:
+    def append(self, shares: Sequence[PartitionShare]) -> None:
         """Writes the shares, or leaves them to threads that write to the same partitions already."""
         to_write = [share for share in shares if not self._queued(share)]
         for share in to_write[1:]:
@@ -78,14 +78,14 @@ class Appends:
         for share in to_write[:1]:
             self._write_next(share.key)
 
-    def trim(self, life: Life, index: int, retention: Retention) -> int:
+    def trim(self, life: Incarnation, index: int, retention: Retention) -> int:
         """Removes what retention no longer keeps of a partition; returns how many events that were."""
         if retention == Retention():
             return 0
         before_us = None if retention.seconds is None else self._now_us() - int(retention.seconds * _MICROSECONDS)
         return life.partition(index).trim(before_us=before_us, bytes_max=retention.bytes)
 
-    def _queued(self, share: Share) -> bool:
+    def _queued(self, share: PartitionShare) -> bool:
         """Whether another thread will write it; otherwise the caller must."""
         with self._lock:
             is_being_written_to = share.key in self._waiting
@@ -105,7 +105,7 @@ class Appends:
                 self._threads.start(self._write_next, key)
         self._trim_if_due(group[0])
 
-    def _next_group(self, key: tuple[int, int]) -> list[Share]:
+    def _next_group(self, key: tuple[int, int]) -> list[PartitionShare]:
         with self._lock:
             waiting = self._waiting[key]
             left_bytes = GROUP_BYTES_MAX
@@ -116,7 +116,7 @@ class Appends:
             self._waiting[key] = waiting[count:]
             return waiting[:count]
 
-    def _write(self, group: list[Share]) -> None:
+    def _write(self, group: list[PartitionShare]) -> None:
         life, index = group[0].life, group[0].index
         payloads = [payload for share in group for payload in share.payloads]
         try:
@@ -138,7 +138,7 @@ class Appends:
             for share in group:
                 share.done.set_result(None)
 
-    def _trim_if_due(self, share: Share) -> None:
+    def _trim_if_due(self, share: PartitionShare) -> None:
         if share.retention == Retention():
             return
         now = time.monotonic()
@@ -154,6 +154,6 @@ class Appends:
         return int(self._clock() * _MICROSECONDS)
 
 
-def _fail(group: Sequence[Share], error: BaseException) -> None:
+def _fail(group: Sequence[PartitionShare], error: BaseException) -> None:
     for share in group:
         share.done.set_exception(error)

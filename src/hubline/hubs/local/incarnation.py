@@ -16,7 +16,7 @@ class HubReplaced(HubUnavailable):
     """The hub was deleted and another one of its name was created. Looking at the hub anew finds that one."""
 
 
-class Life:
+class Incarnation:
     """The partitions, the signal and the liveness lock of a hub while it keeps its tag.
 
     Methods block, and any thread may call them; the signal says by itself what it allows.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hubline.errors import PartitionNotFound
 from hubline.hubs.local.group_append import Appends
 from hubline.hubs.local.hub_folder import HubFolder, Meta
-from hubline.hubs.local.incarnation import Life
+from hubline.hubs.local.incarnation import Incarnation
 from hubline.hubs.local.sqlite_files import Connections
 from hubline.hubs.local.thread_runner import Threads
 from hubline.model.hubs import PartitionProperties
@@ -22,15 +22,15 @@ class Session:
         self.threads = Threads(folder.address)
         self.appends = Appends(self.threads, clock)
         self._connections = Connections()
-        self._lives: dict[int, Life] = {}
+        self._lives: dict[int, Incarnation] = {}
         self._lives_lock = threading.Lock()
 
-    def current(self) -> tuple[Meta, Life]:
+    def current(self) -> tuple[Meta, Incarnation]:
         """What the hub is now. Raises HubNotFound."""
         meta = self.folder.meta()
         with self._lives_lock:
             if meta.tag not in self._lives:
-                self._lives[meta.tag] = Life(self.folder, meta.tag, self._connections)
+                self._lives[meta.tag] = Incarnation(self.folder, meta.tag, self._connections)
             return meta, self._lives[meta.tag]
 
     def index(self, meta: Meta, partition: str) -> int:

@@ -30,7 +30,7 @@ from hubline.hubs.local.sqlite_files import (
     hub_errors,
     transaction,
 )
-from hubline.hubs.local.stored_batch import Payload, PayloadDamaged, Stretch, decode, offset_sequence, offset_text
+from hubline.hubs.local.stored_batch import Payload, PayloadDamaged, StoredBatch, decode, offset_sequence, offset_text
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position, PositionKind
 
@@ -97,7 +97,7 @@ def create_file(path: Path, tag: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class ReaderLease:
     """A reader's right to read. It lasts while ``holder_id`` is what the partition says for the group.
 
     That is the id of the reader itself if it has an epoch; otherwise of the last one that had (None: there was
@@ -110,10 +110,10 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedReader:
     """A reader that may start."""
 
-    hold: Hold
+    hold: ReaderLease
     next_sequence: int
 
 
@@ -121,7 +121,7 @@ class Opened:
 class Read:
     """What one look at the partition gave: whole batches from the reader's place on, perhaps none."""
 
-    stretches: list[Stretch]
+    stretches: list[StoredBatch]
     last_sequence: int
 
 
@@ -145,14 +145,14 @@ class _Row:
     checksum: int
     payload: bytes | None  # None: it is large
 
-    def stretch(self, partition: str, tag: int, connection: sqlite3.Connection) -> Stretch:
+    def stretch(self, partition: str, tag: int, connection: sqlite3.Connection) -> StoredBatch:
         """The events. Raises PayloadDamaged."""
         payload = (
             _large_payload(connection, self.first_sequence) if self.payload is None else pa.py_buffer(self.payload)
         )
         made = decode(payload, count=self.count, checksum=self.checksum)
         count, time_us = np.array([self.count]), np.array([self.enqueued_us])
-        return Stretch(partition, self.first_sequence, str(tag), count, time_us, made, payload)
+        return StoredBatch(partition, self.first_sequence, str(tag), count, time_us, made, payload)
 
 
 def _large_payload(connection: sqlite3.Connection, first_sequence: int) -> pa.Buffer:
@@ -230,7 +230,7 @@ class Partition:
         epoch: int | None,
         liveness_id: str | None,
         is_alive: Callable[[str], bool],
-    ) -> Opened:
+    ) -> OpenedReader:
         """Finds where to start and takes the partition, in one transaction: a reader that cannot start takes nothing.
 
         ``liveness_id`` stands for the process of the new reader, and ``is_alive`` judges that of the present one.
@@ -242,16 +242,16 @@ class Partition:
                 raise self._refused(epoch, holder)
             state = self._state(connection)
             next_sequence = self._resolve(connection, state, position)
-            hold = Hold(group, epoch, holder.reader_id if holder else None)
+            hold = ReaderLease(group, epoch, holder.reader_id if holder else None)
             if epoch is not None:
-                hold = Hold(group, epoch, secrets.token_hex(16))
+                hold = ReaderLease(group, epoch, secrets.token_hex(16))
                 connection.execute(
                     "INSERT OR REPLACE INTO readers VALUES (?, ?, ?, ?)",
                     (group, hold.holder_id, epoch, liveness_id),
                 )
-        return Opened(hold, next_sequence)
+        return OpenedReader(hold, next_sequence)
 
-    def release_reader(self, hold: Hold) -> None:
+    def release_reader(self, hold: ReaderLease) -> None:
         """Lets the partition go, unless another reader has taken it since."""
         with self._transaction(writes=True) as connection:
             # The row stays, so that a reader that lost to this one still learns so.
@@ -260,10 +260,10 @@ class Partition:
                 (hold.group, hold.holder_id),
             )
 
-    def read(self, hold: Hold, next_sequence: int, *, count_max: int) -> Read:
-        """The batches from ``next_sequence`` on: whole ones, up to ``count_max`` events and READ_BYTES_MAX.
+    def read(self, hold: ReaderLease, next_sequence: int, *, max_count: int) -> Read:
+        """The batches from ``next_sequence`` on: whole ones, up to ``max_count`` events and READ_BYTES_MAX.
 
-        There are more if they are small, and at least one. With ``count_max`` 0 none are read: that asks only
+        There are more if they are small, and at least one. With ``max_count`` 0 none are read: that asks only
         whether the reader still holds the partition.
         """
         with self._transaction(writes=False) as connection:
@@ -271,10 +271,10 @@ class Partition:
             if hold.holder_id != (holder.reader_id if holder else None):
                 raise self._stolen(hold, holder)
             state = self._state(connection)
-            if not count_max or next_sequence == state.next_sequence:
+            if not max_count or next_sequence == state.next_sequence:
                 return Read([], state.last_sequence)
             self._resolve(connection, state, Position.sequence(next_sequence, inclusive=True))
-            return Read(self._stretches(connection, next_sequence, count_max), state.last_sequence)
+            return Read(self._stretches(connection, next_sequence, max_count), state.last_sequence)
 
     def trim(self, *, before_us: int | None, bytes_max: int | None) -> int:
         """Removes the oldest batches: those from before ``before_us``, and those in excess of ``bytes_max``.
@@ -340,14 +340,14 @@ class Partition:
         ).fetchone()
         return _Holder(*row) if row else None
 
-    def _stretches(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> list[Stretch]:
+    def _stretches(self, connection: sqlite3.Connection, next_sequence: int, max_count: int) -> list[StoredBatch]:
         """The good batches up to the first that is damaged; an error if that is the one at ``next_sequence``."""
-        stretches: list[Stretch] = []
+        stretches: list[StoredBatch] = []
         expected_sequence = next_sequence
         rows = connection.execute(
             "SELECT first_sequence, count, enqueued_us, checksum, CASE WHEN bytes <= ? THEN payload END FROM batches "
             "WHERE first_sequence >= ? AND first_sequence < ? ORDER BY first_sequence",
-            (PIECE_BYTES, *self._span(connection, next_sequence, count_max)),
+            (PIECE_BYTES, *self._span(connection, next_sequence, max_count)),
         )
         with closing(rows):
             try:
@@ -364,7 +364,7 @@ class Partition:
             raise self._damaged_at(next_sequence, "a batch is missing")
         return stretches
 
-    def _span(self, connection: sqlite3.Connection, next_sequence: int, count_max: int) -> tuple[int, int]:
+    def _span(self, connection: sqlite3.Connection, next_sequence: int, max_count: int) -> tuple[int, int]:
         """Which batches to read, by their small columns alone, so that no payload is read in vain."""
         sizes = connection.execute(
             "SELECT first_sequence, count, bytes FROM batches WHERE first_sequence >= "
@@ -376,7 +376,7 @@ class Partition:
             end_sequence = begin_sequence + count
             for batch_count, (first_sequence, count, size) in enumerate(sizes, start=2):
                 total_bytes += size
-                fits = first_sequence + count - next_sequence <= count_max and total_bytes <= READ_BYTES_MAX
+                fits = first_sequence + count - next_sequence <= max_count and total_bytes <= READ_BYTES_MAX
                 if not fits and (total_bytes > READ_AHEAD_BYTES or batch_count > READ_AHEAD_BATCHES):
                     break
                 end_sequence = first_sequence + count
@@ -439,7 +439,7 @@ class Partition:
             held_epoch=holder.epoch,
         )
 
-    def _stolen(self, hold: Hold, holder: _Holder | None) -> HubError:
+    def _stolen(self, hold: ReaderLease, holder: _Holder | None) -> HubError:
         if holder is None:
             return damaged(self._where, "it has lost track of its readers")
         return ReaderStolen(

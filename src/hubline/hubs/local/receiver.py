@@ -9,10 +9,10 @@ from typing import Final
 
 from hubline.errors import HubError, PositionInvalid
 from hubline.hubs.argument_checks import require_count
-from hubline.hubs.local.incarnation import HubReplaced, Life
+from hubline.hubs.local.incarnation import HubReplaced, Incarnation
 from hubline.hubs.local.open_files import Session
-from hubline.hubs.local.partition_file import Opened
-from hubline.hubs.local.stored_batch import Stretch, together
+from hubline.hubs.local.partition_file import OpenedReader
+from hubline.hubs.local.stored_batch import StoredBatch, together
 from hubline.model.events import EventBatch
 
 # A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
@@ -30,7 +30,7 @@ class LocalReceiver:
     another look while no reader has taken the partition: one that does, says so before it begins.
     """
 
-    def __init__(self, session: Session, life: Life, index: int, opened: Opened) -> None:
+    def __init__(self, session: Session, life: Incarnation, index: int, opened: OpenedReader) -> None:
         self._session = session
         self._life = life
         self._index = index
@@ -38,7 +38,7 @@ class LocalReceiver:
         self._hold = opened.hold
         self._next_sequence = opened.next_sequence
         self._last_sequence: int | None = None
-        self._ahead: deque[Stretch] = deque()
+        self._ahead: deque[StoredBatch] = deque()
         self._taken: int | None = None  # the stamp from before the last look
         self._is_closed = False
 
@@ -46,12 +46,12 @@ class LocalReceiver:
     def last_sequence(self) -> int | None:
         return self._last_sequence
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        stretch = await self.receive_stretch(count_max=count_max, wait_seconds=wait_seconds)
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        stretch = await self.receive_stored(max_count=max_count, wait_seconds=wait_seconds)
         return EventBatch.empty(self._partition.id) if stretch is None else stretch.events
 
-    async def receive_stretch(self, *, count_max: int, wait_seconds: float) -> Stretch | None:
-        require_count(count_max)
+    async def receive_stored(self, *, max_count: int, wait_seconds: float) -> StoredBatch | None:
+        require_count(max_count)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -60,12 +60,12 @@ class LocalReceiver:
             if not self._ahead or taken != self._taken:
                 # Cancelled here, nothing has changed: what the look found is found again.
                 found, self._last_sequence = await self._session.threads.run_quick(
-                    self._look, count_max=0 if self._ahead else count_max
+                    self._look, max_count=0 if self._ahead else max_count
                 )
                 self._taken = taken
                 self._ahead.extend(found)
             if self._ahead:
-                return self._next(count_max)
+                return self._next(max_count)
             left_seconds = deadline - loop.time()
             if left_seconds <= 0:
                 return None
@@ -82,19 +82,19 @@ class LocalReceiver:
             with suppress(HubError):
                 await self._session.threads.run(self._partition.release_reader, self._hold)
 
-    def _look(self, *, count_max: int) -> tuple[list[Stretch], int]:
+    def _look(self, *, max_count: int) -> tuple[list[StoredBatch], int]:
         """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
         try:
-            found = self._partition.read(self._hold, self._next_sequence, count_max=count_max)
+            found = self._partition.read(self._hold, self._next_sequence, max_count=max_count)
         except HubReplaced as error:
             raise self._foreign() from error
-        return together(found.stretches, count_max=max(count_max, AHEAD_COUNT)), found.last_sequence
+        return together(found.stretches, max_count=max(max_count, AHEAD_COUNT)), found.last_sequence
 
-    def _next(self, count_max: int) -> Stretch:
+    def _next(self, max_count: int) -> StoredBatch:
         stretch = self._ahead.popleft()
-        if len(stretch) > count_max:
-            self._ahead.appendleft(stretch.slice(count_max))
-            stretch = stretch.slice(0, count_max)
+        if len(stretch) > max_count:
+            self._ahead.appendleft(stretch.slice(max_count))
+            stretch = stretch.slice(0, max_count)
         self._next_sequence += len(stretch)
         return stretch
 

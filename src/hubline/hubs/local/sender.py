@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from hubline.errors import HubError
 from hubline.hubs.argument_checks import require_one_target, require_outgoing
-from hubline.hubs.local.group_append import Share
+from hubline.hubs.local.group_append import PartitionShare
 from hubline.hubs.local.hub_folder import Meta
 from hubline.hubs.local.open_files import Session
 from hubline.hubs.local.stored_batch import encode, require_sizes
@@ -58,12 +58,12 @@ class LocalSender:
     async def close(self) -> None:
         self._is_closed = True
 
-    def _append(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
+    def _append(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[PartitionShare]:
         shares = self._shares(events, partition, partition_key)
         self._session.appends.append(shares)
         return shares
 
-    def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[Share]:
+    def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[PartitionShare]:
         require_one_target(partition, partition_key)
         require_outgoing(events)
         if partition_key is not None:
@@ -74,10 +74,10 @@ class LocalSender:
         meta, life = self._session.current()
         targets = self._targets(meta, events, partition, partition_key)
         if isinstance(targets, int):
-            return [Share(life, meta.retention, targets, np.arange(len(events)), encode(events))]
+            return [PartitionShare(life, meta.retention, targets, np.arange(len(events)), encode(events))]
         places = {int(index): np.flatnonzero(targets == index) for index in np.unique(targets)}
         return [
-            Share(life, meta.retention, index, those, encode(events.take(pa.array(those))))
+            PartitionShare(life, meta.retention, index, those, encode(events.take(pa.array(those))))
             for index, those in places.items()
         ]
 

@@ -35,7 +35,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Stretch:
+class StoredBatch:
     """One event at least, and what the hub adds to them.
 
     An event's offset is ``offset_prefix`` and its sequence number in SEQUENCE_DIGITS digits. Each of ``times_us`` is
@@ -50,10 +50,10 @@ class Stretch:
     times_us: Numbers
     made: pa.RecordBatch
     encoded: pa.Buffer | None = None
-    whole: Stretch | None = None
+    whole: StoredBatch | None = None
 
     @classmethod
-    def concat(cls, parts: Sequence[Stretch]) -> Stretch:
+    def concat(cls, parts: Sequence[StoredBatch]) -> StoredBatch:
         """Parts that follow each other, as one."""
         if len(parts) == 1:
             return parts[0]
@@ -74,14 +74,14 @@ class Stretch:
         """Bytes that what senders made takes."""
         return int(self.made.nbytes if self.encoded is None else self.encoded.size)
 
-    def slice(self, start: int, count: int | None = None) -> Stretch:
+    def slice(self, start: int, count: int | None = None) -> StoredBatch:
         """Some of the events. What senders made is not copied."""
         made = self.made.slice(start, count)
         if len(made) == len(self):
             return self
         ends = np.clip(np.cumsum(self.counts) - start, 0, len(made))
         counts = np.concatenate((ends[:1], ends[1:] - ends[:-1]))
-        return Stretch(
+        return StoredBatch(
             self.partition,
             self.first_sequence + start,
             self.offset_prefix,
@@ -114,9 +114,9 @@ class Stretch:
         return EventBatch(self.partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
 
 
-def together(stretches: Iterable[Stretch], *, count_max: int) -> list[Stretch]:
+def together(stretches: Iterable[StoredBatch], *, max_count: int) -> list[StoredBatch]:
     """The same events, in as few stretches as have at most so many, or are larger by themselves."""
-    groups: list[list[Stretch]] = []
+    groups: list[list[StoredBatch]] = []
     left_count = 0
     for stretch in stretches:
         if len(stretch) <= left_count:
@@ -124,8 +124,8 @@ def together(stretches: Iterable[Stretch], *, count_max: int) -> list[Stretch]:
             left_count -= len(stretch)
         else:
             groups.append([stretch])
-            left_count = count_max - len(stretch)
-    return [Stretch.concat(group) for group in groups]
+            left_count = max_count - len(stretch)
+    return [StoredBatch.concat(group) for group in groups]
 
 
 def offset_of(prefix: str, sequence: int) -> str:

@@ -18,7 +18,7 @@ from hubline.errors import SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.sinks.sql_sink.deduplication import Marks
+from hubline.sinks.sql_sink.deduplication import HighWaterMarks
 from hubline.sinks.sql_sink.rejected_rows import Refused, Units, place
 from hubline.sinks.sql_sink.table_schema import (
     Column,
@@ -32,7 +32,7 @@ from hubline.sinks.sql_sink.table_schema import (
     read_array,
 )
 from hubline.sql.checkpoint_rows import of_checkpoint, of_group, of_partition, read_checkpoint
-from hubline.sql.dead_letter_table import LetterRow
+from hubline.sql.dead_letter_table import DeadLetterRow
 from hubline.sql.dialect import Connection, Database, Row, Statement
 from hubline.sql.fence import NOBODY, take_fence
 from hubline.sql.queries import Queries
@@ -62,18 +62,18 @@ def connected(database: DatabaseOf[Opened]) -> Opened:
     raise failure
 
 
-Held: TypeAlias = tuple[int, Checkpoint | None]
+FenceState: TypeAlias = tuple[int, Checkpoint | None]
 """Which epoch holds a partition's fence, and where its checkpoint stands."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class CommitPlan:
     """What a transaction ends with: what must still hold, and what takes effect with its commit."""
 
     written: Sequence[Plan]
     """How rows were written: their tables must still be what they were compared with. Nobody can alter them any more,
     and another type of the same width would have taken the bytes, and made other values of them."""
-    marks: Sequence[tuple[PartitionKey, Marks]]
+    marks: Sequence[tuple[PartitionKey, HighWaterMarks]]
     checkpoints: Sequence[tuple[Checkpoint, int]]
     """How far each partition comes, and the epoch that holds it."""
 
@@ -96,27 +96,27 @@ class SinkConnection(ABC):
     def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:  # noqa: B027 - nothing, where it cannot be
         """Ends a transaction that has held the checkpoint row for longer than any may: its owner does not go on."""
 
-    def read_fence(self, key: PartitionKey) -> Held:
+    def read_fence(self, key: PartitionKey) -> FenceState:
         """As it stands; it may be another one a moment later."""
         return self._held(key, self.queries.read_checkpoint)
 
-    def _held(self, key: PartitionKey, query: str) -> Held:
+    def _held(self, key: PartitionKey, query: str) -> FenceState:
         rows = self._connection.read(Statement(query, of_partition(key)))
         return read_checkpoint(key, rows[0]) if rows else (NOBODY, None)
 
     # Transactions
 
     @abstractmethod
-    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         """Begins a transaction and locks checkpoints: nobody else can move them or take their fences until its end."""
 
-    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         """Undoes the transaction, in which a row was refused and nothing else went wrong, and begins another."""
         self.rollback()
         return self.begin(keys)
 
     @abstractmethod
-    def commit(self, ending: Ending) -> None:
+    def commit(self, ending: CommitPlan) -> None:
         """Commits, if all of the ending holds; else raises SinkError, and the transaction is still to be rolled back.
 
         PostgreSQL is told so in one message: this process may be frozen at any moment, and what it has not said by
@@ -212,7 +212,7 @@ class SinkConnection(ABC):
     def _created_as(self, kind: str) -> str:
         """The type of a column for a family of Arrow types."""
 
-    def rehearse(self, plan: Plan) -> None:
+    def explain_insert(self, plan: Plan) -> None:
         """Has the database look at an insertion without doing it. What it would say to rows, it says now."""
         nothing = ", ".join("NULL" for _ in plan.names)
         self._statement(f"EXPLAIN {insertion(plan, f'VALUES ({nothing})')}")
@@ -247,7 +247,7 @@ class SinkConnection(ABC):
     # Dead letters
 
     @abstractmethod
-    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         """Adds letters of events that have none."""
 
     def waiting_keys(self, key: PartitionKey, *, last_sequence: int) -> set[str]:
@@ -274,22 +274,24 @@ class SinkConnection(ABC):
         params = {**of_partition(key), "sequence_number": sequence}
         self._connection.read(Statement(self.queries.remove_letter, params))
 
-    def add_letters(self, letters: Iterable[DeadLetter], *, keep_body: bool) -> None:
-        self.write_letters([LetterRow.of(letter, keep_body=keep_body) for letter in letters])
+    def add_letters(self, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool) -> None:
+        self.write_letters(
+            [DeadLetterRow.of(letter, keep_dead_letter_bodies=keep_dead_letter_bodies) for letter in letters]
+        )
 
     # Ids of events that came from an earlier stage
 
-    def read_marks(self, key: PartitionKey) -> Marks:
+    def read_marks(self, key: PartitionKey) -> HighWaterMarks:
         rows: Any = self._connection.read(Statement(self.queries.read_origins, of_partition(key)))
         return {origin: (sequence, index) for origin, sequence, index in rows}
 
-    def _markings(self, ending: Ending) -> Iterator[Statement]:
+    def _markings(self, ending: CommitPlan) -> Iterator[Statement]:
         for key, marks in ending.marks:
             for origin, (sequence, index) in marks.items():
                 params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
                 yield Statement(self.queries.write_origin, params)
 
-    def _advances(self, ending: Ending) -> Iterator[Statement]:
+    def _advances(self, ending: CommitPlan) -> Iterator[Statement]:
         """Each gives a row; none where the epoch does not hold the checkpoint, or it is as far already."""
         for checkpoint, epoch in ending.checkpoints:
             params = {**of_checkpoint(checkpoint.key, checkpoint), "epoch": epoch}

@@ -23,7 +23,7 @@ from hubline.model.events import EventBatch
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-Marks: TypeAlias = Mapping[str, tuple[int, int]]
+HighWaterMarks: TypeAlias = Mapping[str, tuple[int, int]]
 """By origin partition, ``ORIGIN/PARTITION``: the sequence number and the index of the highest id that was taken."""
 
 
@@ -42,44 +42,44 @@ class Repeats(enum.StrEnum):
     ORDERED = "ordered"
     """The ids of an origin partition arrive in order in each partition: what is not above the highest is a repeat."""
     SHUFFLED = "shuffled"
-    """They arrive in any order, in any partition: every id is kept, for as long as ``ids_kept_seconds``."""
+    """They arrive in any order, in any partition: every id is kept, for as long as ``duplicate_window_seconds``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sifting:
+class Deduplication:
     """Which of some events are new, and what to remember once they are committed."""
 
     is_fresh: Flags
-    marks: Marks
+    marks: HighWaterMarks
     ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
+class DeduplicatedBatch:
     """A batch without the events that were there already, and what to remember once it is committed."""
 
     batch: EventBatch
-    marks: Marks
+    marks: HighWaterMarks
     ids: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, batch: EventBatch, sifting: Sifting) -> Self:
+    def of(cls, batch: EventBatch, sifting: Deduplication) -> Self:
         if not sifting.is_fresh.all():
             batch = EventBatch(batch.partition, batch.arrow.filter(pa.array(sifting.is_fresh)))
         return cls(batch, sifting.marks, sifting.ids)
 
 
-def sift_ordered(properties: pa.MapArray, marks: Marks) -> Sifting:
+def sift_ordered(properties: pa.MapArray, marks: HighWaterMarks) -> Deduplication:
     """Leaves out events whose ids are not above the mark of their origin partition, or repeat within the batch."""
     ids = _ids(properties)
     fresh = np.ones(len(ids), np.bool_)
     if ids.null_count == len(ids):
-        return Sifting(fresh, {})
+        return Deduplication(fresh, {})
     if (plain := _plain(ids)) is not None:
         origin, numbers, index = plain
         is_fresh = _rising(numbers, np.full(len(numbers), index), marks.get(origin, (-1, -1)))
         if is_fresh.all():
-            return Sifting(is_fresh, {origin: (int(numbers[-1]), index)})
+            return Deduplication(is_fresh, {origin: (int(numbers[-1]), index)})
     origins, sequences, indexes, places = _parts(ids)
     risen: dict[str, tuple[int, int]] = {}
     for code, origin in enumerate(origins.dictionary.to_pylist()):
@@ -92,10 +92,10 @@ def sift_ordered(properties: pa.MapArray, marks: Marks) -> Sifting:
         if is_fresh.any():
             last = mine[np.flatnonzero(is_fresh)[-1]]
             risen[origin] = (int(sequences[last]), int(indexes[last]))
-    return Sifting(fresh, risen)
+    return Deduplication(fresh, risen)
 
 
-def sift_known(ids: Sequence[str | None], known: set[str]) -> Sifting:
+def sift_known(ids: Sequence[str | None], known: set[str]) -> Deduplication:
     """Leaves out events whose ids are known, or repeat within the batch."""
     fresh = np.ones(len(ids), np.bool_)
     seen = set(known)
@@ -108,7 +108,7 @@ def sift_known(ids: Sequence[str | None], known: set[str]) -> Sifting:
         else:
             seen.add(one)
             added.append(one)
-    return Sifting(fresh, {}, tuple(sorted(added)))
+    return Deduplication(fresh, {}, tuple(sorted(added)))
 
 
 def ids_in(properties: pa.MapArray) -> list[str | None]:

@@ -21,8 +21,8 @@ from hubline.model.keys import PartitionKey
 from hubline.secrets import Secret
 from hubline.sinks.sql_sink import postgres_reject_loop as sieve
 from hubline.sinks.sql_sink.connection import (
-    Ending,
-    Held,
+    CommitPlan,
+    FenceState,
     Parameters,
     SinkConnection,
     altered,
@@ -32,7 +32,7 @@ from hubline.sinks.sql_sink.connection import (
 from hubline.sinks.sql_sink.rejected_rows import Refused, Units, place
 from hubline.sinks.sql_sink.table_schema import Column, Plan, Refusal, TableName, Target, family, insertion, quoted
 from hubline.sql.checkpoint_rows import of_partition, read_checkpoint
-from hubline.sql.dead_letter_table import COLUMNS, LetterRow
+from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
 from hubline.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
@@ -219,22 +219,22 @@ class PostgresSinkConnection(SinkConnection):
     def is_in_transaction(self) -> bool:
         return self._driver.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
-    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         self._lasting_stages = self._stages
         return self._begun(keys, _BEGIN)
 
-    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         self._stages = self._lasting_stages
         return self._begun(keys, _ROLLBACK, _BEGIN)
 
-    def _begun(self, keys: Sequence[PartitionKey], *beginning: Statement) -> list[Held]:
+    def _begun(self, keys: Sequence[PartitionKey], *beginning: Statement) -> list[FenceState]:
         locks = [Statement(self.queries.lock_checkpoint, of_partition(key)) for key in keys]
         found = self._at_once(*beginning, *locks)[len(beginning) :]
         return [
             read_checkpoint(key, rows[0]) if rows else (NOBODY, None) for key, rows in zip(keys, found, strict=True)
         ]
 
-    def commit(self, ending: Ending) -> None:
+    def commit(self, ending: CommitPlan) -> None:
         shapes = [Statement(_AS_PLANNED, {"name": plan.table.quoted, "shape": plan.shape}) for plan in ending.written]
         advances = [Statement(_ADVANCED.format(advance.query), advance.params) for advance in self._advances(ending)]
         try:
@@ -290,7 +290,7 @@ class PostgresSinkConnection(SinkConnection):
             return pa.decimal128(digits, decimals) if digits <= _DIGITS_MAX else "text"
         return _READ_AS.get(_LENGTH.sub("", column.type_name), next(iter(column.targets.values())))
 
-    def rehearse(self, plan: Plan) -> None:
+    def explain_insert(self, plan: Plan) -> None:
         nothing = ", ".join("NULL" for _ in plan.names)
         self._statement(f"EXPLAIN {insertion(plan, f'{sieve.OVERRIDING} VALUES ({nothing})')}")
 
@@ -325,7 +325,7 @@ class PostgresSinkConnection(SinkConnection):
         """
         try:
             with self.savepoint():
-                self._stage(sieve.SIEVE, plan, columns=sieve.COLUMNS, beside=sieve.BESIDE)
+                self._stage(sieve.REJECT_LOOP, plan, columns=sieve.COLUMNS, beside=sieve.BESIDE)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateColumn):
             return super().write_except(plan, rows, units, refusal)  # which takes more round trips, and nothing else
         distinct, numbers = np.unique(units, return_inverse=True)
@@ -338,7 +338,7 @@ class PostgresSinkConnection(SinkConnection):
             for name in places.column_names:
                 fitted = fitted.append_column(name, part.column(name))
             with self.savepoint(), _refusing():
-                self._copy(sieve.SIEVE, plan, fitted)
+                self._copy(sieve.REJECT_LOOP, plan, fitted)
 
         refused = place(rows, units, attempt)
         are_nulls_apart = self._are_nulls_apart(plan, rows)
@@ -347,7 +347,7 @@ class PostgresSinkConnection(SinkConnection):
             refused.append(Refused(unit, _reason(str(message), str(detail)), _kind(str(state))))
         return sorted(refused, key=lambda one: one.unit)
 
-    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         if self._driver.info.parameter_status("server_encoding") == "UTF8":
             return self._copy_letters(rows)
         try:
@@ -356,7 +356,7 @@ class PostgresSinkConnection(SinkConnection):
         except psycopg.errors.UntranslatableCharacter:
             return self._copy_letters([row.in_ascii() for row in rows])
 
-    def _copy_letters(self, rows: Sequence[LetterRow]) -> None:
+    def _copy_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         with self._driver.cursor().copy(_COPY_LETTERS.encode()) as copy:
             copy.set_types(_LETTER_TYPES)
             for row in rows:

@@ -16,14 +16,15 @@ from hubline.sinks.sql_sink.table_schema import Plan, insertion, quoted
 UNITS_MAX: Final = 64
 """Events that are tried together: with one in a hundred refused, half of such lots are taken."""
 
-SIEVE: Final = "hubline_sieve"
+REJECT_LOOP: Final = "hubline_sieve"
 ROW: Final = "hubline_row"
 UNIT: Final = "hubline_unit"
 _REACHED: Final = "hubline_reached"
 
 COLUMNS: Final = f"CAST(0 AS bigint) AS {ROW}, CAST(0 AS bigint) AS {UNIT}, CAST(NULL AS text[]) AS hubline_refusal"
 BESIDE: Final = f"""
-    CREATE INDEX ON {SIEVE} ({UNIT}); CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {SIEVE}.{UNIT}
+    CREATE INDEX ON {REJECT_LOOP} ({UNIT});
+    CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {REJECT_LOOP}.{UNIT}
 """
 """What is made with the sieve, and goes with it."""
 OVERRIDING: Final = "OVERRIDING SYSTEM VALUE"
@@ -32,9 +33,9 @@ IMMEDIATE: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
 REFUSED: Final = f"""
     SELECT DISTINCT ON ({UNIT}) {UNIT}, hubline_refusal[1], hubline_refusal[2], hubline_refusal[3]
-    FROM {SIEVE} WHERE hubline_refusal IS NOT NULL ORDER BY {UNIT}
+    FROM {REJECT_LOOP} WHERE hubline_refusal IS NOT NULL ORDER BY {UNIT}
 """  # noqa: S608 - constants
-EMPTY: Final = f"DELETE FROM {SIEVE}"  # noqa: S608 - constants
+EMPTY: Final = f"DELETE FROM {REJECT_LOOP}"  # noqa: S608 - constants
 
 # The conditions are those that blame a row, which a default without any more numbers does not. Variables have the
 # block's name before them: columns may have any.
@@ -74,7 +75,7 @@ BEGIN
                 END;
             ELSE
                 GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-                UPDATE {SIEVE} SET hubline_refusal = ARRAY[hubline.state, hubline.message, hubline.detail]
+                UPDATE {REJECT_LOOP} SET hubline_refusal = ARRAY[hubline.state, hubline.message, hubline.detail]
                 WHERE {UNIT} = hubline.first;
                 hubline.size := CASE WHEN hubline.first = hubline.reached THEN {UNITS_MAX} ELSE 1 END;
                 hubline.first := hubline.beyond;
@@ -90,7 +91,7 @@ def loop(plan: Plan, *, count: int, is_deferrable: bool, are_nulls_apart: bool) 
     which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
     told = f"setval('{_REACHED}', {UNIT}) IS NOT NULL"
     return _LOOP.format(
-        insertion=inserted(plan, SIEVE, which=which, told=told, are_nulls_apart=are_nulls_apart),
+        insertion=inserted(plan, REJECT_LOOP, which=which, told=told, are_nulls_apart=are_nulls_apart),
         immediate=f"{IMMEDIATE};" if is_deferrable else "",
         count=count,
     )

@@ -39,8 +39,16 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.sinks.sql_sink.connection import Ending, Parameters, SinkConnection, altered, undone
-from hubline.sinks.sql_sink.deduplication import Marks, Repeats, Sifted, Sifting, ids_in, sift_known, sift_ordered
+from hubline.sinks.sql_sink.connection import CommitPlan, Parameters, SinkConnection, altered, undone
+from hubline.sinks.sql_sink.deduplication import (
+    DeduplicatedBatch,
+    Deduplication,
+    HighWaterMarks,
+    Repeats,
+    ids_in,
+    sift_known,
+    sift_ordered,
+)
 from hubline.sinks.sql_sink.rejected_rows import Refused, Units
 from hubline.sinks.sql_sink.table_schema import (
     SEQUENCE_COLUMN,
@@ -84,7 +92,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 """Rows for the sink: Arrow columns, or dictionaries."""
 
 
-_Lot: TypeAlias = tuple[pa.Table, Units | None]
+Chunk: TypeAlias = tuple[pa.Table, Units | None]
 """Rows of one schema, and the unit of each where that was told."""
 
 
@@ -96,11 +104,11 @@ class _Settings:
     table: TableName | None
     key: tuple[str, ...]
     create: bool
-    keep_body: bool
-    drop_repeats: Repeats | None
-    ids_kept_seconds: float
-    connections_max: int
-    transaction_seconds_max: int
+    keep_dead_letter_bodies: bool
+    drop_duplicates: Repeats | None
+    duplicate_window_seconds: float
+    max_connections: int
+    transaction_timeout_seconds: int
 
 
 class SqlSink:
@@ -108,8 +116,9 @@ class SqlSink:
 
     Rows are inserted; with ``key``, the columns of a unique index, they are inserted or updated. Without a ``table``,
     handlers write by their own SQL. ``create`` makes the table of the first rows' columns if it is missing.
-    ``keep_body`` keeps the bodies of dead letters, since hubs forget. ``drop_repeats`` leaves out events that an
-    earlier stage published twice: ``"ordered"`` or ``"shuffled"``, as :class:`.deduplication.Repeats` tells.
+    ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget. ``drop_duplicates`` leaves out
+    events that an earlier stage published twice: ``"ordered"`` or ``"shuffled"``
+    (:class:`.deduplication.Repeats`).
     """
 
     def __init__(
@@ -119,17 +128,17 @@ class SqlSink:
         table: str | None = None,
         key: str | Sequence[str] = (),
         create: bool = False,
-        keep_body: bool = True,
-        drop_repeats: Repeats | str | None = None,
-        ids_kept_seconds: float = IDS_KEPT_SECONDS,
-        connections_max: int = CONNECTIONS_MAX,
-        transaction_seconds_max: int = TRANSACTION_SECONDS_MAX,
+        keep_dead_letter_bodies: bool = True,
+        drop_duplicates: Repeats | str | None = None,
+        duplicate_window_seconds: float = IDS_KEPT_SECONDS,
+        max_connections: int = CONNECTIONS_MAX,
+        transaction_timeout_seconds: int = TRANSACTION_SECONDS_MAX,
     ) -> None:
         address = parse_store(url)
         if not isinstance(address, (PostgresAddress, SqliteAddress)):
             raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
-        if connections_max < 1 or transaction_seconds_max < 1:
-            raise ConfigError("connections_max and transaction_seconds_max are at least 1")
+        if max_connections < 1 or transaction_timeout_seconds < 1:
+            raise ConfigError("max_connections and transaction_timeout_seconds are at least 1")
         keys = (key,) if isinstance(key, str) else tuple(key)
         if (keys or create) and table is None:
             raise ConfigError("key and create are about the table: name one, for instance table='readings'")
@@ -139,17 +148,17 @@ class SqlSink:
                 None if table is None else TableName.parse(table),
                 tuple(checked_name("column", name) for name in keys),
                 create,
-                keep_body,
-                _repeats(drop_repeats),
-                ids_kept_seconds,
-                1 if isinstance(address, SqliteAddress) else connections_max,
-                transaction_seconds_max,
+                keep_dead_letter_bodies,
+                _repeats(drop_duplicates),
+                duplicate_window_seconds,
+                1 if isinstance(address, SqliteAddress) else max_connections,
+                transaction_timeout_seconds,
             )
         )
 
     def _setup(self, settings: _Settings) -> None:
         self._settings = settings
-        self._free = threading.BoundedSemaphore(settings.connections_max)
+        self._free = threading.BoundedSemaphore(settings.max_connections)
         self._lock = threading.Lock()  # guards what follows
         self._idle: list[SinkConnection] = []
         self._busy: dict[SinkConnection, float] = {}  # since when, by the monotonic clock
@@ -180,14 +189,14 @@ class SqlSink:
         return self._settings.table
 
     @property
-    def connections_max(self) -> int:
+    def max_connections(self) -> int:
         """How many transactions there are at a time: one in SQLite."""
-        return self._settings.connections_max
+        return self._settings.max_connections
 
     @property
     def call_seconds_max(self) -> float:
         """How long a transaction may take at most, whatever it does."""
-        return OVERDUE * self._settings.transaction_seconds_max
+        return OVERDUE * self._settings.transaction_timeout_seconds
 
     @property
     def replaces_rows(self) -> bool:
@@ -195,16 +204,16 @@ class SqlSink:
         return bool(self._settings.key)
 
     @property
-    def drop_repeats(self) -> Repeats | None:
-        return self._settings.drop_repeats
+    def drop_duplicates(self) -> Repeats | None:
+        return self._settings.drop_duplicates
 
     @property
-    def ids_kept_seconds(self) -> float:
-        return self._settings.ids_kept_seconds
+    def duplicate_window_seconds(self) -> float:
+        return self._settings.duplicate_window_seconds
 
     @property
-    def keep_body(self) -> bool:
-        return self._settings.keep_body
+    def keep_dead_letter_bodies(self) -> bool:
+        return self._settings.keep_dead_letter_bodies
 
     def open(self, key: PartitionKey, epoch: int) -> SinkPartition:
         """Takes the partition for this epoch; ``checkpoint`` of what is returned tells where to start.
@@ -212,7 +221,7 @@ class SqlSink:
         Raises Fenced if a higher epoch holds it.
         """
         with self.connection() as connection:
-            connection.end_stalled(key, seconds_max=self._settings.transaction_seconds_max)
+            connection.end_stalled(key, seconds_max=self._settings.transaction_timeout_seconds)
             return self._opened(connection, key, epoch, connection.take_fence(key, epoch))
 
     def join(self, key: PartitionKey, epoch: int) -> SinkPartition:
@@ -222,7 +231,7 @@ class SqlSink:
         Fenced where a higher epoch takes it in between.
         """
         with self.connection() as connection:
-            connection.end_stalled(key, seconds_max=self._settings.transaction_seconds_max)
+            connection.end_stalled(key, seconds_max=self._settings.transaction_timeout_seconds)
             held_epoch, checkpoint = connection.read_fence(key)
             if held_epoch >= epoch:
                 # Read after the checkpoint: whoever moves both in between is noticed when the row is locked.
@@ -233,7 +242,7 @@ class SqlSink:
         self, connection: SinkConnection, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None
     ) -> SinkPartition:
         partition = SinkPartition(self, key, epoch, checkpoint)
-        if self._settings.drop_repeats is Repeats.ORDERED:
+        if self._settings.drop_duplicates is Repeats.ORDERED:
             partition.marks = connection.read_marks(key)
         return partition
 
@@ -247,7 +256,7 @@ class SqlSink:
             plan = self._planned(connection, schema)
             if plan is None:
                 return connection.creation(self._required_table(), self._creatable(schema), key=self._settings.key)
-            connection.rehearse(plan)
+            connection.explain_insert(plan)
         return None
 
     def transaction(self, moves: Iterable[Move]) -> Transaction:
@@ -275,11 +284,11 @@ class SqlSink:
 
     def borrow(self) -> SinkConnection:
         """A connection that is usable, for one thread. Ends with :meth:`give_back` or :meth:`discard`."""
-        seconds_max = self._settings.transaction_seconds_max
+        seconds_max = self._settings.transaction_timeout_seconds
         if not self._free.acquire(timeout=seconds_max):
             raise StoreUnavailable(
-                f"{self!r}: all {self._settings.connections_max} connections were busy for {seconds_max} s: "
-                "raise connections_max, or make transactions shorter"
+                f"{self!r}: all {self._settings.max_connections} connections were busy for {seconds_max} s: "
+                "raise max_connections, or make transactions shorter"
             )
         try:
             connection = self._idle_connection() or self._connect()
@@ -379,7 +388,7 @@ class SqlSink:
             case PostgresAddress(conninfo):
                 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
 
-                return PostgresSinkConnection.connect(conninfo, seconds_max=self._settings.transaction_seconds_max)
+                return PostgresSinkConnection.connect(conninfo, seconds_max=self._settings.transaction_timeout_seconds)
             case SqliteAddress(path):
                 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 
@@ -397,7 +406,7 @@ class SinkPartition:
         self.key = key
         self.epoch = epoch
         self.checkpoint = checkpoint
-        self.marks: Marks = {}
+        self.marks: HighWaterMarks = {}
         self.ids_forgotten_at = 0.0
         self.last_letter: int | None = None  # of those that were there before this opening; None until it matters
 
@@ -418,18 +427,18 @@ class SinkPartition:
         with self.sink.connection() as connection:
             return connection.waiting_keys(self.key, last_sequence=self.checkpoint.sequence_number)
 
-    def sift(self, batch: EventBatch) -> Sifted:
+    def sift(self, batch: EventBatch) -> DeduplicatedBatch:
         """The batch without the events that the sink has already; give what it returns to ``remember``."""
-        return Sifted.of(batch, self.sift_events(batch.arrow.column("properties")))
+        return DeduplicatedBatch.of(batch, self.sift_events(batch.arrow.column("properties")))
 
-    def sift_events(self, properties: pa.MapArray) -> Sifting:
+    def sift_events(self, properties: pa.MapArray) -> Deduplication:
         """Which events the sink does not have, by their properties, in order; for ``remember``, too."""
-        how = self.sink.drop_repeats
+        how = self.sink.drop_duplicates
         if how is Repeats.ORDERED and len(properties):
             return sift_ordered(properties, self.marks)
         ids = ids_in(properties) if how is Repeats.SHUFFLED else [None] * len(properties)
         if not (given := [one for one in ids if one is not None]):
-            return Sifting(np.ones(len(ids), np.bool_), {})
+            return Deduplication(np.ones(len(ids), np.bool_), {})
         with self.sink.connection() as connection:
             return sift_known(ids, connection.known_ids(self.key.group_key, given))
 
@@ -497,7 +506,7 @@ class Transaction:
         self._connection: SinkConnection | None = None
         self._is_over = False
         self._written: list[Plan] = []
-        self._sifted: list[tuple[SinkPartition, Sifted | Sifting]] = []
+        self._sifted: list[tuple[SinkPartition, DeduplicatedBatch | Deduplication]] = []
         self.refused: list[Refused] = []
 
     def __enter__(self) -> Self:
@@ -543,7 +552,7 @@ class Transaction:
         refused: list[Refused] = []
         with explained(connection, self._sink.table):
             if isinstance(rows, pa.RecordBatch):
-                lots: list[_Lot] = [(pa.Table.from_batches([rows]), units)]
+                lots: list[Chunk] = [(pa.Table.from_batches([rows]), units)]
             elif isinstance(rows, pa.Table):
                 lots = [(rows, units)]
             else:
@@ -585,9 +594,9 @@ class Transaction:
             for letter in letters:
                 if letter.event.sequence_number <= self._last_letter(connection, letter.key):
                     connection.remove_letter(letter.key, letter.event.sequence_number)
-            connection.add_letters(letters, keep_body=self._sink.keep_body)
+            connection.add_letters(letters, keep_dead_letter_bodies=self._sink.keep_dead_letter_bodies)
 
-    def remember(self, partition: SinkPartition, sifted: Sifted | Sifting) -> bool:
+    def remember(self, partition: SinkPartition, sifted: DeduplicatedBatch | Deduplication) -> bool:
         """Keeps the ids of a batch that was sifted; False if one of them was taken by another partition meanwhile.
 
         Then everything is to be undone, and the batch sifted anew.
@@ -600,7 +609,7 @@ class Transaction:
             if connection.add_ids(group, sifted.ids) < len(sifted.ids):
                 return False
             if time.monotonic() - partition.ids_forgotten_at > IDS_FORGOTTEN_EVERY_SECONDS:
-                connection.forget_ids(group, age_seconds_max=self._sink.ids_kept_seconds)
+                connection.forget_ids(group, age_seconds_max=self._sink.duplicate_window_seconds)
                 partition.ids_forgotten_at = time.monotonic()
         return True
 
@@ -706,7 +715,7 @@ class Transaction:
 
     def _tabled(
         self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], units: Units | None
-    ) -> tuple[list[_Lot], list[Refused]]:
+    ) -> tuple[list[Chunk], list[Refused]]:
         """Dictionaries as columns; where a value does not fit its column, without the unit that has it."""
         columns = self._sink.columns(connection)
         try:
@@ -745,9 +754,9 @@ class Transaction:
         self._written.append(plan)
         return refused
 
-    def _ending(self) -> Ending:
+    def _ending(self) -> CommitPlan:
         """Step 5."""
-        return Ending(
+        return CommitPlan(
             self._written,
             [(partition.key, sifted.marks) for partition, sifted in self._sifted],
             [(move.checkpoint, move.partition.epoch) for move in self._moves],
@@ -828,7 +837,7 @@ def _repeats(choice: Repeats | str | None) -> Repeats | None:
     try:
         return None if choice is None else Repeats(choice)
     except ValueError:
-        raise ConfigError(f"drop_repeats is {' or '.join(Repeats)}, and not {choice!r}") from None
+        raise ConfigError(f"drop_duplicates is {' or '.join(Repeats)}, and not {choice!r}") from None
 
 
 def _sequence(checkpoint: Checkpoint | None) -> int | None:
@@ -852,7 +861,7 @@ def _lots(
     good: list[list[int]],
     columns: Sequence[Column],
     names: Sequence[str],
-) -> Iterator[_Lot]:
+) -> Iterator[Chunk]:
     """The records of units, by their places, in as few lots as make columns: 1 and 'a' fit into some, not into one.
 
     All have the same columns: whether a field that is missing is null, or what the table has in its place, does not

@@ -12,9 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hubline.model.keys import PartitionKey
-from hubline.sinks.sql_sink.connection import Ending, Held, Parameters, SinkConnection, checkpoint_gone, connected
+from hubline.sinks.sql_sink.connection import (
+    CommitPlan,
+    FenceState,
+    Parameters,
+    SinkConnection,
+    checkpoint_gone,
+    connected,
+)
 from hubline.sinks.sql_sink.table_schema import Column, Plan, Refusal, TableName, Target, insertion
-from hubline.sql.dead_letter_table import COLUMNS, LetterRow, micros
+from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
 from hubline.sql.sqlite import NOW, QUERIES, SqliteConnection, SqliteDatabase
 
@@ -75,12 +82,12 @@ class SqliteSinkConnection(SinkConnection):
     def is_undone(self) -> bool:
         return not self.is_in_transaction
 
-    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         # IMMEDIATE: one that starts by reading fails at its first write if another one wrote meanwhile.
         self._statement("BEGIN IMMEDIATE")
         return [self._held(key, self.queries.lock_checkpoint) for key in keys]
 
-    def commit(self, ending: Ending) -> None:
+    def commit(self, ending: CommitPlan) -> None:
         for marking in self._markings(ending):
             self._connection.read(marking)
         if not all(self._connection.read(advance) for advance in self._advances(ending)):
@@ -151,7 +158,7 @@ class SqliteSinkConnection(SinkConnection):
         except _REFUSALS as error:
             raise Refusal(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
 
-    def write_letters(self, rows: Sequence[LetterRow]) -> None:
+    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         records = (tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in rows)
         self._driver.executemany(_INSERT_LETTER, records)
 

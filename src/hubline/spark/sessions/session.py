@@ -95,7 +95,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         return _prepared(running)
     if "spark.master" not in given and not _is_told_a_master():
         given["spark.master"] = LOCAL_MASTER
-    with _uninterrupted(), _surroundings(given):
+    with _uninterrupted(), _launch_environment(given):
         conf = _completed(_started_with(given, secrets), given, secrets)
         SparkContext.getOrCreate(conf)
     with _uninterrupted():  # again: in the end of the first Spark has put something in its place
@@ -166,7 +166,7 @@ def _defaults_file() -> str:
 
 
 @contextmanager
-def _surroundings(given: Mapping[str, str]) -> Iterator[None]:
+def _launch_environment(given: Mapping[str, str]) -> Iterator[None]:
     """The environment that Spark starts in. What the user has set stays as it is."""
     if _is_submitted():
         yield

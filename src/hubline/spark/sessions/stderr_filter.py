@@ -41,7 +41,7 @@ def pass_on(source: int, target: int) -> threading.Thread:
 
 
 def _copy(source: int, target: int) -> None:
-    quiet = Quiet()
+    quiet = StderrFilter()
     while chunk := os.read(source, _CHUNK_BYTES):
         _write(target, b"".join(quiet.passed(chunk)))
     _write(target, quiet.rest())
@@ -54,7 +54,7 @@ def _write(target: int, data: bytes) -> None:
             data = data[os.write(target, data) :]
 
 
-class Quiet:
+class StderrFilter:
     """Takes bytes as they come, and gives what is to be shown of them: all but what may turn out as noise."""
 
     def __init__(self) -> None:

@@ -180,8 +180,8 @@ async def _start(places: Places, options: Options, partition: str) -> int:
     try:
         return await places.start(partition, options.batch_start.for_partition(partition))
     except PositionInvalid as error:
-        if options.on_invalid_position is InvalidPositionChoice.FAIL:
+        if options.on_data_loss is InvalidPositionChoice.FAIL:
             raise
         log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = options.on_invalid_position is InvalidPositionChoice.EARLIEST
+        is_earliest = options.on_data_loss is InvalidPositionChoice.EARLIEST
         return error.begin_sequence if is_earliest else error.last_sequence + 1

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from hubline.errors import ConfigError
 from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
-from hubline.spark.tasks.gc_tuning import spare_modules
+from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 
 # Spark plans a batch read in a worker of this module if filters may be pushed down, and only then.
 _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -61,19 +61,19 @@ class EventHubs(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from hubline.spark.source.stream_reader import StreamReader
 
-        spare_modules()  # Spark asks at every batch, in workers: for writers, too
+        freeze_loaded_modules()  # Spark asks at every batch, in workers: for writers, too
         return StreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from hubline.spark.sink.writer import batch_writer
 
-        spare_modules()
+        freeze_loaded_modules()
         return batch_writer(self.parsed, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from hubline.spark.sink.writer import stream_writer
 
-        spare_modules()
+        freeze_loaded_modules()
         return stream_writer(self.parsed, schema, overwrite=overwrite)
 
     def __repr__(self) -> str:

@@ -32,7 +32,7 @@ LOOKUPS_MAX: Final = 64
 RETRY_SECONDS: Final = 0.5
 
 
-class Watch:
+class HubMonitor:
     """Looks at a hub. Lives on one event loop. ``outage_seconds`` is how long it may be out of reach."""
 
     def __init__(self, places: Places, *, outage_seconds: float) -> None:

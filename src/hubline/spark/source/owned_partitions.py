@@ -123,7 +123,7 @@ class Owned:
         return Entry(sequence, sequence, self.epoch, replayed_to=next_sequence if is_replayed else 0)
 
 
-class Settling:
+class SettledStrategy:
     """A strategy as it is, that also tells when there was nothing left to do, and nothing to wait for."""
 
     def __init__(self, strategy: Strategy) -> None:
@@ -154,7 +154,9 @@ class Settling:
         others = {(partition, record.epoch): record for partition, record in records if record.owner_id != me}
         self._seen_at = {lease: self._seen_at.get(lease, now) for lease in others}
         is_renewed = (o.age_seconds + RENEWAL_SEEN_SECONDS < now - self._seen_at[lease] for lease, o in others.items())
-        is_asked = (o.requested_by == me and o.request_age_seconds < snapshot.grace_seconds for o in others.values())
+        is_asked = (
+            o.requested_by == me and o.request_age_seconds < snapshot.handover_timeout_seconds for o in others.values()
+        )
         return any(is_asked) or not all(is_renewed)
 
 
@@ -174,7 +176,7 @@ Jump = Callable[[PositionInvalid], int]
 """Where to go on instead of an invalid position; raises it where the user wants that."""
 
 
-class Share:
+class OwnedPartitions:
     """The part of a hub's partitions that a query owns: the dispatcher's Holder."""
 
     def __init__(
@@ -201,10 +203,10 @@ class Share:
         self._retry_at = 0.0
         self._opening: set[asyncio.Task[None]] = set()
         self._learning: set[asyncio.Task[None]] = set()
-        self._reopen = RetryPolicy(backoff_seconds=0.5, backoff_seconds_max=5.0)
+        self._reopen = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         check_leases(store, membership.strategy, membership.lease)
-        self._settling = Settling(membership.strategy)
+        self._settling = SettledStrategy(membership.strategy)
         self._is_stopping = False
         self.failed: HublineError | None = None
         """What ends the query: a position that is gone, where the user wants to hear of it."""
@@ -282,7 +284,7 @@ class Share:
         self._in_flight = frozenset()
         self._done = start
         self._seen_next.update({partition: entry.end for partition, entry in start.entries.items()})
-        found = {partition: self._take_up(owned) for partition, owned in self._owned.items()}
+        found = {partition: self._resume_point(owned) for partition, owned in self._owned.items()}
         places = {partition: place for partition, place in found.items() if place is not None}
         await self._checkpoint()
         for owned in self._owned.values():
@@ -290,7 +292,7 @@ class Share:
                 owned.at_rest.set()
         return {partition: place for partition, place in places.items() if self._may_read(partition)}
 
-    def _take_up(self, owned: Owned) -> Entry | None:
+    def _resume_point(self, owned: Owned) -> Entry | None:
         """Where the partition stands, by what Spark has done of it; None while that is not known."""
         partition = owned.ownership.key.partition
         entry = self._done.entries.get(partition)
@@ -323,7 +325,7 @@ class Share:
             if done_next > owned.stored_next:
                 await self._update(checkpoint, owned.epoch)
             else:  # the store has more of a hub that is no more: the query jumped back, to the one made anew
-                seconds_max = self._membership.lease.renew_seconds
+                seconds_max = self._membership.lease.renew_interval_seconds
                 await set_back(self._store, checkpoint, epoch=owned.epoch, seconds_max=seconds_max)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.
@@ -344,7 +346,7 @@ class Share:
             owned.known_offset = (next_sequence, offset)
 
     async def _update(self, checkpoint: Checkpoint, epoch: int) -> None:
-        seconds_max = self._membership.lease.renew_seconds
+        seconds_max = self._membership.lease.renew_interval_seconds
         await bounded(seconds_max, self._store.update_checkpoint)(checkpoint, epoch=epoch)
 
     def _lose(self, owned: Owned, error: Fenced) -> None:
@@ -406,14 +408,14 @@ class Share:
             else:
                 # What Spark has done, and the start that did it did not live to tell the store. The next trigger may
                 # be far, and who dies before it counts on being the only one since.
-                self._take_up(owned)
+                self._resume_point(owned)
                 if owned.is_owed:
                     await self._write(owned)
                 return
 
     async def _try_to_find_place(self, owned: Owned) -> None:
         key = owned.ownership.key
-        fence = bounded(self._membership.lease.renew_seconds, self._store.fence)
+        fence = bounded(self._membership.lease.renew_interval_seconds, self._store.fence)
         checkpoint = await fence(key, owned.epoch)
         if checkpoint is None:
             place = await self._first_place(owned)

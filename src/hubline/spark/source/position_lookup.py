@@ -99,7 +99,7 @@ class Places:
 
     async def event_bytes(self, partition: str, sequence: int) -> float:
         """How large events are from there on, on average."""
-        batch = await self._first(partition, Position.sequence(sequence, inclusive=True), count_max=SAMPLE_COUNT)
+        batch = await self._first(partition, Position.sequence(sequence, inclusive=True), max_count=SAMPLE_COUNT)
         return batch.nbytes / len(batch)
 
     def invalid(self, reason: str, position: Position, there: PartitionProperties) -> PositionInvalid:
@@ -107,7 +107,7 @@ class Places:
         return PositionInvalid(
             f"partition {there.partition} of hub {self._hub.name} cannot be read from {position}: {REASONS[reason]}. "
             f"It holds {'no events' if there.is_empty else numbers}. Choose another start, or say with "
-            "the option on_invalid_position how to go on: earliest or latest",
+            "the option on_data_loss how to go on: earliest or latest",
             hub=self._hub.name,
             partition=there.partition,
             reason=reason,
@@ -123,12 +123,12 @@ class Places:
             raise self.invalid("beyond", position, there)
         return max(sequence, 0)
 
-    async def _first(self, partition: str, position: Position, *, count_max: int = 1) -> EventBatch:
+    async def _first(self, partition: str, position: Position, *, max_count: int = 1) -> EventBatch:
         """The first events from a position on, which are there."""
         opening = self._hub.open_receiver(partition, group=self._group, position=position)
         receiver = await asked(self._seconds_max, opening, what=f"open partition {partition}")
         try:
-            batch = await receiver.receive(count_max=count_max, wait_seconds=self._seconds_max)
+            batch = await receiver.receive(max_count=max_count, wait_seconds=self._seconds_max)
         finally:
             await receiver.close()
         if not len(batch):

@@ -29,9 +29,9 @@ from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub
 from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import Options
-from hubline.spark.source.hub_monitor import RETRY_SECONDS, Watch
+from hubline.spark.source.hub_monitor import RETRY_SECONDS, HubMonitor
 from hubline.spark.source.offsets import Entry, Gap, Range, StreamOffset, in_order
-from hubline.spark.source.owned_partitions import Membership, Share
+from hubline.spark.source.owned_partitions import Membership, OwnedPartitions
 from hubline.spark.source.position_lookup import Places, first_wanted
 from hubline.spark.source.task_packing import allot
 
@@ -120,8 +120,8 @@ class Planning:
         self._store = store
         self._now = now
         self._places = Places(hub, group=options.group, seconds_max=options.timeout_seconds)
-        self._watch = Watch(self._places, outage_seconds=options.outage_seconds)
-        self._share: Share | None = None
+        self._watch = HubMonitor(self._places, outage_seconds=options.outage_seconds)
+        self._share: OwnedPartitions | None = None
         self._pinned: Mapping[str, int] | None = None
         self._turn = 0
         self._event_bytes: dict[str, tuple[float, float]] = {}
@@ -131,7 +131,7 @@ class Planning:
         await self._watch.start()
         self._options.require_partitions(in_order(self._watch.partition_ids))
         if self._store is not None:
-            share = Share(
+            share = OwnedPartitions(
                 self._store,
                 self._places,
                 self._membership(),
@@ -157,7 +157,7 @@ class Planning:
             owner_id=options.owner_id or _fresh_owner_id(),
             strategy=options.strategy or (All() if options.reads_all else Greedy()),
             # Who reads all waits for nobody to share with.
-            lease=replace(options.lease, settle_seconds=0.0) if options.reads_all else options.lease,
+            lease=replace(options.lease, startup_delay_seconds=0.0) if options.reads_all else options.lease,
             start=self._start_positions,
             lookback_seconds=options.lookback_seconds,
         )
@@ -294,10 +294,10 @@ class Planning:
 
     def _jump(self, error: PositionInvalid) -> int:
         """Where to go on instead. The gap is logged here, and kept in the offset of the batch that jumps it."""
-        if self._options.on_invalid_position is InvalidPositionChoice.FAIL:
+        if self._options.on_data_loss is InvalidPositionChoice.FAIL:
             raise error
         log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = self._options.on_invalid_position is InvalidPositionChoice.EARLIEST
+        is_earliest = self._options.on_data_loss is InvalidPositionChoice.EARLIEST
         return error.begin_sequence if is_earliest else error.last_sequence + 1
 
     async def _foreign(self, partition: str, sequence: int) -> PositionInvalid:

@@ -22,11 +22,11 @@ _COALESCE: Final = "Coalesce"
 
 def made_in_batch(frame: DataFrame, names: Iterable[str]) -> set[str]:
     """Of these columns of a batch, those that its query made, or who was given the batch."""
-    made = made_anew(analyzed(frame), names, is_own=lambda _: True)
-    return made | made_anew(execution_of(frame).lastExecution().analyzed(), set(names) - made)
+    made = overwritten_columns(analyzed(frame), names, is_own=lambda _: True)
+    return made | overwritten_columns(execution_of(frame).lastExecution().analyzed(), set(names) - made)
 
 
-def made_anew(
+def overwritten_columns(
     plan: Any, names: Iterable[str], *, is_own: Callable[[Any], bool] = lambda leaf: bool(leaf.isStreaming())
 ) -> set[str]:
     """Of these columns, those that an analysed query computes, or takes from another column or a static table.

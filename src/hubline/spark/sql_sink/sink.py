@@ -54,7 +54,7 @@ from hubline.model.ownership import Checkpoint
 from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
 from hubline.sinks import SqlSink as Database
 from hubline.sinks.sql_sink.connection import Altered
-from hubline.sinks.sql_sink.deduplication import Flags, Sifting
+from hubline.sinks.sql_sink.deduplication import Deduplication, Flags
 from hubline.sinks.sql_sink.rejected_rows import Units
 from hubline.sinks.sql_sink.sink import IDS_KEPT_SECONDS
 from hubline.spark.dead_letter_rows import letter_of, letter_rows
@@ -62,11 +62,11 @@ from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.source.offsets import Entry, Gap
 from hubline.spark.source.position_lookup import OF_ANOTHER_HUB
-from hubline.spark.sql_sink.column_lineage import made_anew, made_in_batch
+from hubline.spark.sql_sink.column_lineage import made_in_batch, overwritten_columns
 from hubline.spark.sql_sink.micro_batch import MicroBatch, analyzed, require_one_hub
 from hubline.spark.sql_sink.pruning import is_handed_over, leaving_out, unread
 from hubline.spark.tasks.databases import lent
-from hubline.spark.tasks.gc_tuning import spare_modules
+from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
@@ -95,7 +95,7 @@ T = TypeVar("T")
 _last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 
-class By(enum.StrEnum):
+class CommitBy(enum.StrEnum):
     """What one transaction of a sink holds."""
 
     PARTITION = "partition"
@@ -135,9 +135,9 @@ class SqlSink:
     not, unless it has dead letters. Rows with an ``_error`` are dead letters, with as much of the event as the query
     kept. The columns of an event are not written, unless the table has them.
 
-    ``key``, ``create``, ``keep_body``, ``drop_repeats`` and ``ids_kept_seconds`` are those of :class:`hubline.SqlSink`;
-    to drop repeats, the query must keep ``properties`` as well. ``on_commit`` is called in the driver after each
-    micro-batch, with its number and what was written.
+    ``key``, ``create``, ``keep_dead_letter_bodies``, ``drop_duplicates`` and ``duplicate_window_seconds`` are those of
+    :class:`hubline.SqlSink`; to drop repeats, the query must keep ``properties`` as well.
+    ``on_commit`` is called in the driver after each micro-batch, with its number and what was written.
     """
 
     def __init__(
@@ -147,15 +147,15 @@ class SqlSink:
         table: str,
         key: str | Sequence[str] = (),
         create: bool = False,
-        keep_body: bool = True,
-        drop_repeats: Repeats | str | None = None,
-        ids_kept_seconds: float = IDS_KEPT_SECONDS,
-        by: str = By.PARTITION,
+        keep_dead_letter_bodies: bool = True,
+        drop_duplicates: Repeats | str | None = None,
+        duplicate_window_seconds: float = IDS_KEPT_SECONDS,
+        by: str = CommitBy.PARTITION,
         on_commit: Callable[[int, Written], None] | None = None,
     ) -> None:
-        if by not in list(By):
+        if by not in list(CommitBy):
             raise ConfigError(f"by is 'partition' or 'batch', and not {by!r}")
-        self._by = By(by)
+        self._by = CommitBy(by)
         self._on_commit = on_commit
         # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
         self._expects_letters = False
@@ -166,9 +166,9 @@ class SqlSink:
             table=table,
             key=key,
             create=create,
-            keep_body=keep_body,
-            drop_repeats=drop_repeats,
-            ids_kept_seconds=ids_kept_seconds,
+            keep_dead_letter_bodies=keep_dead_letter_bodies,
+            drop_duplicates=drop_duplicates,
+            duplicate_window_seconds=duplicate_window_seconds,
         )
 
     def __repr__(self) -> str:
@@ -192,7 +192,7 @@ class SqlSink:
         """
         plan = analyzed(frame)
         require_one_hub(plan)
-        self._require_own(frame.columns, made_anew(plan, _ORIGINS))
+        self._require_own(frame.columns, overwritten_columns(plan, _ORIGINS))
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """What ``foreachBatch`` calls."""
@@ -215,7 +215,7 @@ class SqlSink:
         commits = _Commits(
             self._database, columns, batch.group, batch.offset.entries, batch.gaps, has_offsets=_OFFSET not in made
         )
-        if self._by is By.BATCH:
+        if self._by is CommitBy.BATCH:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             rows, moved = plain(frame.toArrow()), sorted(batch.moved)
             if batch.state_of is None:
@@ -279,7 +279,7 @@ class SqlSink:
     def _require_own(self, names: Sequence[str], made: set[str]) -> None:
         """An offset of the query's own is the table's alone: the sequence number has to do for the checkpoint."""
         known_by = {_PARTITION, _SEQUENCE} if {_PARTITION, _SEQUENCE} <= set(names) else set()
-        if self._database.drop_repeats is not None:
+        if self._database.drop_duplicates is not None:
             known_by.add(_PROPERTIES)
         if wrong := sorted(known_by & made):
             raise ConfigError(
@@ -290,7 +290,7 @@ class SqlSink:
     def _columns_of_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
         """The columns of events that only dead letters need."""
         needed = {_PARTITION, _SEQUENCE, _OFFSET, *written}
-        if self._database.drop_repeats is not None:
+        if self._database.drop_duplicates is not None:
             needed.add(_PROPERTIES)
         return [name for name in names if name in SOURCE_SCHEMA.names and name not in needed]
 
@@ -300,14 +300,14 @@ class SqlSink:
             raise ConfigError(f"the query has two columns {twice[0]!r}: drop or rename one")
         for each in schema:
             _require_arrow(each)
-        required = [_PARTITION, _SEQUENCE] if self._by is By.PARTITION else []
-        if self._database.drop_repeats is not None:
+        required = [_PARTITION, _SEQUENCE] if self._by is CommitBy.PARTITION else []
+        if self._database.drop_duplicates is not None:
             required = [_PARTITION, _SEQUENCE, _PROPERTIES]
         if missing := [name for name in required if name not in schema.names]:
             of_many = "; of rows that are made of many events, let the driver commit: SqlSink(..., by='batch')"
             raise ConfigError(
                 f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it"
-                f"{of_many if self._by is By.PARTITION else ''}. It has {', '.join(schema.names)}"
+                f"{of_many if self._by is CommitBy.PARTITION else ''}. It has {', '.join(schema.names)}"
             )
         for name in required:
             kind, own = schema[name].dataType.simpleString(), SOURCE_SCHEMA[name].dataType.simpleString()
@@ -383,9 +383,9 @@ class _Commits:
         rows = plain(pa.Table.from_batches(handed)).combine_chunks()
         parts = _by_partition(rows.rename_columns(self.names) if self.names else rows)
         # Side by side: a commit mostly waits, for the server and its disk.
-        with ThreadPoolExecutor(self.database.connections_max) as threads:
+        with ThreadPoolExecutor(self.database.max_connections) as threads:
             yield from threads.map(self._answer, parts)
-        spare_modules()
+        freeze_loaded_modules()
 
     def _answer(self, part: tuple[str, pa.Table]) -> pa.RecordBatch:
         partition, rows = part
@@ -515,7 +515,7 @@ class _Commits:
     def _write(self, transaction: Transaction, opened: Mapping[str, SinkPartition], rows: pa.Table) -> Written:
         """The rows of these partitions without repeats, and letters for those that are none."""
         fresh = _Fresh(rows)
-        if self.database.drop_repeats is not None:
+        if self.database.drop_duplicates is not None:
             fresh = _Fresh.of({each: (partition, self._first(partition)) for each, partition in opened.items()}, rows)
         failed = _failed(fresh.rows)
         good = _kept(fresh.rows, ~failed)
@@ -604,7 +604,7 @@ class _Fresh:
     """Rows of events that the database does not have, and what it has to remember of them."""
 
     rows: pa.Table
-    siftings: tuple[tuple[SinkPartition, Sifting], ...] = ()
+    siftings: tuple[tuple[SinkPartition, Deduplication], ...] = ()
     repeats: Mapping[str, Units] = field(default_factory=dict)
     """The events of each partition that were left out."""
 

@@ -19,7 +19,7 @@ from hubline.adapters import open_hub
 from hubline.addresses.hub_address import HubAddress
 from hubline.errors import HublineError
 from hubline.ports import Hub, Sender
-from hubline.spark.tasks.gc_tuning import spare_modules
+from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 
 IDLE_SECONDS: Final = 60.0
 """A hub that nobody uses for so long is closed: longer than most triggers, shorter than the service lets links idle."""
@@ -104,7 +104,7 @@ class _Loop:
 
     @classmethod
     def of_this_process(cls) -> _Loop:
-        spare_modules()  # what earlier tasks loaded, such as Spark's own for rows that go on to another worker
+        freeze_loaded_modules()  # what earlier tasks loaded, such as Spark's own for rows that go on to another worker
         with cls._lock:
             if cls.current is None or cls.current.process_id != os.getpid():
                 cls.current = cls()
@@ -113,7 +113,7 @@ class _Loop:
     def opened(self, address: HubAddress) -> OpenHub:
         if address not in self._hubs:
             self._hubs[address] = OpenHub(open_hub(address), self.loop.time())
-            spare_modules()  # those of this kind of hub are loaded now
+            freeze_loaded_modules()  # those of this kind of hub are loaded now
         return self._hubs[address]
 
     def end(self) -> None:

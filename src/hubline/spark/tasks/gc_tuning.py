@@ -11,7 +11,7 @@ from typing import Final
 _WORKERS_PROGRAM: Final = "pyspark.daemon"
 
 
-def spare_modules() -> None:
+def freeze_loaded_modules() -> None:
     """In a worker: what is loaded by now is looked through no more. Costs nothing where nothing was loaded since.
 
     Spark's workers collect garbage after whatever they did, a task or a plan, through all modules: some 45 ms, which is

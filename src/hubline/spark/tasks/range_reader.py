@@ -254,7 +254,7 @@ class _RangeReader:
         if isinstance(receiver, ReadsTo):
             receiver.read_to(self.wanted.end)
         left_count = self.wanted.end - self._next_sequence
-        batch = await receiver.receive(count_max=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
+        batch = await receiver.receive(max_count=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
         if not len(batch):
             raise await self._explained_silence()
         if batch.last_sequence >= self.wanted.end:
@@ -301,7 +301,7 @@ class _RangeReader:
         if error.reason == "expired" and self._next_sequence < self.wanted.replayed_to:
             # Handled before it went: nothing is lost. Should newer ones be gone as well, the next try finds that out.
             return min(error.begin_sequence, self.wanted.replayed_to, self.wanted.end)
-        choice = self._options.on_invalid_position
+        choice = self._options.on_data_loss
         if choice is InvalidPositionChoice.FAIL:
             raise error
         log.error("gap partition=%s next=%d %s choice=%s", error.partition, self._next_sequence, error.reason, choice)

@@ -40,7 +40,7 @@ from hubline.ports import Hub, Receiver
 
 GROUP: Final = "$Default"
 OTHER_GROUP: Final = "audit"
-LOOKING_GROUP: Final = "tests"
+CLI_GROUP: Final = "tests"
 
 # For events that are on their way: far longer than any hub takes, so that a slow machine fails no test.
 ARRIVAL_SECONDS: Final = 30.0
@@ -188,7 +188,7 @@ class ReceiverContract(HubFactory):
         await sent(hub, [str(n) for n in range(10)])
         receiver = await opened(hub)
 
-        batches = [await receiver.receive(count_max=3, wait_seconds=ARRIVAL_SECONDS) for _ in range(3)]
+        batches = [await receiver.receive(max_count=3, wait_seconds=ARRIVAL_SECONDS) for _ in range(3)]
 
         assert all(1 <= len(batch) <= 3 for batch in batches)
         received = [body for batch in batches for body in batch.bodies]
@@ -200,13 +200,13 @@ class ReceiverContract(HubFactory):
         receiver = await opened(hub)
 
         for wait_seconds in (0, NOTHING_SECONDS):
-            batch = await receiver.receive(count_max=10, wait_seconds=wait_seconds)
+            batch = await receiver.receive(max_count=10, wait_seconds=wait_seconds)
             assert (len(batch), batch.partition) == (0, "0")
 
     @scenario()
     async def test_a_waiting_receiver_gets_what_is_sent(self, hub: Hub) -> None:
         receiver = await opened(hub)
-        waiting = asyncio.create_task(receiver.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS))
+        waiting = asyncio.create_task(receiver.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS))
         await begun(waiting)
 
         await sent(hub, ["now"])
@@ -229,7 +229,7 @@ class ReceiverContract(HubFactory):
         received: list[bytes] = []
 
         for step_count in range(30):
-            waiting = asyncio.create_task(receiver.receive(count_max=10, wait_seconds=ARRIVAL_SECONDS))
+            waiting = asyncio.create_task(receiver.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS))
             await send(hub, [str(step_count)])
             for _ in range(step_count):
                 await asyncio.sleep(0)
@@ -247,7 +247,7 @@ class ReceiverContract(HubFactory):
         receiver = await opened(hub, epoch=1)
         before = receiver.last_sequence
 
-        await receiver.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+        await receiver.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
 
         assert before is None
         assert receiver.last_sequence == 2
@@ -260,14 +260,14 @@ class ReceiverContract(HubFactory):
         await receiver.close()
 
         with pytest.raises(HubError):
-            await receiver.receive(count_max=1, wait_seconds=0)
+            await receiver.receive(max_count=1, wait_seconds=0)
 
     @scenario()
     async def test_asking_for_no_events_is_refused(self, hub: Hub) -> None:
         receiver = await opened(hub)
 
         with pytest.raises(ConfigError):
-            await receiver.receive(count_max=0, wait_seconds=0)
+            await receiver.receive(max_count=0, wait_seconds=0)
 
 
 class PositionContract(HubFactory):
@@ -511,7 +511,7 @@ class EpochContract(HubFactory):
 
         for old, taken_by_epoch in ((readers[0], 9), (readers[1], 9)):
             with pytest.raises(ReaderStolen) as stolen:
-                await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
             assert (stolen.value.epoch, stolen.value.partition) == (5, "0")
             assert stolen.value.taken_by_epoch in (5, taken_by_epoch)
         assert await bodies(readers[2], 1) == [b"a"]
@@ -519,7 +519,7 @@ class EpochContract(HubFactory):
     @scenario()
     async def test_a_waiting_reader_learns_that_it_was_replaced(self, hub: Hub) -> None:
         old = await opened(hub, epoch=1)
-        waiting = asyncio.create_task(old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS))
+        waiting = asyncio.create_task(old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS))
         await begun(waiting)
 
         await opened(hub, epoch=2)
@@ -536,18 +536,18 @@ class EpochContract(HubFactory):
 
         for _ in range(2):
             with pytest.raises(ReaderStolen):
-                await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+                await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
 
     @scenario()
     async def test_a_replaced_reader_gives_out_nothing_it_had_read_ahead(self, hub: Hub) -> None:
         await sent(hub, ["a", "b", "c"])
         old = await opened(hub, epoch=1)
-        await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+        await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
 
         await opened(hub, epoch=1)
 
         with pytest.raises(ReaderStolen):
-            await old.receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)
+            await old.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
 
     @scenario()
     async def test_a_closed_readers_epoch_refuses_nobody(self, hub: Hub) -> None:
@@ -584,12 +584,12 @@ class EpochContract(HubFactory):
     @scenario()
     async def test_a_reader_with_an_epoch_disconnects_those_without(self, hub: Hub) -> None:
         plain = [await opened(hub) for _ in range(2)]
-        waiting = asyncio.create_task(plain[0].receive(count_max=1, wait_seconds=ARRIVAL_SECONDS))
+        waiting = asyncio.create_task(plain[0].receive(max_count=1, wait_seconds=ARRIVAL_SECONDS))
         await begun(waiting)
 
         await opened(hub, epoch=0)
 
-        for receiving in (waiting, plain[1].receive(count_max=1, wait_seconds=ARRIVAL_SECONDS)):
+        for receiving in (waiting, plain[1].receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)):
             with pytest.raises(ReaderStolen) as stolen:
                 await receiving
             assert (stolen.value.epoch, stolen.value.taken_by_epoch) == (None, 0)
@@ -644,7 +644,7 @@ async def sent(hub: Hub, rows: Rows, *, partition: str = "0") -> list[Event]:
     """Sends to one partition, and reads back what was sent."""
     last_sequence = (await hub.describe_partition(partition)).last_sequence
     await send(hub, rows, partition=partition)
-    receiver = await opened(hub, Position.sequence(last_sequence), partition=partition, group=LOOKING_GROUP)
+    receiver = await opened(hub, Position.sequence(last_sequence), partition=partition, group=CLI_GROUP)
     try:
         return await events(receiver, len(rows))
     finally:
@@ -663,7 +663,7 @@ async def events(receiver: Receiver, count: int) -> list[Event]:
     """The next events, as many as asked for; fails if they do not come."""
     received: list[Event] = []
     while len(received) < count:
-        batch = await receiver.receive(count_max=count - len(received), wait_seconds=ARRIVAL_SECONDS)
+        batch = await receiver.receive(max_count=count - len(received), wait_seconds=ARRIVAL_SECONDS)
         assert len(batch), f"only {len(received)} of {count} events came"
         received += batch
     return received
@@ -678,7 +678,7 @@ async def everything(hub: Hub) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = {}
     for partition in (await hub.describe()).partition_ids:
         described = await hub.describe_partition(partition)
-        receiver = await opened(hub, partition=partition, group=LOOKING_GROUP)
+        receiver = await opened(hub, partition=partition, group=CLI_GROUP)
         found[partition] = await events(receiver, described.last_sequence - described.begin_sequence + 1)
         await receiver.close()
     return found

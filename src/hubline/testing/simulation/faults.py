@@ -188,10 +188,10 @@ class _RemoteReceiver:
     def last_sequence(self) -> int | None:
         return self._receiver.last_sequence
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
         # Late before, not after: a receive that is cancelled must not have taken events with it.
         await self._hub.travel()
-        return await self._receiver.receive(count_max=count_max, wait_seconds=wait_seconds)
+        return await self._receiver.receive(max_count=max_count, wait_seconds=wait_seconds)
 
     async def close(self) -> None:
         await self._receiver.close()

@@ -202,8 +202,8 @@ class MemoryReceiver:
         self._next_sequence = next_sequence
         self._is_closed = False
 
-    async def receive(self, *, count_max: int, wait_seconds: float) -> EventBatch:
-        require_count(count_max)
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        require_count(max_count)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
         while True:
@@ -213,7 +213,7 @@ class MemoryReceiver:
                 position = Position.sequence(self._next_sequence, inclusive=True)
                 raise self._hub._invalid(self._partition, position, "expired")  # noqa: SLF001
             if self._next_sequence <= self._log.last_sequence:
-                return self._take(count_max)
+                return self._take(max_count)
             if loop.time() >= deadline:
                 return EventBatch.empty(self._partition)
             await self._changed(loop, deadline)
@@ -246,10 +246,10 @@ class MemoryReceiver:
                 taken_by_epoch=self.taken_by_epoch,
             )
 
-    def _take(self, count_max: int) -> EventBatch:
+    def _take(self, max_count: int) -> EventBatch:
         first = self._next_sequence
         start = first - self._log.begin_sequence
-        rows = self._log.rows[start : start + count_max]
+        rows = self._log.rows[start : start + max_count]
         self._next_sequence = first + len(rows)
         columns: list[list[Any]] = [
             [row.body for row in rows],

@@ -17,7 +17,7 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
-from hubline.sinks.sql_sink.connection import Ending, Held
+from hubline.sinks.sql_sink.connection import CommitPlan, FenceState
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from hubline.sql.sqlite import SqliteConnection, SqliteDatabase
 from hubline.testing.simulation.faults import Weather
@@ -59,7 +59,7 @@ class RemoteSink(SqlSink):
     """A process's sink."""
 
     def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
-        super().__init__("sqlite:///simulated.db", table="results", transaction_seconds_max=1)
+        super().__init__("sqlite:///simulated.db", table="results", transaction_timeout_seconds=1)
         self._process = process
         self._simulated = database
         self._weather = weather
@@ -85,11 +85,11 @@ class _RemoteConnection(SqliteSinkConnection):
         self._come_back()
         return checkpoint
 
-    def begin(self, keys: Sequence[PartitionKey]) -> list[Held]:
+    def begin(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         self._set_out()
         return super().begin(keys)
 
-    def commit(self, ending: Ending) -> None:
+    def commit(self, ending: CommitPlan) -> None:
         try:
             self._set_out()
         except StoreUnavailable:

@@ -61,7 +61,7 @@ class Scenario:
     strategy: Strategy
     options: ProcessorOptions
     is_calm: bool
-    handler_seconds_max: float
+    handler_timeout_seconds: float
     handler_failure: float
     events_per_second: float
     weather: Weather
@@ -74,7 +74,7 @@ class Scenario:
         if not into_sink:
             return drawn
         # What fails is found by the database. However much it is, no partition is to stop for it.
-        options = replace(drawn.options, dead_letters_in_row_max=10**9, dead_letter_ratio_max=1.0)
+        options = replace(drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0)
         return replace(drawn, into_sink=True, handler_failure=0.0, options=options)
 
     @classmethod
@@ -90,7 +90,7 @@ class Scenario:
             strategy=_draw_strategy(rng, partitions_count, members_count),
             options=_draw_options(rng, is_calm=is_calm),
             is_calm=is_calm,
-            handler_seconds_max=rng.choice([0.0, 0.05, 1.0]),
+            handler_timeout_seconds=rng.choice([0.0, 0.05, 1.0]),
             handler_failure=0.0 if is_calm else rng.choice([0.0, 0.02, 0.2]),
             events_per_second=rng.choice([1.0, 3.0, 10.0]),
             weather=Weather() if is_calm else _draw_weather(rng),
@@ -235,14 +235,14 @@ class Simulation:
         @processor.on_assigned
         async def assigned(partition: PartitionContext) -> None:
             sessions[partition.partition] = self.ledger.session(
-                process.name, partition.partition, partition.epoch, partition.opened_from
+                process.name, partition.partition, partition.epoch, partition.initial_checkpoint
             )
 
         @processor.on_batch
         async def handle(batch: EventBatch, partition: PartitionContext) -> pa.Table | None:
             session = sessions[partition.partition]
             self.ledger.handling(session, batch)
-            await asyncio.sleep(0 if self._is_recovering else rng.uniform(0, self.scenario.handler_seconds_max))
+            await asyncio.sleep(0 if self._is_recovering else rng.uniform(0, self.scenario.handler_timeout_seconds))
             if not self._is_recovering and rng.random() < self.scenario.handler_failure:
                 self.weather.count("handler_failure")
                 raise RuntimeError("injected")
@@ -344,8 +344,13 @@ class Simulation:
         # A crash costs the lease, a hand-over that is not answered the grace; balanced members then claim one
         # partition a cycle, and a partition that failed may be backing off.
         cycles = 4 + len(self._partition_ids())
-        reopen = self.scenario.options.reopen.backoff_seconds_max
-        return 3 * (lease.lease_seconds + lease.grace_seconds) + cycles * lease.interval_seconds + 2 * reopen + 30
+        reopen = self.scenario.options.reopen.max_backoff_seconds
+        return (
+            3 * (lease.lease_seconds + lease.handover_timeout_seconds)
+            + cycles * lease.load_balancing_interval_seconds
+            + 2 * reopen
+            + 30
+        )
 
     def _check_liveness(self) -> None:
         state = run_now(self.store.list_ownership(self.group))
@@ -404,28 +409,28 @@ def _draw_strategy(rng: random.Random, partitions_count: int, members_count: int
 def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
     lease_seconds = rng.choice([6.0, 12.0, 30.0])
     checkpoints = [
-        CheckpointPolicy.each_batch(),
+        CheckpointPolicy.every_batch(),
         CheckpointPolicy.every(events=20),
         CheckpointPolicy.every(seconds=3.0),
-        CheckpointPolicy.renewal(),
+        CheckpointPolicy.on_renewal(),
     ]
     checkpoint = rng.choice(checkpoints)
     if checkpoint.events == 20:
         # By events alone, the last few would wait for more to come.
         checkpoint = replace(checkpoint, at_renewal=True)
     return ProcessorOptions(
-        batch_count_max=rng.choice([1, 7, 50]),
-        batch_wait_seconds=rng.choice([0.0, 0.0, 0.5]),
-        prefetch_bytes_max=rng.choice([1, 2_000, 1_000_000]),
+        max_batch_size=rng.choice([1, 7, 50]),
+        max_wait_seconds=rng.choice([0.0, 0.0, 0.5]),
+        prefetch_bytes=rng.choice([1, 2_000, 1_000_000]),
         checkpoint=checkpoint,
         lease=LeaseOptions(
             lease_seconds=lease_seconds,
-            interval_seconds=lease_seconds / rng.choice([2, 3]),
+            load_balancing_interval_seconds=lease_seconds / rng.choice([2, 3]),
             # Calm runs promise hand-overs without repeats: the grace must outlast the slowest batch.
-            grace_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
+            handover_timeout_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
         ),
-        retry=RetryPolicy(attempts_max=2, backoff_seconds=0.2, backoff_seconds_max=1.0),
-        reopen=RetryPolicy(backoff_seconds=0.5, backoff_seconds_max=5.0),
+        retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),
+        reopen=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
         stall_seconds=20.0,
         control_thread=False,
     )
