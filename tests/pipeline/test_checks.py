@@ -495,7 +495,7 @@ def test_a_store_that_cannot_be_reached_is_told(folder: Path) -> None:
 
 def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
     places = (
-        PLACES + '[stages.store]\nownership = "fixed:8"\nbatch_count_max = 7\n[run.spark]\nspark.ui.enabled = false\n'
+        PLACES + '[stages.store]\nownership = "fixed:8"\nmax_batch_size = 7\n[run.spark]\nspark.ui.enabled = false\n'
     )
     file = write(folder, "telemetry", CODE, places)
     settings = {"stages.store.max_batch_size": "9", "run.state": "./other", "run.spark.spark.cores.max": "2"}
@@ -548,7 +548,7 @@ def test_state_folder_that_cannot_be_made_is_told(folder: Path) -> None:
 
 
 def test_plan_tells_that_gaps_are_jumped(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES + '[stages.store]\non_invalid_position = "latest"\n')
+    file = write(folder, "telemetry", CODE, PLACES + '[stages.store]\non_data_loss = "latest"\n')
     ingest, store = checked_file(file).plan.stages
     assert any("reading goes on at the latest event, and the run tells of the gap" in each for each in promises(store))
     assert not any("gap" in each for each in promises(ingest))

@@ -556,7 +556,7 @@ class TestStopping:
         assert asyncio.get_running_loop().time() - started_at == pytest.approx(20, abs=0.5)
         (error,) = recorder.errors_of(ProcessorError)
         assert "longer than 20 s" in str(error)
-        assert "partitions 1 are left" in str(error)
+        assert "partitions 1 stay owned" in str(error)
         assert await scene.checkpoint("1") is None
 
     @virtual

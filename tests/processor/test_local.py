@@ -391,4 +391,4 @@ class TestHungHandler:
         messages = [str(error) for error in ledger.errors if isinstance(error, ProcessorError)]
         assert len(messages) == 1
         assert "longer than 0.5 s" in messages[0]
-        assert "partitions 1 are left" in messages[0]
+        assert "partitions 1 stay owned" in messages[0]
