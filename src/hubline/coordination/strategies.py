@@ -17,12 +17,16 @@ Partitions are classified first, then a strategy chooses:
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
+from hubline.addresses.did_you_mean import nearest
 from hubline.coordination.fair_share import classify, fair_share
 from hubline.coordination.snapshot import Snapshot, first_expiry_seconds, recovered_after_restart
 from hubline.errors import ConfigError
+from hubline.secrets import shown
 
 HANDOVER_POLL_SECONDS = 0.5
 """How soon a greedy member looks again for what it asked for: draining a partition takes about one batch."""
@@ -62,7 +66,14 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """The fair share, reached by one claim a cycle: gentle with the hub and the store."""
+    """An even share of the partitions, reached one partition per cycle. Gentle with the hub and the store.
+
+    Args:
+        partitions_max: The most partitions this consumer takes. Default: no limit.
+
+    Raises:
+        ConfigError: If the limit is not a whole number of at least 1.
+    """
 
     partitions_max: int | None = None
 
@@ -82,7 +93,14 @@ class Balanced:
 
 @dataclass(frozen=True, slots=True)
 class Greedy:
-    """The fair share, all at once: planned again without delay until there is nothing left to do."""
+    """An even share of the partitions, reached at once: it plans again without delay while there is something to do.
+
+    Args:
+        partitions_max: The most partitions this consumer takes. Default: no limit.
+
+    Raises:
+        ConfigError: If the limit is not a whole number of at least 1.
+    """
 
     partitions_max: int | None = None
 
@@ -103,14 +121,22 @@ class Greedy:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Exactly ``count`` partitions, claimed in random order at a bounded pace and never given up while alive.
+    """Exactly this many partitions, claimed one per second and never released while the consumer is active.
 
-    Meant for groups in which every member is fixed: one that goes for its fair share asks, and takes after the grace.
+    All consumers of the group should be ``Fixed``: one that takes an even share requests partitions, and takes them
+    after the handover timeout.
+
+    Args:
+        count: How many partitions this consumer takes.
+
+    Raises:
+        ConfigError: If the count is not a whole number of at least 1.
     """
 
     count: int
 
     def __post_init__(self) -> None:
+        _require_whole("Fixed takes", self.count)
         if self.count < 1:
             raise ConfigError(f"Fixed takes at least one partition, not {self.count}")
 
@@ -130,9 +156,9 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every partition that nobody owns, all at once and never given up while alive: for one that reads a hub alone.
+    """Every partition without an owner, all at once and never released while the consumer is active.
 
-    A second one stands by, and takes what the first leaves.
+    For a consumer that reads a hub alone. A second one stands by, and takes over when the first one ends.
     """
 
     @property
@@ -144,6 +170,54 @@ class All:
         return Plan(claims, rerun_seconds=0.0 if claims else first_expiry_seconds(snapshot))
 
 
+_BY_NAME: Final[dict[str, Callable[[], Strategy]]] = {"balanced": Balanced, "greedy": Greedy, "all": All}
+_FIXED: Final = re.compile(r"fixed:([1-9][0-9]{0,5})")
+_FORMS: Final = '"balanced", "greedy", "fixed:N" (as in "fixed:2") or "all"'
+
+
+def parse_load_balancing(value: str | Strategy) -> Strategy:
+    """Turns the value of a ``load_balancing`` option into a strategy.
+
+    Args:
+        value: ``"balanced"``, ``"greedy"``, ``"fixed:N"``, ``"all"``, or a strategy, which is returned unchanged.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    if isinstance(value, str):
+        if match := _FIXED.fullmatch(value):
+            return Fixed(int(match[1]))
+        if value in _BY_NAME:
+            return _BY_NAME[value]()
+        raise ConfigError(f"{shown(value)} is not a load balancing strategy: write {_FORMS}{nearest(value, _BY_NAME)}")
+    if isinstance(value, type) or not hasattr(value, "plan"):
+        raise ConfigError(f"a load balancing strategy is {_FORMS}, or an object such as Fixed(2), not {value!r}")
+    return value
+
+
+def load_balancing_text(strategy: Strategy) -> str:
+    """Writes a strategy as the text that :func:`parse_load_balancing` reads.
+
+    Raises:
+        ConfigError: If a text cannot express it: a strategy of the user's own, or one with ``partitions_max``.
+    """
+    if isinstance(strategy, Fixed):
+        return f"fixed:{strategy.count}"
+    for name, known in _BY_NAME.items():
+        if strategy == known():
+            return name
+    raise ConfigError(f"{strategy!r} cannot be written as text: use {_FORMS}")
+
+
 def _check_maximum(partitions_max: int | None) -> None:
-    if partitions_max is not None and partitions_max < 1:
+    if partitions_max is None:
+        return
+    _require_whole("the most partitions of a processor is", partitions_max)
+    if partitions_max < 1:
         raise ConfigError(f"the most partitions of a processor is at least one, not {partitions_max}")
+
+
+def _require_whole(what: str, count: object) -> None:
+    """A boolean is an int to Python, and True as a count is a slip."""
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise ConfigError(f"{what} a whole number of partitions, not {count!r}")
