@@ -174,7 +174,7 @@ class Fenced(StoreError):
 
 
 class SinkError(StoreError):
-    """The sink's table cannot take what it is given. Nothing was written; it stays so until somebody mends it."""
+    """The sink's table cannot take what it is given. Nothing was written; it stays so until somebody fixes it."""
 
     def __init__(self, message: str, *, table: str = "") -> None:
         super().__init__(message)
@@ -232,16 +232,16 @@ class LeaseLost(ProcessorError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a pipeline: in which file and line, what it is, and how to mend it. Shows no secret."""
+    """Something wrong with a pipeline: in which file and line, what it is, and how to fix it. Shows no secret."""
 
     file: str
     line: int
-    what: str
-    mend: str = ""
+    message: str
+    fix: str = ""
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where}: {self.what}{f': {self.mend}' if self.mend else ''}"
+        return f"{where}: {self.message}{f': {self.fix}' if self.fix else ''}"
 
 
 class PipelineError(HublineError):

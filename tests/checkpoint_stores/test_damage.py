@@ -204,7 +204,7 @@ async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: 
     assert told in str(damaged.value)
     assert "hubline checkpoints set" in str(damaged.value)
 
-    # A reset mends it.
+    # A reset repairs it.
     await store.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
     assert await store.fence(KEY, 9) == Checkpoint(KEY, "5", 5)
 

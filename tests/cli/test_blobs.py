@@ -118,8 +118,8 @@ def test_the_further_of_two_forks_is_kept(cli: Cli, container: str, blobs: Conta
     assert result.code == 0
     assert steps(result) == {"0": "set", "1": "forward", "2": "kept"}
     assert set(result.json_lines[0]) == {
-        "namespace", "hub", "group", "partition", "step", "done", "source", "before", "checkpoint", "why", "oldBlobs",
-        "deleted",
+        "namespace", "hub", "group", "partition", "step", "done", "source", "before", "checkpoint", "reason",
+        "oldBlobs", "deleted",
     }  # fmt: skip
     assert sequences(blobs) == {"0": 9, "1": 9, "2": 9}
     assert sequences(blobs, FORK) == {"0": 9, "1": 9, "2": 3}  # originals stay
@@ -180,7 +180,7 @@ def test_old_blobs_that_somebody_still_writes_are_left_alone(cli: Cli, container
     result = cli("checkpoints", "migrate", container, "--delete-old", "--yes", "--json")
     assert result.code == ExitCode.FAILED
     assert steps(result) == {"0": "owned", "1": "owned", "2": "set"}
-    assert ["a-go-processor" in str(each["why"]) for each in result.json_lines] == [True, False, False]
+    assert ["a-go-processor" in str(each["reason"]) for each in result.json_lines] == [True, False, False]
     assert sequences(blobs) == {"2": 5}
     assert {f"{FORK}/checkpoint/0", f"{FORK}/ownership/0", f"{FORK}/1"} <= names(blobs)
     held.release()
@@ -200,7 +200,7 @@ def test_an_old_blob_written_meanwhile_is_not_deleted(
     monkeypatch.setattr(Container, "delete", late)
     result = cli("checkpoints", "migrate", container, "--delete-old", "--yes", "--json")
     assert result.code == ExitCode.FAILED
-    assert "written meanwhile" in result.json["why"]
+    assert "written meanwhile" in result.json["reason"]
     assert sequences(blobs, FORK) == {"0": 11}
     monkeypatch.undo()
     assert cli("checkpoints", "migrate", container, "--delete-old", "--yes").code == 0
@@ -328,13 +328,13 @@ def test_soft_delete_is_found(cli: Cli, hub: str, shared: Group, service: BlobSe
         found = by_code(cli("doctor", hub, *shared.args, "--json"))
     finally:
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=False))
-    assert "5 days" in found["blob.soft-delete"]["what"]
+    assert "5 days" in found["blob.soft-delete"]["message"]
 
 
 def test_a_container_that_is_not_there_is_found(cli: Cli, hub: str, container: str) -> None:
     result = cli("doctor", hub, "--store", f"{container}-elsewhere", "--json")
     assert result.code == ExitCode.FAILED
-    assert "create it" in by_code(result)["store.missing"]["mend"]
+    assert "create it" in by_code(result)["store.missing"]["fix"]
 
 
 def test_a_wrong_key_is_found_and_not_shown(
@@ -359,7 +359,7 @@ def test_a_signature_that_may_only_read_is_found(cli: Cli, hub: str, container: 
     found = by_code(result)
     assert found["store.ok"]
     assert found["store.read-only"]["severity"] == "error"
-    assert "could not be told" in found["blob.settings"]["what"]
+    assert "could not be told" in found["blob.settings"]["message"]
     assert signature.rpartition("sig=")[2] not in result.out + result.err
 
 
@@ -420,7 +420,7 @@ def test_fixed_leases_that_are_well(cli: Cli, hub: str, fixed: Group) -> None:
     result = cli("doctor", hub, *fixed.args, "--json")
     assert result.code == 0, result.out
     found = by_code(result)
-    assert "a lease of 15 s" in found["interval.ok"]["what"]
+    assert "a lease of 15 s" in found["interval.ok"]["message"]
     assert {"blob.settings", "blob.layout", "store.ok", "store.clock", "group.members"} <= set(found)
     assert "blob.kinds" not in found
 

@@ -84,7 +84,7 @@ def test_checkpoints_go_into_an_empty_store(cli: Cli, hub: str, source: Group, t
     result = cli("checkpoints", "copy", hub, *between(source, target), "--yes", "--json")
     assert result.code == 0
     first, second = result.json_lines
-    assert set(first) == {"partition", "step", "done", "source", "before", "checkpoint", "why"}
+    assert set(first) == {"partition", "step", "done", "source", "before", "checkpoint", "reason"}
     assert first["checkpoint"] == {"sequenceNumber": 7, "offset": "o7"}
     assert (first["before"], first["done"], second["partition"]) == (None, True, "3")
     assert "copied 2 checkpoints" in result.err
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_nobody_can_complete_is_not_copied(cli: Cli, hub: str,
     asyncio.run(group.store.reset_checkpoint(key, Checkpoint(key, "gone", -1)))
     result = cli("checkpoints", "copy", hub, *between(group, target), "--yes", "--json")
     assert result.code == ExitCode.FAILED
-    assert "lacks the offset or the sequence number" in result.json["why"]
+    assert "lacks the offset or the sequence number" in result.json["reason"]
 
 
 def test_a_checkpoint_that_is_further_is_kept(cli: Cli, hub: str, source: Group, target: Group) -> None:
@@ -196,7 +196,7 @@ def test_a_partition_that_somebody_reads_is_left_alone(cli: Cli, hub: str, sourc
     result = cli("checkpoints", "copy", hub, *between(source, target), "--yes", "--json")
     assert result.code == ExitCode.FAILED
     assert steps(result) == {"0": "owned", "1": "set"}
-    assert "living reads it" in result.json_lines[0]["why"]
+    assert "living reads it" in result.json_lines[0]["reason"]
     assert sequences(target) == {"1": 7}
 
 
@@ -254,9 +254,9 @@ def test_a_damaged_record_is_never_copied_nor_passed_over(
     result = cli("checkpoints", "copy", hub, *between(source, target), "--yes", "--json")
     assert result.code == ExitCode.FAILED
     assert steps(result) == {"0": "damaged", "1": "damaged", "2": "set"}
-    mended = cli("checkpoints", "copy", hub, *between(source, target), "--overwrite", "--yes", "--json")
-    assert mended.code == ExitCode.FAILED
-    assert steps(mended) == {"0": "damaged", "1": "mended", "2": "same"}
+    fixed = cli("checkpoints", "copy", hub, *between(source, target), "--overwrite", "--yes", "--json")
+    assert fixed.code == ExitCode.FAILED
+    assert steps(fixed) == {"0": "damaged", "1": "repaired", "2": "same"}
     assert sequences(target) == {"1": 7, "2": 7}
 
 

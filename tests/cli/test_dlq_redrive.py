@@ -96,7 +96,7 @@ class TestByHandler:
         lines = cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--json").json_lines
         assert [each["outcome"] for each in lines] == ["redriven", "redriven", "failed", "redriven"]
         assert lines[2] == {
-            "letter": f"{scene.group}/1/2", "outcome": "failed", "why": "LookupError: no customer",
+            "letter": f"{scene.group}/1/2", "outcome": "failed", "reason": "LookupError: no customer",
         }  # fmt: skip
 
     def test_dry_run_changes_nothing(self, cli: Cli, scene: Scene) -> None:
@@ -225,8 +225,8 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     assert cli("dlq", "redrive", "--sink", url, "--to", hub).code == 0
 
 
-def test_whole_way_from_a_failing_processor_to_its_mended_handler(cli: Cli, scene: Scene) -> None:
-    """A processor leaves letters behind; its handler is mended; the redrive has the rows."""
+def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene: Scene) -> None:
+    """A processor leaves letters behind; its handler is fixed; the redrive has the rows."""
     append(scene.hub, "3", *(f"event {n}" for n in range(5)))
     sink = f"sqlite:///{scene.root}/whole.db"
     (scene.root / "app.py").write_text(APP.format(hub=scene.hub, sink=sink))

@@ -1,4 +1,4 @@
-"""``hubline doctor``: what is wrong is found, told with how to mend it, and shows in the exit code."""
+"""``hubline doctor``: what is wrong is found, told with how to fix it, and shows in the exit code."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_all_is_well(cli: Cli, hub: str, state: Group) -> None:
     assert shown.err == ""
     found = by_code(cli("doctor", hub, *state.args, "--json"))
     assert {each["severity"] for each in found.values()} == {"ok", "note"}  # three have no checkpoint yet
-    assert set(found["hub.ok"]) == {"severity", "code", "what", "where", "mend", "partitions"}
+    assert set(found["hub.ok"]) == {"severity", "code", "message", "where", "fix", "partitions"}
     assert list(found["checkpoint.missing"]["partitions"]) == ["1", "2", "3"]
     assert {"interval.ok", "store.ok", "store.clock", "group.members", "checkpoint.ok"} <= set(found)
 
@@ -83,7 +83,7 @@ def dump(folder: Path) -> list[str]:
 def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Path) -> None:
     result = cli("doctor", hub, "--store", "sqlite:///typo.db", "--json")
     assert result.code == ExitCode.WARNED
-    assert "there is no file" in by_code(result)["store.new"]["what"]
+    assert "there is no file" in by_code(result)["store.new"]["message"]
     assert not (tmp_path / "typo.db").exists()
 
 
@@ -99,7 +99,7 @@ def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path:
     found = by_code(result)
     assert list(found["checkpoint.ahead"]["partitions"]) == ["0"]
     assert list(found["checkpoint.foreign"]["partitions"]) == ["1"]
-    assert "checkpoints reset" in found["checkpoint.ahead"]["mend"]
+    assert "checkpoints reset" in found["checkpoint.ahead"]["fix"]
 
 
 def test_events_that_retention_took_are_counted(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_what_is_wrong_with_the_hub_does_not_hide_the_store(
     result = cli("doctor", hub_address, "--store", state.store_address, "--time-limit", "3s", "--json")
     assert result.code == ExitCode.FAILED
     found = by_code(result)
-    assert found[code]["mend"]
+    assert found[code]["fix"]
     assert found["store.ok"]
     assert PLANTED not in result.out + result.err
 
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_the_store_does_not_hide_the_hub(cli: Cli, hub: str, 
     result = cli("doctor", hub, "--store", store_address, "--json")
     assert result.code == ExitCode.FAILED
     found = by_code(result)
-    assert found[code]["mend"]
+    assert found[code]["fix"]
     assert found["hub.ok"]
     assert found["doctor.skipped"]
     assert PLANTED not in result.out + result.err
@@ -180,7 +180,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for(
 
     monkeypatch.setattr(MemoryStore, "list_ownership", silent)
     result = cli("doctor", hub, *group.args, "--time-limit", "50ms", "--json")
-    assert "no answer" in by_code(result)["store.unreachable"]["what"]
+    assert "no answer" in by_code(result)["store.unreachable"]["message"]
 
 
 def test_an_unforeseen_failure_stops_nothing_and_shows_no_text(
@@ -191,7 +191,7 @@ def test_an_unforeseen_failure_stops_nothing_and_shows_no_text(
 
     monkeypatch.setattr(LocalHub, "describe", broken)
     result = cli("doctor", hub, *group.args, "--json")
-    assert "RuntimeError" in by_code(result)["doctor.failed"]["what"]
+    assert "RuntimeError" in by_code(result)["doctor.failed"]["message"]
     assert "store.ok" in by_code(result)
     assert PLANTED not in result.out + result.err
 
@@ -209,7 +209,7 @@ def test_a_partition_that_cannot_be_read_hides_no_other(
     monkeypatch.setattr(LocalHub, "describe_partition", damaged)
     found = by_code(cli("doctor", hub, *group.args, "--json"))
     assert found["hub.partitions"]["partitions"] == {"2": "partition 2 does not read back"}
-    assert "4 partitions" in found["hub.ok"]["what"]
+    assert "4 partitions" in found["hub.ok"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,7 @@ def test_intervals_that_cannot_work_are_an_error(cli: Cli, hub: str, state: Grou
     run(state, *owned(state))
     result = cli("doctor", hub, *state.args, "--lease", "10s", "--renew", "5s", "--json")
     assert result.code == ExitCode.FAILED
-    assert "does not outlast 3 renewals" in by_code(result)["interval.lease"]["what"]
+    assert "does not outlast 3 renewals" in by_code(result)["interval.lease"]["message"]
 
 
 def test_many_partitions_are_cut_for_people_and_whole_in_json(cli: Cli, hub: str, state: Group) -> None:

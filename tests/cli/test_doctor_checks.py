@@ -77,7 +77,7 @@ BOTH = [Member("a"), Member("b")]
 def test_a_group_that_is_well_has_no_findings() -> None:
     findings = check_group(facts(owners="aabb", members=BOTH), LEASE, PARTITIONS)
     assert codes(findings) == set()
-    assert found(findings, "group.members").what == "2 members with 4 partitions"
+    assert found(findings, "group.members").message == "2 members with 4 partitions"
 
 
 def test_a_group_nobody_reads_is_noted() -> None:
@@ -106,7 +106,7 @@ def test_stale_owners_of_an_official_sdk_have_longer() -> None:
 
 def test_a_dead_member_is_not_counted() -> None:
     findings = check_group(facts(owners="aaaa", members=[Member("a"), Member("b", age_seconds=31)]), LEASE, PARTITIONS)
-    assert found(findings, "group.members").what == "1 member with 4 partitions"
+    assert found(findings, "group.members").message == "1 member with 4 partitions"
     assert codes(findings) == set()
 
 
@@ -114,7 +114,7 @@ def test_members_without_a_partition_are_counted_as_standby() -> None:
     findings = check_group(facts(owners="aaaa", members=[Member("c"), Member("a"), Member("b")]), LEASE, PARTITIONS)
     standby = found(findings, "group.standby")
     assert (standby.severity, standby.where) == (Severity.NOTE, "b, c")
-    assert "2 members of 3" in standby.what
+    assert "2 members of 3" in standby.message
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_good_checkpoints_tell_how_much_is_left() -> None:
     there = hub(holding("0", 5, 14), holding("1", 0, 3))
     findings = check_checkpoints(there, facts(checkpoints=[("0", 4), ("1", 3)]), {})
     assert codes(findings) == set()
-    assert found(findings, "checkpoint.ok").what == "2 good checkpoints; 10 events to be handled"
+    assert found(findings, "checkpoint.ok").message == "2 good checkpoints; 10 events to be handled"
 
 
 @pytest.mark.parametrize(("begin", "last"), [(9, 20), (9, 8)], ids=["holds events", "is empty"])
@@ -175,7 +175,7 @@ def test_expired_positions_tell_how_many_events_are_lost(begin: int, last: int) 
     findings = check_checkpoints(hub(holding("0", begin, last)), facts(checkpoints=[("0", 3)]), {})
     expired = found(findings, "checkpoint.expired")
     assert expired.severity is Severity.ERROR
-    assert "removed 5 events" in expired.what
+    assert "removed 5 events" in expired.message
     assert expired.partitions == {"0": "5 lost"}
 
 
@@ -233,7 +233,7 @@ def test_a_store_slower_than_renewals_is_told() -> None:
     slow = GroupFacts(GROUP, GroupState((), ()), {}, list_seconds=6.0)
     (finding,) = check_speed(LEASE, slow)
     assert (finding.code, finding.severity) == ("interval.slow-store", Severity.WARNING)
-    assert "at least 36 s" in finding.mend
+    assert "at least 36 s" in finding.fix
 
 
 @pytest.mark.parametrize(
@@ -280,12 +280,12 @@ def test_an_event_from_the_future_tells_of_the_hubs_clock() -> None:
     assert check_hub_clock(1) == []
     (finding,) = check_hub_clock(60)
     assert finding.code == "hub.clock"
-    assert "retention removes events too early" in str(finding.mend)
+    assert "retention removes events too early" in str(finding.fix)
 
 
 def test_the_worst_finding_counts() -> None:
     assert worst([]) is Severity.OK
-    assert worst([ok("a", "b"), warning("c", "d", mend="e"), ok("f", "g")]) is Severity.WARNING
+    assert worst([ok("a", "b"), warning("c", "d", fix="e"), ok("f", "g")]) is Severity.WARNING
     assert [each.rank for each in Severity] == [0, 1, 2, 3]
 
 

@@ -35,9 +35,9 @@ def test_commands_on_the_page_run_on_what_its_processor_leaves(
             process.wait(SECONDS_MAX)
     assert (counted(tmp_path, "readings"), counted(tmp_path, "hubline_dead_letter")) == (996, 4)
 
-    mended = re.sub(r"    if number % 250 == 0:\n.*\n", "", app.read_text())
-    assert mended != app.read_text()
-    app.write_text(mended)
+    fixed = re.sub(r"    if number % 250 == 0:\n.*\n", "", app.read_text())
+    assert fixed != app.read_text()
+    app.write_text(fixed)
     shell(tmp_path, re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE))
     assert counted(tmp_path, "readings") == 1000
     assert counted(tmp_path, "hubline_dead_letter") == 0

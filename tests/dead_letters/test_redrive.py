@@ -371,17 +371,17 @@ class TestBodies:
                 await anew.close()
 
         done = self.play(tmp_path, url, work)
-        why = [each.why for part in done for each in part.letters]
+        reason = [each.reason for part in done for each in part.letters]
         assert set(outcomes(done).values()) == {"missing"}
-        assert "created anew" in why[0]
-        assert "forgotten" in why[4]
+        assert "created anew" in reason[0]
+        assert "forgotten" in reason[4]
         assert [each.attempts for each in letters_in(url)] == [1] * 5
 
     def test_without_a_hub_they_stay(self, url: str) -> None:
         keep(url, [letter(1)], keep_dead_letter_bodies=False)
         (done,) = redriven(url)
         assert done.letters[0].outcome is Outcome.MISSING
-        assert "no hub was given" in done.letters[0].why
+        assert "no hub was given" in done.letters[0].reason
 
 
 async def redriven_by(url: str, work: object, bodies: EventLookup | None = None) -> list[Progress]:

@@ -215,18 +215,18 @@ def test_keys_in_quarantine_stay_in_order(scene: Scene, preserve_key_order: bool
     )
     processor = scene.processor(preserve_key_order=preserve_key_order)
     seen: list[int] = []
-    is_mended = False
+    is_fixed = False
 
     @processor.on_event
     def handle(event: Event) -> None:
         seen.append(event.sequence_number)
-        if event.sequence_number == 2 and not is_mended:
+        if event.sequence_number == 2 and not is_fixed:
             raise LookupError
 
     assert outcomes(scene.redrive(processor)) == {"0/2": "failed", "0/3": "held", "0/4": "held", "0/5": "redriven"}
     assert seen == [2, 2, 5]
     assert [each.attempts for each in letters_in(scene.url)] == [5, 3, 3]
-    is_mended = True
+    is_fixed = True
     assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
     assert seen == [2, 2, 5, 2, 3, 4]
 

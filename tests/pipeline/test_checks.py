@@ -76,7 +76,7 @@ def problems(file: Path, **settings: str) -> list[Problem]:
 
 
 def told(found: list[Problem]) -> str:
-    return "\n".join(f"{Path(each.file).name}:{each.line} {each.what}: {each.mend}" for each in found)
+    return "\n".join(f"{Path(each.file).name}:{each.line} {each.message}: {each.fix}" for each in found)
 
 
 def checked(folder: Path, code: str = CODE, places: str = PLACES) -> Checked:
@@ -215,13 +215,13 @@ def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> N
     file = write(folder, "telemetry", CODE, places if "run__state" not in setting else PLACES)
     (found,) = problems(file, **setting)
     assert found.file == f"--set {list(setting)[-1].replace('__', '.')}"
-    assert "leads nowhere: check '~'" in found.what
+    assert "leads nowhere: check '~'" in found.message
 
 
 def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[run.spark]\nx = [\n\n"))
     assert "telemetry.toml:13 the line is not TOML" in told([found])
-    assert "close quotes and brackets" in found.mend
+    assert "close quotes and brackets" in found.fix
 
 
 def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) ->
     places = PLACES + f"[places.other]\nformat = 'jdbc'\n{line}\n"
     (found,) = problems(write(folder, "telemetry", CODE, places))
     assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
-    assert "env:NAME or file:PATH" in found.mend
+    assert "env:NAME or file:PATH" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) ->
 def test_a_secret_on_the_command_line_is_known_by_its_name(folder: Path, setting: tuple[str, str]) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, PLACES), **dict([setting]))
     assert found.file.startswith("--set ")
-    assert "every user can list command lines" in found.mend
+    assert "every user can list command lines" in found.fix
 
 
 def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
@@ -343,7 +343,7 @@ def test_an_address_in_place_of_a_name_is_not_shown(folder: Path, option: str, m
     file = write(folder, "telemetry", code, PLACES)
     (found,) = problems(file)
     assert f"telemetry.py:4 stage f: there is no place (not shown, it may hold a secret) ({option})" in told([found])
-    assert "write its address under [places.NAME]" in found.mend
+    assert "write its address under [places.NAME]" in found.fix
     assert len(problems(file, places__readings__create="true")) == 2  # places that are used are named without it
 
 

@@ -352,7 +352,7 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
     with pytest.raises(PipelineInvalid) as raised:
         run(checked, Request(), spark=spark, view=Notes())
-    told = {problem.line: problem.what for problem in raised.value.problems}
+    told = {problem.line: problem.message for problem in raised.value.problems}
     assert "it drops the column eventId" in told[4]
     assert "the table has no column 'bytes'" in told[7]
     assert "bodi" in told[13]

@@ -187,8 +187,8 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
         once(file)
     (problem,) = raised.value.problems
     assert (Path(problem.file).name, problem.line) == ("priced.toml", 4)
-    assert "place prices, table prices in " in problem.what
-    assert "column 'price', DECIMAL(9, 2)" in problem.what
+    assert "place prices, table prices in " in problem.message
+    assert "column 'price', DECIMAL(9, 2)" in problem.message
 
 
 def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hubs: Path) -> None:
@@ -215,7 +215,7 @@ def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hu
     new_hub(hubs, "raw")
     with pytest.raises(PipelineInvalid) as raised:
         once(file)
-    told = " ".join(problem.what for problem in raised.value.problems)
+    told = " ".join(problem.message for problem in raised.value.problems)
     assert "schema names 'Body', beside 'body'" in told
     assert "two columns 'a'" in told
     assert "'age' is interval year" in told

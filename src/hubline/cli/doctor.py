@@ -1,4 +1,4 @@
-"""``hubline doctor``: what is wrong with a hub, a store and how they are used, and how to mend it."""
+"""``hubline doctor``: what is wrong with a hub, a store and how they are used, and how to fix it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def doctor(
     ] = "20s",
     json: JsonOption = False,
 ) -> None:
-    """Examine a hub, a store and a group: say what is wrong, where, and how to mend it.
+    """Examine a hub, a store and a group: say what is wrong, where, and how to fix it.
 
     Looking disturbs nobody, and changes nothing. Ends with 0 if all is well or merely worth knowing, with 6 if
     there are warnings, and with 1 if there are errors.
@@ -100,7 +100,7 @@ def _progress() -> Iterator[Callable[[str], None]]:
     """Shows on a terminal what is being looked at, and takes it away at the end; elsewhere nothing."""
     console = stderr_console()
     with console.status("looking ...") as status:
-        yield lambda what: status.update(f"{escaped(what)} ...")
+        yield lambda message: status.update(f"{escaped(message)} ...")
 
 
 def _view(group: str, findings: list[Finding]) -> RenderableType:
@@ -113,8 +113,8 @@ def _view(group: str, findings: list[Finding]) -> RenderableType:
         lines.add_row(Text(each.severity, _STYLES[each.severity]), Text(each.code), Text(_told(each)))
         for told in _partitions_told(each.partitions):
             lines.add_row("", "", Text(told))
-        if each.mend:
-            lines.add_row("", "", Text(f"→ {escaped(each.mend)}", "dim"))
+        if each.fix:
+            lines.add_row("", "", Text(f"→ {escaped(each.fix)}", "dim"))
     counts = Counter(each.severity for each in findings)
     bad = [counted(counts[each], each) for each in (Severity.ERROR, Severity.WARNING, Severity.NOTE) if counts[each]]
     summary = f"group {group}, at {timestamp(datetime.now(UTC))}: {', '.join(bad) or 'all is well'}"
@@ -122,13 +122,13 @@ def _view(group: str, findings: list[Finding]) -> RenderableType:
 
 
 def _told(finding: Finding) -> str:
-    return escaped(f"{finding.what} ({finding.where})" if finding.where else finding.what)
+    return escaped(f"{finding.message} ({finding.where})" if finding.where else finding.message)
 
 
 def _partitions_told(partitions: Mapping[str, str]) -> list[str]:
     shown = list(partitions.items())[:PARTITIONS_SHOWN_MAX]
     rest = len(partitions) - len(shown)
-    told = [escaped(f"partition {name}: {what}") for name, what in shown]
+    told = [escaped(f"partition {name}: {message}") for name, message in shown]
     return [*told, f"and {counted(rest, 'more partition')}"] if rest else told
 
 
@@ -136,8 +136,8 @@ def _data(finding: Finding) -> dict[str, object]:
     return {
         "severity": finding.severity.value,
         "code": finding.code,
-        "what": finding.what,
+        "message": finding.message,
         "where": finding.where or None,
-        "mend": finding.mend or None,
+        "fix": finding.fix or None,
         "partitions": dict(finding.partitions),
     }

@@ -42,7 +42,7 @@ class Redriven:
 
     letter: DeadLetter
     outcome: Outcome
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,11 +155,11 @@ class Redrive:
             number, partition_key = _number(letter), letter.event.partition_key
             follows = letter.stage == Stage.QUARANTINE
             if number in transaction.ahead:
-                why = "the checkpoint was set back before it: its event comes again, and answers the letter"
-                others.append(Redriven(letter, Outcome.HELD, why))
+                reason = "the checkpoint was set back before it: its event comes again, and answers the letter"
+                others.append(Redriven(letter, Outcome.HELD, reason))
             elif follows and (partition_key in stuck or number in transaction.behind):
-                why = f"an earlier letter of the key {partition_key!r} still waits"
-                others.append(Redriven(letter, Outcome.HELD, why))
+                reason = f"an earlier letter of the key {partition_key!r} still waits"
+                others.append(Redriven(letter, Outcome.HELD, reason))
             elif letter.is_body_kept:
                 ready.append(letter)
                 continue
@@ -177,8 +177,8 @@ class Redrive:
         if not pointers:
             return {}
         if self.bodies is None or not self.bodies.are_of(key):
-            why = f"its body is not kept, and no hub was given to read it from: add the hub of {key}"
-            return {_number(letter): why for letter in pointers}
+            reason = f"its body is not kept, and no hub was given to read it from: add the hub of {key}"
+            return {_number(letter): reason for letter in pointers}
         fetched = await fetch_bodies(self.bodies.hub, pointers, group=self.bodies.group)
         return {**fetched.letters, **fetched.missing}
 

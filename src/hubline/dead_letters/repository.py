@@ -129,7 +129,7 @@ def letter_of(row: Row | Sequence[object]) -> DeadLetter:
         partition, sequence = own[:2]
         raise RecordDamaged(
             f"the dead letter {namespace}/{hub}/{group}/{partition}/{sequence} does not read back "
-            f"({type(error).__name__}): mend its row in hubline_dead_letter, or delete it",
+            f"({type(error).__name__}): fix its row in hubline_dead_letter, or delete it",
             partition=str(partition),
             record="dead letter",
         ) from None

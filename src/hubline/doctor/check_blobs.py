@@ -46,9 +46,9 @@ def check_neighbours(group: GroupKey, groups: frozenset[GroupKey]) -> list[Findi
     if in_lower_case(group) in groups or not groups:
         return []
     where = ", ".join(sorted(map(str, groups))[:GROUPS_SHOWN_MAX])
-    what = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
-    mend = "before the first start that is so; else correct the container, the hub's name or the group"
-    return [warning("blob.neighbours", what, where=where, mend=mend)]
+    message = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
+    fix = "before the first start that is so; else correct the container, the hub's name or the group"
+    return [warning("blob.neighbours", message, where=where, fix=fix)]
 
 
 def check_kinds(group: GroupKey, facts: ContainerFacts, *, is_fixed: bool) -> list[Finding]:
@@ -57,11 +57,15 @@ def check_kinds(group: GroupKey, facts: ContainerFacts, *, is_fixed: bool) -> li
         return []
     here, there = ("with", "without") if is_fixed else ("without", "with")
     if facts.other_owners:
-        what = f"others read this group {there} ?lease= in the address of the store: each side reads every partition"
-        mend = f"stop them, and start them {here} it; their progress comes over with `hubline checkpoints copy`"
-        return [error("blob.kinds", what, where=", ".join(sorted(facts.other_owners)), mend=mend)]
-    what = f"the container also has progress of this group {there} ?lease= in the address, which is not used {here} it"
-    return [note("blob.kinds", what, mend="to go on from there: `hubline checkpoints copy` from the one to the other")]
+        message = f"others read this group {there} ?lease= in the address of the store: each side reads every partition"
+        fix = f"stop them, and start them {here} it; their progress comes over with `hubline checkpoints copy`"
+        return [error("blob.kinds", message, where=", ".join(sorted(facts.other_owners)), fix=fix)]
+    message = (
+        f"the container also has progress of this group {there} ?lease= in the address, which is not used {here} it"
+    )
+    return [
+        note("blob.kinds", message, fix="to go on from there: `hubline checkpoints copy` from the one to the other")
+    ]
 
 
 def owners_of(group: GroupKey, blobs: Iterable[Blob], *, is_fixed: bool) -> frozenset[str]:
@@ -86,13 +90,13 @@ def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Findi
     findings = []
     if own:
         partitions = {name: _told(each) for name, each in own.items()}
-        what = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
-        findings.append(warning("blob.old", what, mend=_MIGRATE, partitions=partitions))
+        message = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
+        findings.append(warning("blob.old", message, fix=_MIGRATE, partitions=partitions))
     others = {_names(each) for each in olds} - {names}
     if others:
-        what = f"old blobs of {counted(len(others), 'other group')} in the container"
+        message = f"old blobs of {counted(len(others), 'other group')} in the container"
         where = ", ".join(sorted("/".join(each) for each in others))
-        findings.append(note("blob.old-others", what, where=where, mend=_MIGRATE))
+        findings.append(note("blob.old-others", message, where=where, fix=_MIGRATE))
     return findings or [ok("blob.layout", "no blobs under names in capitals, and no old leases")]
 
 
@@ -112,17 +116,19 @@ def _told(old: OldPartition) -> str:
 def check_settings(settings: BlobSettings) -> list[Finding]:
     """Every renewal and every checkpoint overwrites a blob: what the account keeps of it piles up, and lists crawl."""
     findings = []
-    mend = "keep checkpoints in an account without it; processors overwrite their blobs all the time"
+    fix = "keep checkpoints in an account without it; processors overwrite their blobs all the time"
     if settings.soft_delete_days:
-        what = f"soft delete keeps what is overwritten for {counted(settings.soft_delete_days, 'day')}: lists get slow"
-        findings.append(warning("blob.soft-delete", what, mend=mend))
+        message = (
+            f"soft delete keeps what is overwritten for {counted(settings.soft_delete_days, 'day')}: lists get slow"
+        )
+        findings.append(warning("blob.soft-delete", message, fix=fix))
     if settings.has_versions:
-        what = "versioning keeps every renewal and checkpoint as a version: lists get slow, and it costs"
-        findings.append(warning("blob.versioning", what, mend=mend))
+        message = "versioning keeps every renewal and checkpoint as a version: lists get slow, and it costs"
+        findings.append(warning("blob.versioning", message, fix=fix))
     if settings.soft_delete_days is None or settings.has_versions is None:
         unknown = "soft delete" if settings.soft_delete_days is None else "versioning"
-        what = f"whether {unknown} is on could not be told: there is no blob yet, or the credentials may not ask"
-        findings.append(note("blob.settings", what, mend="look at the account's data protection: both should be off"))
+        message = f"whether {unknown} is on could not be told: there is no blob yet, or the credentials may not ask"
+        findings.append(note("blob.settings", message, fix="look at the account's data protection: both should be off"))
     return findings or [ok("blob.settings", "neither soft delete nor versioning makes lists slow")]
 
 

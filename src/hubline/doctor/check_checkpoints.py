@@ -54,34 +54,34 @@ def check_damage(facts: GroupFacts) -> list[Finding]:
     damaged = facts.damaged_checkpoints
     if not damaged:
         return []
-    what = f"{counted(len(damaged), 'checkpoint')} that cannot be read: the partition stops"
-    mend = "set them anew with `hubline checkpoints set`, or `reset` them"
-    return [error("checkpoint.damaged", what, mend=mend, partitions=dict(damaged))]
+    message = f"{counted(len(damaged), 'checkpoint')} that cannot be read: the partition stops"
+    fix = "set them anew with `hubline checkpoints set`, or `reset` them"
+    return [error("checkpoint.damaged", message, fix=fix, partitions=dict(damaged))]
 
 
 def _expired(expired: Mapping[str, int]) -> list[Finding]:
     if not expired:
         return []
-    what = f"retention removed {counted(sum(expired.values()), 'event')} that nobody had handled: lost for good"
-    mend = (
+    message = f"retention removed {counted(sum(expired.values()), 'event')} that nobody had handled: lost for good"
+    fix = (
         "processors stop there unless they were told on_data_loss; `hubline checkpoints reset` goes on with "
         "what is left. Lengthen the hub's retention, or add processors, so that it does not happen again"
     )
     partitions = {partition: f"{lost:,} lost" for partition, lost in expired.items()}
-    return [error("checkpoint.expired", what, mend=mend, partitions=partitions)]
+    return [error("checkpoint.expired", message, fix=fix, partitions=partitions)]
 
 
 def _recreated(ahead: Mapping[str, int], foreign: Mapping[str, str]) -> list[Finding]:
     """Checkpoints of a hub that is no more: beyond the end of the new one, or at other offsets."""
-    mend = "`hubline checkpoints reset` begins anew with the hub that is there; or correct the hub's or store's address"
+    fix = "`hubline checkpoints reset` begins anew with the hub that is there; or correct the hub's or store's address"
     findings = []
     if ahead:
         partitions = {partition: f"{beyond:,} beyond the last event" for partition, beyond in ahead.items()}
-        what = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was deleted and created anew"
-        findings.append(error("checkpoint.ahead", what, mend=mend, partitions=partitions))
+        message = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was deleted and created anew"
+        findings.append(error("checkpoint.ahead", message, fix=fix, partitions=partitions))
     if foreign:
-        what = f"{counted(len(foreign), 'checkpoint')} of another hub, or of one of this name that was deleted"
-        findings.append(error("checkpoint.foreign", what, mend=mend, partitions=foreign))
+        message = f"{counted(len(foreign), 'checkpoint')} of another hub, or of one of this name that was deleted"
+        findings.append(error("checkpoint.foreign", message, fix=fix, partitions=foreign))
     return findings
 
 
@@ -90,8 +90,10 @@ def _missing(hub: HubFacts, facts: GroupFacts) -> list[Finding]:
     missing = [partition for partition in hub.properties.partition_ids if partition not in known]
     if not missing or not facts.checkpoints:
         return []
-    what = f"{counted(len(missing), 'partition')} without a checkpoint: processors begin there at their start position"
-    return [note("checkpoint.missing", what, partitions=dict.fromkeys(missing, "has none"))]
+    message = (
+        f"{counted(len(missing), 'partition')} without a checkpoint: processors begin there at their start position"
+    )
+    return [note("checkpoint.missing", message, partitions=dict.fromkeys(missing, "has none"))]
 
 
 def _good(facts: GroupFacts, good_count: int, behind_count: int) -> list[Finding]:

@@ -46,8 +46,8 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     damaged = facts.state.damaged
     if not damaged:
         return []
-    what = f"{counted(len(damaged), 'ownership record')} that cannot be read: nobody can claim the partition"
-    return [error("group.damaged", what, mend="each says where it is and what to do", partitions=dict(damaged))]
+    message = f"{counted(len(damaged), 'ownership record')} that cannot be read: nobody can claim the partition"
+    return [error("group.damaged", message, fix="each says where it is and what to do", partitions=dict(damaged))]
 
 
 def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
@@ -58,9 +58,11 @@ def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
     }
     if not strangers:
         return []
-    what = f"the store knows {counted(len(strangers), 'partition')} that the hub does not have: they are of another hub"
-    mend = "check that the store belongs to this hub; if so, they do no harm"
-    return [warning("group.strangers", what, mend=mend, partitions=strangers)]
+    message = (
+        f"the store knows {counted(len(strangers), 'partition')} that the hub does not have: they are of another hub"
+    )
+    fix = "check that the store belongs to this hub; if so, they do no harm"
+    return [warning("group.strangers", message, fix=fix, partitions=strangers)]
 
 
 def _stale(living: _Living) -> list[Finding]:
@@ -69,12 +71,12 @@ def _stale(living: _Living) -> list[Finding]:
     partitions = {
         each.key.partition: f"{each.owner_id} has not renewed it for {each.age_seconds:.0f} s" for each in living.stale
     }
-    what = f"{counted(len(partitions), 'partition')} of owners that were not heard of for longer than a lease"
+    message = f"{counted(len(partitions), 'partition')} of owners that were not heard of for longer than a lease"
     if living.owner_ids:
-        mend = "the living members take them at their next cycle; if that does not happen, raise their limits"
-        return [warning("group.stale", what, mend=mend, partitions=partitions)]
-    mend = "start a processor of this group: it takes them at once"
-    return [warning("group.stale", f"{what}, and nobody else is there", mend=mend, partitions=partitions)]
+        fix = "the living members take them at their next cycle; if that does not happen, raise their limits"
+        return [warning("group.stale", message, fix=fix, partitions=partitions)]
+    fix = "start a processor of this group: it takes them at once"
+    return [warning("group.stale", f"{message}, and nobody else is there", fix=fix, partitions=partitions)]
 
 
 def _unowned(living: _Living, there: Sequence[str]) -> list[Finding]:
@@ -82,9 +84,9 @@ def _unowned(living: _Living, there: Sequence[str]) -> list[Finding]:
     unowned = [partition for partition in there if partition not in taken]
     if not unowned or not living.owner_ids:
         return []
-    what = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: nobody reads"
-    mend = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
-    return [warning("group.unowned", what, mend=mend, partitions=dict.fromkeys(unowned, "has no owner"))]
+    message = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: nobody reads"
+    fix = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
+    return [warning("group.unowned", message, fix=fix, partitions=dict.fromkeys(unowned, "has no owner"))]
 
 
 def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
@@ -95,8 +97,8 @@ def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
     capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
     if others or capacity >= needed:
         return []
-    what = f"the members take at most {capacity} partitions together, and the hub has {needed}"
-    return [warning("group.capacity", what, mend="start more members, or raise their limits (Fixed(count), max)")]
+    message = f"the members take at most {capacity} partitions together, and the hub has {needed}"
+    return [warning("group.capacity", message, fix="start more members, or raise their limits (Fixed(count), max)")]
 
 
 def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
@@ -109,28 +111,28 @@ def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
     }
     if not waiting:
         return []
-    what = f"{counted(len(waiting), 'hand-over')} waiting for longer than the grace"
-    mend = "see why the owner's handler does not finish, and whether who asked is still there"
-    return [warning("group.waiting", what, mend=mend, partitions=waiting)]
+    message = f"{counted(len(waiting), 'hand-over')} waiting for longer than the grace"
+    fix = "see why the owner's handler does not finish, and whether who asked is still there"
+    return [warning("group.waiting", message, fix=fix, partitions=waiting)]
 
 
 def _sdk_members(facts: GroupFacts) -> list[Finding]:
     if not facts.sdk_owners:
         return []
-    what = (
+    message = (
         f"{counted(len(facts.sdk_owners), 'member')} with an official SDK: partitions move by the plain steal, "
         "which repeats events, and epochs stay 0"
     )
-    return [note("group.sdk-members", what, where=", ".join(sorted(facts.sdk_owners)))]
+    return [note("group.sdk-members", message, where=", ".join(sorted(facts.sdk_owners)))]
 
 
 def _members(living: _Living) -> list[Finding]:
     ids = living.owner_ids
     if not ids:
-        return [note("group.empty", "nobody reads the group", mend="start a processor if events should be handled")]
+        return [note("group.empty", "nobody reads the group", fix="start a processor if events should be handled")]
     standby = sorted(each.owner_id for each in living.members if not living.owned_count[each.owner_id])
     shared = f"{counted(len(ids), 'member')} with {counted(sum(living.owned_count.values()), 'partition')}"
     if not standby:
         return [ok("group.members", shared)]
-    what = f"{counted(len(standby), 'member')} of {len(ids)} without a partition: on standby to take over"
-    return [ok("group.members", shared), note("group.standby", what, where=", ".join(standby))]
+    message = f"{counted(len(standby), 'member')} of {len(ids)} without a partition: on standby to take over"
+    return [ok("group.members", shared), note("group.standby", message, where=", ".join(standby))]

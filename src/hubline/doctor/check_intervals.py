@@ -37,13 +37,13 @@ def check_lease(
             sdk_lease_seconds=sdk_lease_seconds,
         )
     except ConfigError as problem:
-        mend = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
-        return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew", mend=mend)]
+        fix = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
+        return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew", fix=fix)]
     if lease.handover_timeout_seconds < lease.renew_interval_seconds:
         told = f"an owner hears of it at its next renewal, up to {lease.renew_interval_seconds:g} s later"
-        what = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {told}"
-        mend = f"make the grace at least {lease.renew_interval_seconds:g} s, or no hand-over is ever graceful"
-        return lease, [warning("interval.grace", what, where="--grace", mend=mend)]
+        message = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {told}"
+        fix = f"make the grace at least {lease.renew_interval_seconds:g} s, or no hand-over is ever graceful"
+        return lease, [warning("interval.grace", message, where="--grace", fix=fix)]
     facts = f"a lease of {lease.lease_seconds:g} s, renewed every {lease.renew_interval_seconds:g} s"
     return lease, [ok("interval.ok", facts)]
 
@@ -52,21 +52,23 @@ def check_fixed_lease(lease: LeaseOptions, store_seconds: float) -> list[Finding
     """Where the store keeps the leases, the processors have to count on the same."""
     if lease.lease_seconds == store_seconds:
         return []
-    what = f"the store locks partitions for {store_seconds:g} s, and the processors count on {lease.lease_seconds:g} s"
-    mend = "processors refuse to start so: give both the same, LeaseOptions(lease_seconds=...) and ?lease="
-    return [error("interval.fixed-lease", what, where="--lease", mend=mend)]
+    message = (
+        f"the store locks partitions for {store_seconds:g} s, and the processors count on {lease.lease_seconds:g} s"
+    )
+    fix = "processors refuse to start so: give both the same, LeaseOptions(lease_seconds=...) and ?lease="
+    return [error("interval.fixed-lease", message, where="--lease", fix=fix)]
 
 
 def check_speed(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]:
     """Whether the store answers fast enough for the renewals."""
     if facts.list_seconds <= lease.renew_interval_seconds * SLOW_SHARE_MAX:
         return []
-    what = (
+    message = (
         f"the store took {facts.list_seconds:.1f} s to list the group, "
         f"and a renewal is due every {lease.renew_interval_seconds:g} s"
     )
-    mend = f"lengthen the lease to at least {facts.list_seconds * 2 * RENEWALS_PER_LEASE_MIN:.0f} s, or speed it up"
-    return [warning("interval.slow-store", what, mend=mend)]
+    fix = f"lengthen the lease to at least {facts.list_seconds * 2 * RENEWALS_PER_LEASE_MIN:.0f} s, or speed it up"
+    return [warning("interval.slow-store", message, fix=fix)]
 
 
 def check_sdk_intervals(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]:
@@ -76,20 +78,20 @@ def check_sdk_intervals(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]
     findings = []
     lease_seconds_min = SDK_RENEWAL_SECONDS_MAX * RENEWALS_PER_LEASE_MIN
     if lease.sdk_lease_seconds < lease_seconds_min:
-        what = (
+        message = (
             f"SDK members renew up to {SDK_RENEWAL_SECONDS_MAX:g} s apart, and what they own is taken after "
             f"{lease.sdk_lease_seconds:g} s"
         )
-        mend = f"leave it to them for at least {lease_seconds_min:g} s (sdk_lease_seconds)"
-        findings.append(error("interval.sdk-lease", what, where="--sdk-lease", mend=mend))
+        fix = f"leave it to them for at least {lease_seconds_min:g} s (sdk_lease_seconds)"
+        findings.append(error("interval.sdk-lease", message, where="--sdk-lease", fix=fix))
     renew_seconds_max = SDK_EXPIRY_SECONDS_MIN / 2  # one renewal may fail
     if lease.renew_interval_seconds > renew_seconds_max:
-        what = (
+        message = (
             f"some SDK members count an owner as gone after {SDK_EXPIRY_SECONDS_MIN:g} s, and renewals are "
             f"{lease.renew_interval_seconds:g} s apart"
         )
-        mend = f"renew at least every {renew_seconds_max:g} s while SDK members share the group"
-        findings.append(warning("interval.sdk-renew", what, where="--renew", mend=mend))
+        fix = f"renew at least every {renew_seconds_max:g} s while SDK members share the group"
+        findings.append(warning("interval.sdk-renew", message, where="--renew", fix=fix))
     return findings
 
 
@@ -99,7 +101,7 @@ def check_clock(clock: ClockFacts, *, sdk_members: bool) -> list[Finding]:
     if abs(skew) < SKEW_NOTE_SECONDS:
         return [ok("store.clock", "this machine and the store agree about the time")]
     side = "behind" if skew > 0 else "ahead of"
-    what = f"this machine's clock is {abs(skew):.0f} s {side} the store's"
+    message = f"this machine's clock is {abs(skew):.0f} s {side} the store's"
     harm = "hubline goes by the store's time, but the lags it shows and the signatures it makes are off"
     if sdk_members:
         harm = "SDK members judge owners by their own clock: one that is off takes partitions from the living"
@@ -108,13 +110,15 @@ def check_clock(clock: ClockFacts, *, sdk_members: bool) -> list[Finding]:
         severity, harm = Severity.ERROR, "Azure refuses signatures that are 15 minutes off"
     elif abs(skew) >= SKEW_WARNING_SECONDS:
         severity = Severity.WARNING
-    return [Finding(severity, "store.clock", f"{what}: {harm}", mend="set the clock by a time service (NTP)")]
+    return [Finding(severity, "store.clock", f"{message}: {harm}", fix="set the clock by a time service (NTP)")]
 
 
 def check_hub_clock(newest_ahead_seconds: float) -> list[Finding]:
     """A hub whose newest event is from the future has a clock that is ahead, or this machine's is behind."""
     if newest_ahead_seconds < SKEW_NOTE_SECONDS:
         return []
-    what = f"the newest event was enqueued {newest_ahead_seconds:.0f} s from now: the hub's clock is ahead of this one"
+    message = (
+        f"the newest event was enqueued {newest_ahead_seconds:.0f} s from now: the hub's clock is ahead of this one"
+    )
     harm = "lags in seconds are off, and a local hub's retention removes events too early"
-    return [note("hub.clock", what, mend=f"set the clocks by a time service (NTP): {harm}")]
+    return [note("hub.clock", message, fix=f"set the clocks by a time service (NTP): {harm}")]

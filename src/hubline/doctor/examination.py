@@ -114,7 +114,9 @@ class Examination:
                 self.findings += check_checkpoints(hub_facts, facts, refused)
             else:
                 skipped = "owners and checkpoints were not compared with what the hub holds"
-                self.findings.append(note("doctor.skipped", skipped, mend="mend what is above, and ask again"))
+                self.findings.append(
+                    note("doctor.skipped", skipped, fix="fix the findings above, then run `hubline doctor` again")
+                )
 
     # The hub -------------------------------------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class Examination:
             self._places["hub"] = str(parse_hub(self._order.hub))
             hub = open_hub(self._order.hub)
         except errors.ConfigError as problem:
-            self.findings.append(error("hub.address", str(problem), mend="correct the address of the hub"))
+            self.findings.append(error("hub.address", str(problem), fix="correct the address of the hub"))
             yield None
             return
         self._tell(f"asking the hub {self._places['hub']}")
@@ -138,9 +140,9 @@ class Examination:
         if facts is None:
             return None
         if facts.unreadable:
-            what = f"{counted(len(facts.unreadable), 'partition')} of the hub that cannot be read"
-            mend = "each says why; the others are fine"
-            self.findings.append(error("hub.partitions", what, mend=mend, partitions=facts.unreadable))
+            message = f"{counted(len(facts.unreadable), 'partition')} of the hub that cannot be read"
+            fix = "each says why; the others are fine"
+            self.findings.append(error("hub.partitions", message, fix=fix, partitions=facts.unreadable))
         count = len(facts.properties.partition_ids)
         self.findings.append(ok("hub.ok", f"the hub {hub.name} answers, and has {counted(count, 'partition')}"))
         newest = [each.last_enqueued_time for each in facts.held.values() if each.last_enqueued_time]
@@ -157,8 +159,8 @@ class Examination:
             "hub.group", f"whether the hub has the group {group}", _knows(hub, partition, group)
         )
         if is_known is False:
-            mend = "create the consumer group in the hub, or correct --group"
-            self.findings.append(error("hub.group", f"the hub has no consumer group {group}", mend=mend))
+            fix = "create the consumer group in the hub, or correct --group"
+            self.findings.append(error("hub.group", f"the hub has no consumer group {group}", fix=fix))
 
     async def _try_positions(
         self, hub: Hub, hub_facts: HubFacts, facts: GroupFacts
@@ -180,8 +182,8 @@ class Examination:
                 refused[checkpoint.key.partition] = problem
 
         self._tell(f"trying {counted(len(open_ends), 'checkpoint')}")
-        what = f"whether the hub knows the checkpoints' offsets (read in the consumer group {CLI_GROUP})"
-        await self.probe_optional("checkpoint.untried", what, map_bounded(attempt, open_ends))
+        message = f"whether the hub knows the checkpoints' offsets (read in the consumer group {CLI_GROUP})"
+        await self.probe_optional("checkpoint.untried", message, map_bounded(attempt, open_ends))
         return refused
 
     # The store -----------------------------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class Examination:
             self._places["store"] = str(address)
             store = open_store(self._order.store) if self._is_there(address) else None
         except errors.ConfigError as problem:
-            self.findings.append(error("store.address", str(problem), mend="correct the address of the store"))
+            self.findings.append(error("store.address", str(problem), fix="correct the address of the store"))
             store = None
         if store is None:
             yield None
@@ -208,13 +210,13 @@ class Examination:
         """Whether there is anything to look at: looking must not make an empty store."""
         match address:
             case MemoryAddress():
-                what = "a memory: store is seen by its own process alone: this is another one"
-                mend = "use sqlite:/// for the processes of one machine, or a store that many machines reach"
-                self.findings.append(warning("store.private", what, mend=mend))
+                message = "a memory: store is seen by its own process alone: this is another one"
+                fix = "use sqlite:/// for the processes of one machine, or a store that many machines reach"
+                self.findings.append(warning("store.private", message, fix=fix))
             case SqliteAddress(path) if not path.exists():
-                what = f"there is no file {path}: the first processor makes it, or the path is wrong"
-                mend = "correct the path if there should be something; relative ones begin where hubline is started"
-                self.findings.append(warning("store.new", what, mend=mend))
+                message = f"there is no file {path}: the first processor makes it, or the path is wrong"
+                fix = "correct the path if there should be something; relative ones begin where hubline is started"
+                self.findings.append(warning("store.new", message, fix=fix))
                 return False
         return True
 
@@ -253,8 +255,8 @@ class Examination:
         )
         self.findings += check_settings(settings) if settings else []
         self._tell("looking for old blobs")
-        what = "what else is in the container"
-        found = await self.probe_optional("blob.layout", what, _container_facts(container, group, is_fixed=is_fixed))
+        message = "what else is in the container"
+        found = await self.probe_optional("blob.layout", message, _container_facts(container, group, is_fixed=is_fixed))
         if found is not None:
             self.findings += check_old_blobs(group, found.olds)
             self.findings += check_neighbours(group, found.groups)
@@ -270,15 +272,15 @@ class Examination:
         found = code if code and answer.kind == "refused" else f"{whom}.{answer.kind}"
         if answer.kind == "bug":
             found = "doctor.failed"
-        self.findings.append(error(found, answer.what, where=self._places[whom], mend=_MENDS[answer.kind]))
+        self.findings.append(error(found, answer.message, where=self._places[whom], fix=_FIXES[answer.kind]))
         return None
 
-    async def probe_optional(self, code: str, what: str, question: Awaitable[Result]) -> Result | None:
+    async def probe_optional(self, code: str, message: str, question: Awaitable[Result]) -> Result | None:
         """An answer that is good to have; None, and a note, if it does not come."""
         answer = await _attempt(question, self._order.seconds_max)
         if not isinstance(answer, _Failure):
             return answer
-        self.findings.append(note(code, f"{what} could not be told: {answer.what}"))
+        self.findings.append(note(code, f"could not find out {message}: {answer.message}"))
         return None
 
 
@@ -287,7 +289,7 @@ class _Failure:
     """Why there is no answer: its kind, which is the end of a finding's code, and in words, without a secret."""
 
     kind: str
-    what: str
+    message: str
 
 
 async def _attempt(question: Awaitable[Result], seconds_max: float) -> Result | _Failure:
@@ -305,7 +307,7 @@ async def _attempt(question: Awaitable[Result], seconds_max: float) -> Result | 
         return _Failure("bug", f"a check failed in an unforeseen way: {type(problem).__name__}")
 
 
-_MENDS: Final = {
+_FIXES: Final = {
     "address": "correct the address",
     "missing": "create it, or correct the address",
     "refused": "check the credentials, and what they allow; see what it says",

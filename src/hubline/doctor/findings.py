@@ -1,4 +1,4 @@
-"""What an examination finds: how bad it is, what it is, where, and how to mend it."""
+"""What an examination finds: how bad it is, what it is, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Severity(enum.StrEnum):
     WARNING = "warning"
     """It works, or will again, but not as it should: look at it."""
     ERROR = "error"
-    """Something does not work, or events are lost: mend it."""
+    """Something does not work, or events are lost: fix it."""
 
     @property
     def rank(self) -> int:
@@ -29,35 +29,37 @@ class Finding:
     """One result of a check.
 
     ``code`` is stable, for scripts and for the page that explains it. ``partitions`` says of each partition concerned
-    what is so there. ``mend`` is empty where nothing has to be done. No field holds a secret.
+    what is so there. ``fix`` is empty where nothing has to be done. No field holds a secret.
     """
 
     severity: Severity
     code: str
-    what: str
+    message: str
     where: str = ""
-    mend: str = ""
+    fix: str = ""
     partitions: Mapping[str, str] = field(default_factory=dict)
 
 
-def ok(code: str, what: str, *, where: str = "") -> Finding:
-    return Finding(Severity.OK, code, what, where)
+def ok(code: str, message: str, *, where: str = "") -> Finding:
+    return Finding(Severity.OK, code, message, where)
 
 
 def note(
-    code: str, what: str, *, where: str = "", mend: str = "", partitions: Mapping[str, str] | None = None
+    code: str, message: str, *, where: str = "", fix: str = "", partitions: Mapping[str, str] | None = None
 ) -> Finding:
-    return Finding(Severity.NOTE, code, what, where, mend, partitions or {})
+    return Finding(Severity.NOTE, code, message, where, fix, partitions or {})
 
 
 def warning(
-    code: str, what: str, *, mend: str, where: str = "", partitions: Mapping[str, str] | None = None
+    code: str, message: str, *, fix: str, where: str = "", partitions: Mapping[str, str] | None = None
 ) -> Finding:
-    return Finding(Severity.WARNING, code, what, where, mend, partitions or {})
+    return Finding(Severity.WARNING, code, message, where, fix, partitions or {})
 
 
-def error(code: str, what: str, *, mend: str, where: str = "", partitions: Mapping[str, str] | None = None) -> Finding:
-    return Finding(Severity.ERROR, code, what, where, mend, partitions or {})
+def error(
+    code: str, message: str, *, fix: str, where: str = "", partitions: Mapping[str, str] | None = None
+) -> Finding:
+    return Finding(Severity.ERROR, code, message, where, fix, partitions or {})
 
 
 def worst(findings: Iterable[Finding]) -> Severity:

@@ -93,7 +93,7 @@ class GroupState:
 class StoreExamination:
     """What a store shows to who looks for faults: its own time of day, and the checkpoints that do not read back.
 
-    ``damaged`` maps partitions to what is wrong with their checkpoint, and how to mend it.
+    ``damaged`` maps partitions to what is wrong with their checkpoint, and how to fix it.
     """
 
     time: datetime

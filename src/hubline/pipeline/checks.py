@@ -83,5 +83,5 @@ def _chosen(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def _in_order(problems: Sequence[Problem]) -> list[Problem]:
-    """Once each, by file and line, as people mend them."""
+    """Once each, by file and line, as people fix them."""
     return sorted(dict.fromkeys(problems), key=lambda problem: (problem.file, problem.line))

@@ -96,8 +96,8 @@ def _text(path: Path) -> tuple[str, list[Problem]]:
             return "", [Problem(str(path), 1, f"the file is larger than {FILE_BYTES_MAX:,} bytes", "is it another?")]
         return content.decode("utf-8-sig"), []
     except FileNotFoundError:
-        mend = "create it, with a table [places.NAME] for each place, or name another with --places"
-        return "", [Problem(str(path), 0, "there is no such file of places", mend)]
+        fix = "create it, with a table [places.NAME] for each place, or name another with --places"
+        return "", [Problem(str(path), 0, "there is no such file of places", fix)]
     except UnicodeDecodeError:
         return "", [Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")]
     except OSError as error:
@@ -120,7 +120,7 @@ def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
     *tables, last = path = _path(key)
     named = secret_at(path, _value(value), (shown, 0))
     if found := [*secrets_in(key, shown), *secrets_in(value, shown), *([named] if named else [])]:
-        return Problem(shown, 0, found[0].what, "every user can list command lines; say env:NAME or file:PATH")
+        return Problem(shown, 0, found[0].message, "every user can list command lines; say env:NAME or file:PATH")
     if not tables or not all(path):
         return Problem(shown, 0, "is no setting", "write for instance --set places.raw.hub=local:./data/raw")
     for name in tables:

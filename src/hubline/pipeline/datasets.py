@@ -251,8 +251,8 @@ class _Reading:
         kinds = [kind for kind in ("hub", "url", "format") if kind in table]
         path = ("places", name)
         if len(kinds) != 1:
-            mend = 'give it one of hub = "ADDRESS", url = "DATABASE" with table = "NAME", or format = "FORMAT"'
-            self.wrong(path, f"the place {name} is not one thing", mend)
+            fix = 'give it one of hub = "ADDRESS", url = "DATABASE" with table = "NAME", or format = "FORMAT"'
+            self.wrong(path, f"the place {name} is not one thing", fix)
             return None
         match kinds[0]:
             case "hub":
@@ -383,9 +383,9 @@ class _Reading:
                 found[name] = secret
         return found
 
-    def wrong(self, path: tuple[str, ...], what: str, mend: str = "") -> None:
+    def wrong(self, path: tuple[str, ...], what: str, fix: str = "") -> None:
         where = self.file.where(*path)
-        self.problems.append(Problem(where.file, where.line, what, mend))
+        self.problems.append(Problem(where.file, where.line, what, fix))
 
 
 def anywhere(store: str) -> str:

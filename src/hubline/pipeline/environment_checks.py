@@ -35,8 +35,8 @@ class Found:
     problems: list[Problem] = field(default_factory=list)
     creations: list[str] = field(default_factory=list)
 
-    def wrong(self, where: Where, what: str, mend: str = "") -> None:
-        self.problems.append(Problem(where.file, where.line, what, mend))
+    def wrong(self, where: Where, what: str, fix: str = "") -> None:
+        self.problems.append(Problem(where.file, where.line, what, fix))
 
 
 def look(plan: Plan, stages: Sequence[PlannedStage], tell: Callable[[str], None] = lambda _: None) -> Found:
@@ -56,8 +56,8 @@ def _state(plan: Plan, state: Path, found: Found) -> None:
     if not there.is_dir():
         found.wrong(plan.state_where, f"the state folder {state} cannot be made", f"{there} is a file: name another")
     elif not os.access(there, os.W_OK | os.X_OK):
-        mend = "give this user the right, or name another folder: --set run.state=PATH"
-        found.wrong(plan.state_where, f"the state folder {state} cannot be written to", mend)
+        fix = "give this user the right, or name another folder: --set run.state=PATH"
+        found.wrong(plan.state_where, f"the state folder {state} cannot be written to", fix)
 
 
 async def _look(plan: Plan, stages: Sequence[PlannedStage], found: Found, tell: Callable[[str], None]) -> None:
@@ -92,8 +92,8 @@ async def _hub(place: HubPlace, found: Found) -> None:
         if place.create:
             found.creations.append(f"hub {place}, with {place.partitions} partitions")
         else:
-            mend = "create it (hubline hub create), or add create = true for a local hub"
-            found.wrong(place.where, f"there is no hub {place} (place {place.name})", mend)
+            fix = "create it (hubline hub create), or add create = true for a local hub"
+            found.wrong(place.where, f"there is no hub {place} (place {place.name})", fix)
     except TimeoutError:
         found.wrong(place.where, f"hub {place} (place {place.name}) did not answer", "check the address and network")
     except HublineError as error:
@@ -128,8 +128,8 @@ async def _table(place: TablePlace, found: Found, *, is_written: bool) -> None:
     if columns is None and is_written and place.create:
         found.creations.append(f"{place}, of the first rows' columns")
     elif columns is None:
-        mend = "create it, or add create = true" if is_written else "create it"
-        found.wrong(place.where, f"there is no {place} (place {place.name})", mend)
+        fix = "create it, or add create = true" if is_written else "create it"
+        found.wrong(place.where, f"there is no {place} (place {place.name})", fix)
     elif missing := [key for key in place.key if key not in columns]:
         found.wrong(place.where, f"{place} has no column {missing[0]}, which key names", f"it has {', '.join(columns)}")
     return None

@@ -91,13 +91,13 @@ def _raised(path: Path, error: BaseException) -> Problem:
     text = without_secrets(" ".join(str(error).split()))
     if isinstance(error, HublineError):
         return Problem(str(path), line, text)  # says itself what to do
-    what, mend = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct it")
+    what, fix = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct it")
     if isinstance(error, ImportError):
-        mend = "install it for this Python, or put it beside the file"
+        fix = "install it for this Python, or put it beside the file"
     beside = [frame for frame in frames if Path(frame.filename).is_relative_to(path.parent)]
     if beside and beside[-1].filename != str(path):
         what = f"{what}, in {beside[-1].filename}:{beside[-1].lineno}"
-    return Problem(str(path), line, what, mend)
+    return Problem(str(path), line, what, fix)
 
 
 def _of_option(text: str) -> tuple[str, str] | None:
@@ -121,6 +121,6 @@ def _only_pipeline(path: Path, module: ModuleType) -> Pipeline:
     if len(found) == 1:
         return next(iter(found.values()))
     what = "defines no pipeline" if not found else f"defines {len(found)} pipelines"
-    mend = 'write pipeline = hubline.Pipeline("NAME") in it' if not found else "keep one of them in a file"
+    fix = 'write pipeline = hubline.Pipeline("NAME") in it' if not found else "keep one of them in a file"
     line = 1 if not found else max(each.where.line for each in found.values())
-    raise PipelineInvalid([Problem(str(path), line, f"the file {what}", mend)])
+    raise PipelineInvalid([Problem(str(path), line, f"the file {what}", fix)])

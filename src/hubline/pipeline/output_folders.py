@@ -42,8 +42,8 @@ def claim(spark: SparkSession, stage: PlannedStage) -> Problem | None:
         )
     except (PySparkException, Py4JJavaError) as error:
         what = f"the folder {place.counted_folder} cannot be used: {explained(error)}"
-    mend = f"name another path for the place {place.name}"
-    return Problem(place.where.file, place.where.line, f"stage {stage.name}: {what}", mend)
+    fix = f"name another path for the place {place.name}"
+    return Problem(place.where.file, place.where.line, f"stage {stage.name}: {what}", fix)
 
 
 def _is_free(files: _Folder) -> bool:

@@ -254,8 +254,8 @@ class _Planning:
             return tuple(map(tuple, levels))
         rings = [stage for stage in stages if _reaches(stage, stage, stages)]
         names = " -> ".join([*(stage.name for stage in rings), rings[0].name])
-        mend = "what one of them writes, dead letters included, comes back to it for ever: let it go somewhere else"
-        self._wrong(rings[0].where, f"the stages form a cycle ({names})", mend)
+        fix = "what one of them writes, dead letters included, comes back to it for ever: let it go somewhere else"
+        self._wrong(rings[0].where, f"the stages form a cycle ({names})", fix)
         return ()
 
     # Places
@@ -264,18 +264,18 @@ class _Planning:
         place = self._places.by_name.get(name)
         if place is None and self._places.file.is_toml and name not in self._places.broken:
             file = self._places.file.file
-            mend = f"{nearest(name, self._places.by_name)} (a place is a table [places.{name}] in {file})"
+            fix = f"{nearest(name, self._places.by_name)} (a place is a table [places.{name}] in {file})"
             if may_hold_secret(name):
                 name = "(not shown, it may hold a secret)"
-                mend = f"give the place a name, and write its address under [places.NAME] in {file}, as env:VARIABLE"
-            self._wrong(stage.where, f"stage {stage.name}: there is no place {name} ({what})", mend)
+                fix = f"give the place a name, and write its address under [places.NAME] in {file}, as env:VARIABLE"
+            self._wrong(stage.where, f"stage {stage.name}: there is no place {name} ({what})", fix)
         return place
 
     def _hub(self, stage: Stage, name: str, what: str) -> HubPlace | None:
         place = self._place(stage, name, what)
         if place is not None and not isinstance(place, HubPlace):
-            mend = "a stage reads a hub; a table or a file can be joined, as a further parameter of the function"
-            self._wrong(stage.where, f"stage {stage.name}: {name} is {place}, and no hub", mend)
+            fix = "a stage reads a hub; a table or a file can be joined, as a further parameter of the function"
+            self._wrong(stage.where, f"stage {stage.name}: {name} is {place}, and no hub", fix)
             return None
         return place
 
@@ -284,8 +284,8 @@ class _Planning:
             return None
         if isinstance(target, TablePlace):
             if stage.dead_letters != stage.to:
-                mend = "leave dead_letters out: they are kept beside the rows, in one transaction with them"
-                self._wrong(stage.where, f"stage {stage.name}: dead letters of a table go into its database", mend)
+                fix = "leave dead_letters out: they are kept beside the rows, in one transaction with them"
+                self._wrong(stage.where, f"stage {stage.name}: dead letters of a table go into its database", fix)
             return None
         return self._hub(stage, stage.dead_letters, "dead_letters")
 
@@ -317,11 +317,11 @@ class _Planning:
 
     def _check_sources(self, stage: Stage, sources: Sequence[HubPlace], target: Place) -> None:
         if len(sources) > 1 and isinstance(target, TablePlace):
-            mend = "its checkpoint is one hub's: write to a hub, and store from there"
-            self._wrong(stage.where, f"stage {stage.name}: a table takes the rows of one source", mend)
+            fix = "its checkpoint is one hub's: write to a hub, and store from there"
+            self._wrong(stage.where, f"stage {stage.name}: a table takes the rows of one source", fix)
         if len({source.identity for source in sources}) < len(sources):
-            mend = "name each hub once, and use its events twice"
-            self._wrong(stage.where, f"stage {stage.name}: it reads one hub twice", mend)
+            fix = "name each hub once, and use its events twice"
+            self._wrong(stage.where, f"stage {stage.name}: it reads one hub twice", fix)
 
     def _folder(self, stage: Stage) -> str:
         state = self._places.run.state
@@ -373,8 +373,8 @@ class _Planning:
             return target.text  # one truth: the rows and their checkpoint commit together
         if self.store is None:
             where = self._places.file.where("run", "state")
-            mend = 'add store = "postgresql://..." to [run]: progress is kept there'
-            self._wrong(where, f"stage {stage.name} needs a store, as its state is not on this machine", mend)
+            fix = 'add store = "postgresql://..." to [run]: progress is kept there'
+            self._wrong(where, f"stage {stage.name} needs a store, as its state is not on this machine", fix)
             return None
         address = self._guarded(lambda: parse_store(self.store or ""))
         if isinstance(address, MemoryAddress):
@@ -404,8 +404,8 @@ class _Planning:
             self._wrong(where, f"stage {stage.name}: {name}: {without_secrets(str(error))}")
             return None
 
-    def _wrong(self, where: Where, what: str, mend: str = "") -> None:
-        self.problems.append(Problem(where.file, where.line, what, mend))
+    def _wrong(self, where: Where, what: str, fix: str = "") -> None:
+        self.problems.append(Problem(where.file, where.line, what, fix))
 
 
 _TEXTS: Final = ("group", "trigger_interval", "lookback", "checkpoint", "on_data_loss", "drop_duplicates", "mode")

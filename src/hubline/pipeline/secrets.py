@@ -8,7 +8,7 @@ from typing import Final
 
 from hubline.errors import Problem
 
-_MEND: Final = "keep it in an environment variable or a file of its own, and write env:NAME or file:PATH here"
+_FIX: Final = "keep it in an environment variable or a file of its own, and write env:NAME or file:PATH here"
 
 _SHAPES: Final = (
     ("a shared access key", re.compile(r"SharedAccessKey\s*=\s*[A-Za-z0-9+/%_-]{8,}", re.IGNORECASE)),
@@ -59,7 +59,7 @@ def secret_at(path: Sequence[str], value: object, where: tuple[str, int]) -> Pro
     is_kept_elsewhere = isinstance(value, bool) or not value or str(value).startswith(("env:", "file:"))
     if is_kept_elsewhere or not names_secret(".".join(path[2:]) or path[-1]):
         return None
-    return Problem(*where, "there is a secret in it, by the name of its key", _MEND)
+    return Problem(*where, "there is a secret in it, by the name of its key", _FIX)
 
 
 def without_secrets(text: str) -> str:
@@ -71,5 +71,5 @@ def _found(text: str, file: str) -> Iterator[Problem]:
     for number, line in enumerate(text.splitlines(), start=1):
         for what, shape in _SHAPES:
             if shape.search(line):
-                yield Problem(file, number, f"there is {what} in it", _MEND)
+                yield Problem(file, number, f"there is {what} in it", _FIX)
                 break

@@ -62,9 +62,9 @@ def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFra
     events = _all_events(spark, stage, reading)
     frame = _transformed(spark, stage, events)
     if isinstance(stage.target, FormatPlace) and not _is_known(spark, stage.target.format):
-        mend = "correct its name, or add its package to [run.spark]: spark.jars.packages"
+        fix = "correct its name, or add its package to [run.spark]: spark.jars.packages"
         where = stage.target.where
-        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.target.format}", mend)])
+        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.target.format}", fix)])
     problems = _problems(stage, frame, given_ids={_id_attribute(each) for each in events})
     if problems:
         raise PipelineInvalid(problems)
@@ -316,7 +316,7 @@ def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> 
         case FormatPlace():
             pass
     where = stage.where
-    return [Problem(where.file, where.line, f"stage {stage.name}: {what}", mend) for what, mend in wrong]
+    return [Problem(where.file, where.line, f"stage {stage.name}: {what}", fix) for what, fix in wrong]
 
 
 def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
@@ -385,8 +385,8 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
     of_table = table_columns(place) or []
     rows = stored(frame, of_table)
     if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
-        mend = "add columns of its own; those of events are written where the table has columns of the same names"
-        return [("it gives no column for the table", mend)]
+        fix = "add columns of its own; those of events are written where the table has columns of the same names"
+        return [("it gives no column for the table", fix)]
     spelt = {name.lower(): name for name in frame.columns if name in (EVENT_ID, *SOURCE_SCHEMA.names)}
     empty = [(name, spelt[name.lower()]) for name in of_table if name not in frame.columns and name.lower() in spelt]
     wrong = [

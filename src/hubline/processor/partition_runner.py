@@ -543,7 +543,7 @@ class PartitionPump:
             if failed is None:
                 break
             if attempt == retry.max_attempts or (tx is not None and isinstance(failed.__cause__, StoreError)):
-                raise failed  # a transaction that broke cannot be mended by trying again within it
+                raise failed  # a transaction that broke cannot be repaired by trying again within it
             log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
             if await self._is_closed_within(retry.delay(attempt, self._wiring.rng)):
                 raise failed  # the next owner tries again

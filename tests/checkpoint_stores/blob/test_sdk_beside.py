@@ -155,7 +155,7 @@ class TestCheckpoints:
 
         beside(scenario)
 
-    def test_a_late_write_of_theirs_is_mended_though_nothing_new_comes(
+    def test_a_late_write_of_theirs_is_repaired_though_nothing_new_comes(
         self, beside: Callable[[Scenario], None]
     ) -> None:
         async def scenario(store: BlobStore, theirs: Official) -> None:

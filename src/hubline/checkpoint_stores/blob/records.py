@@ -74,7 +74,7 @@ class OwnRecords:
 
 
 def read_own(blobs: Iterable[Blob], *, member_prefix: str, request_prefix: str) -> OwnRecords:
-    """A blob that does not read is left out: its next write mends it."""
+    """A blob that does not read is left out: its next write repairs it."""
     members: dict[str, Blob] = {}
     requests: dict[str, Blob] = {}
     for blob in blobs:

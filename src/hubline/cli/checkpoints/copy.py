@@ -97,7 +97,7 @@ class Kind(enum.StrEnum):
     FORWARD = "forward"
     BACK = "back"
     """By --overwrite only."""
-    MENDED = "mended"
+    REPAIRED = "repaired"
     """What was there did not read back. By --overwrite only."""
     SAME = "same"
     KEPT = "kept"
@@ -110,7 +110,7 @@ class Kind(enum.StrEnum):
     """Somebody took the partition meanwhile."""
 
 
-CHANGES: Final = frozenset({Kind.SET, Kind.FORWARD, Kind.BACK, Kind.MENDED})
+CHANGES: Final = frozenset({Kind.SET, Kind.FORWARD, Kind.BACK, Kind.REPAIRED})
 REFUSALS: Final = frozenset({Kind.OWNED, Kind.DAMAGED, Kind.FAILED})
 
 
@@ -122,7 +122,7 @@ class Step:
     kind: Kind
     source: Checkpoint | None
     before: Checkpoint | None
-    why: str | None = None
+    reason: str | None = None
     takes: bool = False
     """Whether the partition is taken from its owner."""
 
@@ -164,14 +164,14 @@ def _step(partition: str, source: Side, target: Side, group: GroupKey, *, overwr
     checkpoint = _for_group(source.checkpoints[partition], group)
     before, owner = target.checkpoints.get(partition), target.owners.get(partition)
     kind = _kind(checkpoint, before, is_damaged=partition in target.damaged)
-    why = target.damaged.get(partition)
+    reason = target.damaged.get(partition)
     if kind is Kind.BACK and not overwrite:
         return Step(partition, Kind.KEPT, checkpoint, before, "the target is further")
-    if kind is Kind.MENDED and not overwrite:
-        return Step(partition, Kind.DAMAGED, checkpoint, before, why)
+    if kind is Kind.REPAIRED and not overwrite:
+        return Step(partition, Kind.DAMAGED, checkpoint, before, reason)
     if kind in CHANGES and owner is not None and not overwrite:
         return Step(partition, Kind.OWNED, checkpoint, before, _read_by(owner))
-    return Step(partition, kind, checkpoint, before, why, takes=owner is not None)
+    return Step(partition, kind, checkpoint, before, reason, takes=owner is not None)
 
 
 def _read_by(owner: Ownership) -> str:
@@ -180,7 +180,7 @@ def _read_by(owner: Ownership) -> str:
 
 def _kind(source: Checkpoint, before: Checkpoint | None, *, is_damaged: bool) -> Kind:
     if is_damaged:
-        return Kind.MENDED
+        return Kind.REPAIRED
     if before is None:
         return Kind.SET
     if before.sequence_number == source.sequence_number:
@@ -282,15 +282,15 @@ async def do_steps(target: CheckpointStore, steps: Sequence[Step]) -> list[Step]
 async def _do(target: CheckpointStore, step: Step, owner: Ownership | None) -> Step:
     if step.kind not in CHANGES or step.source is None:
         return step
-    if step.takes or step.kind in (Kind.BACK, Kind.MENDED):
+    if step.takes or step.kind in (Kind.BACK, Kind.REPAIRED):
         await target.reset_checkpoint(step.source.key, step.source)
         return step
     if owner is not None:
-        return replace(step, kind=Kind.OWNED, why=_read_by(owner))
+        return replace(step, kind=Kind.OWNED, reason=_read_by(owner))
     try:
         await move_forward(target, step.source)
     except (Fenced, RecordDamaged) as problem:
-        return replace(step, kind=Kind.FAILED, why=str(problem))
+        return replace(step, kind=Kind.FAILED, reason=str(problem))
     return step
 
 
@@ -322,11 +322,11 @@ def _show(steps: Sequence[Step]) -> None:
             sequence_of(each.before),
             sequence_of(each.after),
             each.kind,
-            each.why,
+            each.reason,
         )
         for each in steps
     ]
-    stderr_console().print(table(("partition", ">source", ">target", ">becomes", "step", "?why"), rows))
+    stderr_console().print(table(("partition", ">source", ">target", ">becomes", "step", "?reason"), rows))
 
 
 def sequence_of(checkpoint: Checkpoint | None) -> int | None:
@@ -348,7 +348,7 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
         names = ", ".join(each.partition for each in refused)
         say(
             f"hubline: not copied: partition {names}. Stop who reads them, or add --overwrite to take them; "
-            "a record that is damaged in the source has to be mended there"
+            "a record that is damaged in the source has to be fixed there"
         )
         raise typer.Exit(ExitCode.FAILED)
 
@@ -362,5 +362,5 @@ def step_data(step: Step, *, is_done: bool) -> dict[str, object]:
         "source": checkpoint_data(step.source),
         "before": checkpoint_data(step.before),
         "checkpoint": checkpoint_data(step.after),
-        "why": step.why,
+        "reason": step.reason,
     }

@@ -120,8 +120,8 @@ def _guarded(old: OldPartition, step: Step | None, target: Side) -> Step:
     """The step, unless somebody still writes the old blobs: then moving now would leave behind what comes."""
     before = target.checkpoints.get(old.key.partition)
     if old.living is not None:
-        why = f"{old.living} still writes the old blobs: stop it first"
-        return Step(old.key.partition, Kind.OWNED, old.checkpoint, before, why)
+        reason = f"{old.living} still writes the old blobs: stop it first"
+        return Step(old.key.partition, Kind.OWNED, old.checkpoint, before, reason)
     return step or Step(old.key.partition, Kind.SAME, None, before, "nothing was done there")
 
 
@@ -158,8 +158,8 @@ async def _cleared(store: BlobStore, move: Move) -> Move:
     deleted = [await store.container.delete(blob.name, etag=blob.etag) for blob in move.old.blobs]
     if all(deleted):
         return replace(move, deleted_count=len(deleted))
-    why = "old blobs were written meanwhile, and are kept: stop who writes them, and do it again"
-    return replace(move, step=replace(move.step, kind=Kind.FAILED, why=why), deleted_count=sum(deleted))
+    reason = "old blobs were written meanwhile, and are kept: stop who writes them, and do it again"
+    return replace(move, step=replace(move.step, kind=Kind.FAILED, reason=reason), deleted_count=sum(deleted))
 
 
 def _blobs(store: object) -> BlobStore:
@@ -179,11 +179,11 @@ def _show(moves: Sequence[Move]) -> None:
             sequence_of(each.step.before),
             sequence_of(each.step.after),
             each.step.kind,
-            each.step.why,
+            each.step.reason,
         )
         for each in moves
     ]
-    columns = ("group", "partition", ">old blobs", ">old", ">new", ">becomes", "step", "?why")
+    columns = ("group", "partition", ">old blobs", ">old", ">new", ">becomes", "step", "?reason")
     stderr_console().print(table(columns, rows))
 
 
@@ -200,7 +200,7 @@ def _report(moves: Sequence[Move], *, json: bool, dry_run: bool) -> None:
         for each in moves:
             print_json(_data(each, is_done=each.step.kind in CHANGES and not dry_run))
     if refused:
-        say(f"hubline: {counted(len(refused), 'partition')} not moved: see why above")
+        say(f"hubline: {counted(len(refused), 'partition')} not moved: see the reasons above")
         raise typer.Exit(ExitCode.FAILED)
 
 

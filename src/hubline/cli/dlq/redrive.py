@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from hubline.dead_letters.selection import LetterChoice
     from hubline.model.keys import PartitionKey
 
-WHY_SHOWN_LENGTH_MAX: Final = 300
+REASON_SHOWN_LENGTH_MAX: Final = 300
 """A line for people; --json and show have all of it."""
 
 
@@ -122,9 +122,11 @@ class _Report:
         for each in done.letters:
             self.outcomes[each.outcome] += 1
             if self.json:
-                print_json({"letter": str(LetterId.of(each.letter)), "outcome": each.outcome, "why": each.why or None})
-            elif each.why:
-                say(f"{LetterId.of(each.letter)} {each.outcome}: {escaped(each.why[:WHY_SHOWN_LENGTH_MAX])}")
+                print_json(
+                    {"letter": str(LetterId.of(each.letter)), "outcome": each.outcome, "reason": each.reason or None}
+                )
+            elif each.reason:
+                say(f"{LetterId.of(each.letter)} {each.outcome}: {escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}")
 
     def end(self) -> None:
         """Says what happened. Ends with a code of its own where letters are left."""
