@@ -23,7 +23,7 @@ from hubline.sql.checkpoint_rows import (
 )
 from hubline.sql.dialect import Connection, Database, Statement
 from hubline.sql.fence import fenced, stored_checkpoint, take_fence
-from hubline.sql.pool import CALL_SECONDS_MAX, ConnectionPool
+from hubline.sql.pool import CALL_SECONDS_MAX, AsyncSqlPool
 from hubline.sql.queries import Queries
 
 MEMBER_SECONDS_MAX = 86_400.0
@@ -43,7 +43,7 @@ class SqlStore:
     def __init__(self, database: Database, queries: Queries, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self._shown = database.shown
         self._queries = queries
-        self._pool = ConnectionPool(database, call_seconds_max=call_seconds_max)
+        self._pool = AsyncSqlPool(database, call_seconds_max=call_seconds_max)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._shown})"

@@ -15,7 +15,7 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.sql.dead_letter_queries import POSTGRES, SQLITE, LetterQueries
 from hubline.sql.dead_letter_table import read_letter
 from hubline.sql.dialect import Database, Row
-from hubline.sql.pool import ConnectionPool
+from hubline.sql.pool import AsyncSqlPool
 
 PAGE_COUNT = 100
 """Letters read at once: of the largest events that hubs take, 100 MB."""
@@ -43,7 +43,7 @@ class DeadLetterRepository:
     def __init__(self, url: str) -> None:
         self.address = sql_address(url)
         self._queries = queries_of(self.address)
-        self._pool = ConnectionPool(_database(self.address))
+        self._pool = AsyncSqlPool(_database(self.address))
 
     async def now(self) -> datetime:
         """The database's time, by which letters are dated."""

@@ -790,7 +790,7 @@ class PartitionPump:
     def _overdue(self) -> Iterator[None]:
         """While the sink is used: cuts what takes too long there."""
         sink = self._wiring.sink
-        overdue = self.loop.call_later(sink.call_seconds_max, sink.cut_overdue) if sink is not None else None
+        overdue = self.loop.call_later(sink.call_seconds_max, sink.pool.cut_overdue) if sink is not None else None
         try:
             yield
         finally:

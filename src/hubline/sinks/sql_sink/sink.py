@@ -22,7 +22,6 @@ pickled: its connections stay behind.
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -65,6 +64,7 @@ from hubline.sinks.sql_sink.table_schema import (
 )
 from hubline.sql.dialect import Row
 from hubline.sql.fence import fenced
+from hubline.sql.pool import SqlPool
 
 TRANSACTION_SECONDS_MAX = 60
 """How long a statement, or a pause between two, may hold the checkpoint row: a new owner waits for its end."""
@@ -158,10 +158,12 @@ class SqlSink:
 
     def _setup(self, settings: _Settings) -> None:
         self._settings = settings
-        self._free = threading.BoundedSemaphore(settings.max_connections)
-        self._lock = threading.Lock()  # guards what follows
-        self._idle: list[SinkConnection] = []
-        self._busy: dict[SinkConnection, float] = {}  # since when, by the monotonic clock
+        self.pool: SqlPool[SinkConnection] = SqlPool(
+            self._connect,
+            shown=repr(self),
+            max_connections=settings.max_connections,
+            call_seconds_max=OVERDUE * settings.transaction_timeout_seconds,
+        )
         self._plans: Mapping[pa.Schema, Plan] = {}
 
     def __getstate__(self) -> _Settings:
@@ -197,6 +199,11 @@ class SqlSink:
     def call_seconds_max(self) -> float:
         """How long a transaction may take at most, whatever it does."""
         return OVERDUE * self._settings.transaction_timeout_seconds
+
+    @property
+    def transaction_timeout_seconds(self) -> int:
+        """How long a statement, or a pause between two, may take."""
+        return self._settings.transaction_timeout_seconds
 
     @property
     def replaces_rows(self) -> bool:
@@ -265,60 +272,16 @@ class SqlSink:
 
     def close(self) -> None:
         """Ends the connections that are idle. The sink can be used again: it opens new ones."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self.pool.close()
 
     @contextmanager
     def connection(self) -> Iterator[SinkConnection]:
         """A connection outside of any partition's transaction. What its driver raises becomes a StoreError."""
-        connection = self.borrow()
-        try:
-            with explained(connection, self.table):
-                yield connection
-        except BaseException:
-            self.discard(connection)
-            raise
-        self.give_back(connection)
-
-    def borrow(self) -> SinkConnection:
-        """A connection that is usable, for one thread. Ends with :meth:`give_back` or :meth:`discard`."""
-        seconds_max = self._settings.transaction_timeout_seconds
-        if not self._free.acquire(timeout=seconds_max):
-            raise StoreUnavailable(
-                f"{self!r}: all {self._settings.max_connections} connections were busy for {seconds_max} s: "
-                "raise max_connections, or make transactions shorter"
-            )
-        try:
-            connection = self._idle_connection() or self._connect()
-        except BaseException:
-            self._free.release()
-            raise
-        with self._lock:
-            self._busy[connection] = time.monotonic()
-        return connection
-
-    def give_back(self, connection: SinkConnection) -> None:
-        with self._lock:
-            del self._busy[connection]
-            self._idle.append(connection)
-        self._free.release()
-
-    def discard(self, connection: SinkConnection) -> None:
-        """Ends a connection that may be broken, or in the middle of something."""
-        with self._lock:
-            del self._busy[connection]
-        connection.close()
-        self._free.release()
-
-    def cut_overdue(self) -> None:
-        """From any thread: makes what hangs fail. A database that answers ends a transaction well before this."""
-        deadline = time.monotonic() - self.call_seconds_max
-        with self._lock:
-            for connection, since in self._busy.items():
-                if since <= deadline:
-                    connection.cut()
+        with (
+            self.pool.connection(wait_seconds=self._settings.transaction_timeout_seconds) as connection,
+            explained(connection, self.table),
+        ):
+            yield connection
 
     def plan(self, connection: SinkConnection, schema: pa.Schema) -> Plan:
         """How rows of a schema go into the table. Raises SinkError that shows both where they do not.
@@ -371,16 +334,6 @@ class SqlSink:
         if self._settings.table is None:
             raise SinkError("rows need a table: name it when the sink is made, or write by tx.execute")
         return self._settings.table
-
-    def _idle_connection(self) -> SinkConnection | None:
-        while True:
-            with self._lock:
-                if not self._idle:
-                    return None
-                connection = self._idle.pop()
-            if connection.is_usable():
-                return connection
-            connection.close()
 
     def _connect(self) -> SinkConnection:
         """Drivers are loaded when they are needed: SQLite must not cost PostgreSQL's."""
@@ -681,7 +634,7 @@ class Transaction:
                 "the transaction has ended: it is committed when the handler returns, and undone when it fails. Use tx "
                 "before that; an async handler awaits it"
             )
-        connection = self._sink.borrow()
+        connection = self._sink.pool.borrow(wait_seconds=self._sink.transaction_timeout_seconds)
         self._connection = connection
         try:
             with explained(connection, None):
@@ -806,9 +759,9 @@ class Transaction:
     def _end(self, connection: SinkConnection, *, is_usable: bool) -> None:
         self._connection = None
         if is_usable:
-            self._sink.give_back(connection)
+            self._sink.pool.give_back(connection)
         else:
-            self._sink.discard(connection)
+            self._sink.pool.discard(connection)
 
 
 _CONTROL = re.compile(

@@ -10,7 +10,7 @@ import pytest
 
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.sql.dialect import Connection, Row, Statement
-from hubline.sql.pool import CONNECTION_COUNT_MAX, ConnectionPool
+from hubline.sql.pool import STORE_CONNECTIONS_MAX, AsyncSqlPool, SqlPool
 
 SOON_SECONDS = 0.05
 LATE_SECONDS = 30.0
@@ -66,7 +66,7 @@ class Pooled:
 
     def __init__(self, *, call_seconds_max: float = LATE_SECONDS) -> None:
         self.database = FakeDatabase()
-        self.pool = ConnectionPool(self.database, call_seconds_max=call_seconds_max)
+        self.pool = AsyncSqlPool(self.database, call_seconds_max=call_seconds_max)
 
     async def __aenter__(self) -> Pooled:
         return self
@@ -115,7 +115,7 @@ def test_calls_that_follow_each_other_use_one_connection() -> None:
 def test_a_slow_call_blocks_no_other() -> None:
     async def scenario() -> None:
         async with Pooled() as pooled:
-            slow = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(CONNECTION_COUNT_MAX - 1)]
+            slow = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(STORE_CONNECTIONS_MAX - 1)]
             await asyncio.sleep(0)
 
             assert (await pooled.connection()).is_usable()
@@ -129,18 +129,18 @@ def test_a_slow_call_blocks_no_other() -> None:
 
 
 def test_connections_are_bounded() -> None:
-    all_in = threading.Barrier(CONNECTION_COUNT_MAX + 1)
+    all_in = threading.Barrier(STORE_CONNECTIONS_MAX + 1)
 
     async def scenario() -> None:
         async with Pooled() as pooled:
             first = [
                 asyncio.create_task(pooled.pool.run(lambda _: all_in.wait(LATE_SECONDS)))
-                for _ in range(CONNECTION_COUNT_MAX)
+                for _ in range(STORE_CONNECTIONS_MAX)
             ]
             rest = [asyncio.create_task(pooled.connection()) for _ in range(20)]
             await asyncio.to_thread(all_in.wait, LATE_SECONDS)
             await asyncio.gather(*first, *rest)
-            assert len(pooled.database.connections) == CONNECTION_COUNT_MAX
+            assert len(pooled.database.connections) == STORE_CONNECTIONS_MAX
 
     asyncio.run(scenario())
 
@@ -160,7 +160,7 @@ def test_a_call_that_takes_too_long_is_unavailable_and_its_connection_cut() -> N
 def test_hanging_calls_do_not_use_up_the_threads() -> None:
     async def scenario() -> None:
         async with Pooled(call_seconds_max=SOON_SECONDS) as pooled:
-            for _ in range(2 * CONNECTION_COUNT_MAX):
+            for _ in range(2 * STORE_CONNECTIONS_MAX):
                 with pytest.raises(StoreUnavailable):
                     await pooled.pool.run(hanging)
 
@@ -260,7 +260,7 @@ def test_a_closed_store_says_so() -> None:
 def test_calls_that_wait_for_a_thread_when_the_store_closes_are_told_so() -> None:
     async def scenario() -> None:
         async with Pooled() as pooled:
-            calls = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(3 * CONNECTION_COUNT_MAX)]
+            calls = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(3 * STORE_CONNECTIONS_MAX)]
             await asyncio.sleep(0)
             await pooled.pool.close()
 
@@ -269,3 +269,56 @@ def test_calls_that_wait_for_a_thread_when_the_store_closes_are_told_so() -> Non
             assert all(isinstance(failure, StoreError) for failure in failures)
 
     asyncio.run(scenario())
+
+
+def held(pool: SqlPool[FakeConnection]) -> FakeConnection:
+    return pool.borrow(wait_seconds=SOON_SECONDS)
+
+
+@pytest.fixture
+def synchronous() -> SqlPool[FakeConnection]:
+    database = FakeDatabase()
+    return SqlPool(database.connect, shown="the sink", max_connections=2, call_seconds_max=LATE_SECONDS)
+
+
+def test_a_thread_that_finds_all_connections_busy_learns_what_to_do(synchronous: SqlPool[FakeConnection]) -> None:
+    for _ in range(2):
+        held(synchronous)
+
+    with pytest.raises(StoreUnavailable, match=r"the sink: all 2 connections were busy for 0.05 s: raise max_conn"):
+        held(synchronous)
+
+
+def test_a_failure_to_connect_uses_up_no_connection(synchronous: SqlPool[FakeConnection]) -> None:
+    first = held(synchronous)
+    first.database.is_down = True
+    for _ in range(3):
+        with pytest.raises(DriverError):
+            held(synchronous)
+    first.database.is_down = False
+
+    assert held(synchronous) is not first
+
+
+def test_a_pool_that_was_closed_opens_new_connections(synchronous: SqlPool[FakeConnection]) -> None:
+    first = held(synchronous)
+    synchronous.give_back(first)
+    synchronous.close()
+
+    assert first.is_closed
+    assert held(synchronous) is not first
+
+
+def test_only_calls_beyond_their_deadline_are_cut(synchronous: SqlPool[FakeConnection]) -> None:
+    overdue = synchronous.borrow(wait_seconds=SOON_SECONDS, deadline=0.0)
+    in_time = held(synchronous)
+    synchronous.cut_overdue()
+
+    assert (overdue.was_cut.is_set(), in_time.was_cut.is_set()) == (True, False)
+
+
+def test_after_an_error_a_connection_is_discarded(synchronous: SqlPool[FakeConnection]) -> None:
+    with pytest.raises(StoreError), synchronous.connection(wait_seconds=SOON_SECONDS) as connection:
+        raise StoreError("the transaction may still be open")
+
+    assert connection.is_closed
