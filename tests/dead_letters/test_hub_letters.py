@@ -147,7 +147,7 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
             group="billing",
             start=Position.earliest(),
             dead_letters=DeadLetterHub(dead),
-            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(max_attempts=1)),  # type: ignore[arg-type]
+            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(max_attempts=1)),
         )
 
         @processor.on_event

@@ -511,7 +511,7 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
         ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer: did you mean store?"),
         ("places.claen.create", "true", "--set places.claen.create:0 no stage uses a place claen: did you mean clean?"),
         ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]': did you mean local[4]?"),
-        ("stages.store.on_data_loss", "oldest", "it is 'fail', 'earliest', 'latest', and not 'oldest'"),
+        ("stages.store.on_data_loss", "oldest", "it must be fail, earliest or latest, not 'oldest'"),
     ],
 )
 def test_settings_of_the_command_line_that_change_nothing_are_told(

@@ -9,7 +9,7 @@ import pytest
 
 from hubline.model.events import EVENT_SCHEMA, EventBatch, outgoing
 from hubline.model.positions import Position
-from hubline.processor import InvalidPositionChoice, PartitionContext, RetryPolicy
+from hubline.processor import PartitionContext, RetryPolicy
 from hubline.processor.partition_reader import Prefetch, Source
 from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Scene, until, virtual
@@ -251,7 +251,7 @@ class TestMemory:
                 partition="0",
                 group="tests",
                 epoch=1,
-                on_data_loss=InvalidPositionChoice.FAIL,
+                on_data_loss="fail",
                 reopen=RetryPolicy(),
                 bytes_max=bytes_max,
                 stall_seconds=60.0,

@@ -21,7 +21,8 @@ from hubline.errors import (
 from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
-from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, Processor, ProcessorOptions
+from hubline.processor import CheckpointPolicy, OnFailure, PartitionContext, Processor, ProcessorOptions
+from hubline.processor.options import ON_FAILURE
 from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Behaviour, Scene, partitions_of, until, virtual
 
@@ -267,9 +268,7 @@ class TestByHand:
         seen: dict[int, int | None] = {}
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(
-            save_then_fail, checkpoint=CheckpointPolicy.manual(), on_failure=FailureChoice.DEAD_LETTER
-        )
+        recorder = scene.processor(save_then_fail, checkpoint=CheckpointPolicy.manual(), on_failure="dead_letter")
         async with recorder.processor:
             await until(lambda: recorder.letters)
 
@@ -395,9 +394,9 @@ class TestStoreDown:
         assert recorder.released == ["released 0 stopped"]
         assert await scene.owners() == {"0": ""}
 
-    @pytest.mark.parametrize("on_failure", list(FailureChoice))
+    @pytest.mark.parametrize("on_failure", ON_FAILURE)
     @virtual
-    async def test_by_hand_the_handler_is_told_and_no_event_is_to_blame(self, on_failure: FailureChoice) -> None:
+    async def test_by_hand_the_handler_is_told_and_no_event_is_to_blame(self, on_failure: OnFailure) -> None:
         async def save(batch: EventBatch, partition: PartitionContext) -> None:
             await partition.checkpoint()
 
@@ -443,9 +442,9 @@ class TestOperator:
     async def test_a_busy_partition_starts_over_from_there(self, policy: CheckpointPolicy) -> None:
         await self.check_busy(nothing, policy)
 
-    @pytest.mark.parametrize("on_failure", list(FailureChoice))
+    @pytest.mark.parametrize("on_failure", ON_FAILURE)
     @virtual
-    async def test_so_does_one_that_checkpoints_by_hand(self, on_failure: FailureChoice) -> None:
+    async def test_so_does_one_that_checkpoints_by_hand(self, on_failure: OnFailure) -> None:
         async def save(batch: EventBatch, partition: PartitionContext) -> None:
             attempts.append(batch.first_sequence)
             await partition.checkpoint()
@@ -455,9 +454,7 @@ class TestOperator:
 
         assert max(attempts.count(sequence) for sequence in attempts) == 2  # fenced once, and not tried again there
 
-    async def check_busy(
-        self, behaviour: Behaviour, policy: CheckpointPolicy, on_failure: FailureChoice = FailureChoice.STOP
-    ) -> None:
+    async def check_busy(self, behaviour: Behaviour, policy: CheckpointPolicy, on_failure: OnFailure = "stop") -> None:
         async def produce() -> None:
             while True:
                 scene.append(1)

@@ -171,11 +171,20 @@ class TestOptions:
         with pytest.raises(ConfigError):
             make()
 
-    def test_choices_may_be_given_by_name(self) -> None:
-        options = ProcessorOptions(on_failure="dead_letter", on_data_loss="latest")  # type: ignore[arg-type]
+    def test_choices_are_words(self) -> None:
+        options = ProcessorOptions(on_failure="dead_letter", on_data_loss="latest")
 
-        assert options.on_failure is hubline.FailureChoice.DEAD_LETTER
-        assert options.on_data_loss is hubline.InvalidPositionChoice.LATEST
+        assert options.on_failure == "dead_letter"
+        assert options.on_data_loss == "latest"
+
+    def test_an_unknown_choice_is_refused_with_the_nearest_right_one(self) -> None:
+        wrong: Any = {"on_failure": "dead_leter"}
+        with pytest.raises(ConfigError, match=r"stop or dead_letter, not .* \(did you mean dead_letter\?"):
+            ProcessorOptions(**wrong)
+
+        wrong = {"on_data_loss": False}
+        with pytest.raises(ConfigError, match=r"^on_data_loss must be fail, earliest or latest, not bool$"):
+            ProcessorOptions(**wrong)
 
 
 class TestStarting:
@@ -188,7 +197,7 @@ class TestStarting:
 
     @virtual
     async def test_dead_letters_need_a_handler(self) -> None:
-        processor = processor_of(options=ProcessorOptions(on_failure=hubline.FailureChoice.DEAD_LETTER))
+        processor = processor_of(options=ProcessorOptions(on_failure="dead_letter"))
 
         with pytest.raises(ConfigError, match="on_dead_letter"):
             await processor.start()

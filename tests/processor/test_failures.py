@@ -11,7 +11,7 @@ import pytest
 from hubline.errors import DeadLetterLimit, HandlerFailed, HandlerStalled, HublineError, ProcessorError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
-from hubline.processor import CheckpointPolicy, FailureChoice, PartitionContext, ReleaseReason, RetryPolicy
+from hubline.processor import CheckpointPolicy, PartitionContext, ReleaseReason, RetryPolicy
 from tests.support.scene import LEASE, Behaviour, Scene, until, virtual
 
 
@@ -178,7 +178,7 @@ class TestDeadLetters:
     async def test_the_failing_events_are_found_in_order_and_the_others_handled(self) -> None:
         scene = Scene()
         scene.append(40)
-        recorder = scene.processor(failing(5, 6, 23), on_failure=FailureChoice.DEAD_LETTER)
+        recorder = scene.processor(failing(5, 6, 23), on_failure="dead_letter")
 
         async with recorder.processor:
             await until(lambda: 39 in recorder.sequences)
@@ -192,7 +192,7 @@ class TestDeadLetters:
     async def test_a_letter_tells_the_event_the_error_and_the_attempts(self) -> None:
         scene = Scene()
         scene.append(1, body=b"bad")
-        recorder = scene.processor(failing(0), on_failure=FailureChoice.DEAD_LETTER)
+        recorder = scene.processor(failing(0), on_failure="dead_letter")
 
         async with recorder.processor:
             await until(lambda: recorder.letters)
@@ -209,7 +209,7 @@ class TestDeadLetters:
         poison = {0, 1, 7, 8, 9, 31}
         scene = Scene()
         scene.append(32)
-        recorder = scene.processor(failing(*poison), on_failure=FailureChoice.DEAD_LETTER, max_batch_size=10)
+        recorder = scene.processor(failing(*poison), on_failure="dead_letter", max_batch_size=10)
 
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) + len(recorder.letters) == 32)
@@ -222,9 +222,7 @@ class TestDeadLetters:
     async def test_too_many_in_a_row_stop_the_partition_with_a_clear_reason(self) -> None:
         scene = Scene()
         scene.append(20)
-        recorder = scene.processor(
-            failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, max_consecutive_failures=4
-        )
+        recorder = scene.processor(failing(*range(20)), on_failure="dead_letter", max_consecutive_failures=4)
 
         async with recorder.processor:
             await until(lambda: len(recorder.errors_of(DeadLetterLimit)) == 3)
@@ -242,7 +240,7 @@ class TestDeadLetters:
         scene.append(20)
         recorder = scene.processor(
             failing(*[n for n in range(20) if n % 3]),
-            on_failure=FailureChoice.DEAD_LETTER,
+            on_failure="dead_letter",
             max_consecutive_failures=2,
         )
 
@@ -255,9 +253,7 @@ class TestDeadLetters:
     async def test_the_partition_recovers_from_the_limit_once_the_handler_does(self) -> None:
         scene = Scene()
         scene.append(20)
-        recorder = scene.processor(
-            failing(*range(20)), on_failure=FailureChoice.DEAD_LETTER, max_consecutive_failures=4
-        )
+        recorder = scene.processor(failing(*range(20)), on_failure="dead_letter", max_consecutive_failures=4)
 
         async with recorder.processor:
             await until(lambda: recorder.errors_of(DeadLetterLimit))
@@ -277,7 +273,7 @@ class TestDeadLetters:
 
         scene = Scene()
         scene.append(6)
-        recorder = scene.processor(failing(3), on_failure=FailureChoice.DEAD_LETTER)
+        recorder = scene.processor(failing(3), on_failure="dead_letter")
         recorder.lettering = refuse_twice
 
         async with recorder.processor:
@@ -301,7 +297,7 @@ class TestDeadLetters:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(6)
-        processor = scene.bare(on_failure=FailureChoice.DEAD_LETTER, checkpoint=CheckpointPolicy.manual())
+        processor = scene.bare(on_failure="dead_letter", checkpoint=CheckpointPolicy.manual())
         behaviour = failing(3)
         processor.on_batch(behaviour)
         processor.on_dead_letter(save)

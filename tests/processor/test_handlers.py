@@ -26,7 +26,6 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import (
-    FailureChoice,
     LeaseOptions,
     PartitionContext,
     Processor,
@@ -537,7 +536,7 @@ class TestWhatHandlersRaise:
         letters: list[DeadLetter] = []
         hub = MemoryHub(1)
         hub.append("0", [b"x"])
-        processor = made(hub, control_thread=False, on_failure=FailureChoice.DEAD_LETTER)
+        processor = made(hub, control_thread=False, on_failure="dead_letter")
         processor.on_dead_letter(letters.append)
 
         @processor.on_batch

@@ -21,7 +21,6 @@ from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import (
     AsyncTransaction,
-    FailureChoice,
     PartitionContext,
     Processor,
     ProcessorOptions,
@@ -479,7 +478,7 @@ class TestDeadLetters:
     async def test_on_failure_stop_keeps_nothing_and_stops(self, results: Results) -> None:
         scene = Scene()
         bodies(scene, "a", "bad")
-        processor, errors = processor_of(scene, results, on_failure=FailureChoice.STOP)
+        processor, errors = processor_of(scene, results, on_failure="stop")
         processor.on_batch(rows_of)
 
         async with processor:

@@ -14,7 +14,6 @@ from hubline.errors import PositionInvalid
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position, StartPositions
-from hubline.processor import InvalidPositionChoice
 from hubline.spark.source.offsets import Gap, StreamOffset
 from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.spark.queries import Query, places
@@ -308,7 +307,7 @@ class TestRetention:
     async def test_new_events_that_are_removed_are_a_gap_as_ever(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
-        one = await scene.query(events_max=5, on_data_loss=InvalidPositionChoice.EARLIEST).start()
+        one = await scene.query(events_max=5, on_data_loss="earliest").start()
         await one.read_up_to("0", 33)
         scene.hub.trim("0", 48)
         await asyncio.sleep(5)

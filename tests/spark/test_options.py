@@ -13,7 +13,6 @@ from hubline.addresses.hub_address import EventHubsAddress, LocalHubAddress
 from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
 from hubline.model.positions import Position
-from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import IGNORED_OPTIONS, LOSS_OPTION, SOURCE_OPTIONS, Options, parse_options
 
 KEY = "c2VjcmV0LXBsYW50ZWQta2V5"
@@ -215,8 +214,8 @@ class TestTheRest:
             options(store="memory:")
 
     def test_the_connectors_word_for_lost_data(self) -> None:
-        assert options(failOnDataLoss="false").on_data_loss is InvalidPositionChoice.EARLIEST
-        assert options(failOnDataLoss="true").on_data_loss is InvalidPositionChoice.FAIL
+        assert options(failOnDataLoss="false").on_data_loss == "earliest"
+        assert options(failOnDataLoss="true").on_data_loss == "fail"
 
     def test_durations_may_be_the_connectors(self) -> None:
         assert options(**{"eventhubs.receiverTimeout": "PT00H03M20S"}).timeout_seconds == 200

@@ -13,8 +13,7 @@ from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import PositionInvalid, StoreUnavailable
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.model.positions import Position, StartPositions
-from hubline.processor import InvalidPositionChoice
+from hubline.model.positions import OnDataLoss, Position, StartPositions
 from hubline.spark.source.offsets import Gap
 from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.spark.queries import Place, Query, places
@@ -532,7 +531,7 @@ class TestFirstOpening:
     @virtual
     async def test_a_checkpoint_that_expired_is_a_gap_by_choice(self) -> None:
         hub, store = await expired()
-        two = await query(hub, store, "b", on_data_loss=InvalidPositionChoice.EARLIEST).start()
+        two = await query(hub, store, "b", on_data_loss="earliest").start()
         await two.owns("0")
 
         end = await two.planning.next_offset(two.log[-1], is_limited=True)
@@ -543,7 +542,7 @@ class TestFirstOpening:
     @virtual
     async def test_a_gap_is_moved_over_when_the_batch_that_tells_of_it_is_done_and_not_before(self) -> None:
         hub, store = await expired()
-        two = await query(hub, store, "b", on_data_loss=InvalidPositionChoice.LATEST).start()
+        two = await query(hub, store, "b", on_data_loss="latest").start()
         await two.owns("0")
 
         end = await two.planning.next_offset(two.log[-1], is_limited=True)
@@ -558,7 +557,7 @@ class TestFirstOpening:
         hub, store = filled(10), new_store()
         hub.trim("0", 6)
         start = StartPositions(Position.sequence(4, inclusive=True))
-        choice = InvalidPositionChoice.EARLIEST
+        choice = "earliest"
         one = await query(hub, store, "a", on_data_loss=choice, start=start).start()
         await one.owns("0")
 
@@ -569,11 +568,9 @@ class TestFirstOpening:
 
     @virtual
     @pytest.mark.parametrize("is_running", [False, True])
-    @pytest.mark.parametrize(
-        ("choice", "first"), [(InvalidPositionChoice.EARLIEST, 0), (InvalidPositionChoice.LATEST, 10)]
-    )
+    @pytest.mark.parametrize(("choice", "first"), [("earliest", 0), ("latest", 10)])
     async def test_the_checkpoint_of_a_hub_that_is_no_more_gives_way_to_that_of_the_one_made_anew(
-        self, choice: InvalidPositionChoice, first: int, is_running: bool
+        self, choice: OnDataLoss, first: int, is_running: bool
     ) -> None:
         hub, store = filled(30), new_store()
         one = await query(hub, store, "a", on_data_loss=choice).start()

@@ -14,8 +14,7 @@ from hubline.coordination.strategies import Greedy
 from hubline.errors import ConfigError, HubNotFound, HubUnavailable, PositionInvalid
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.keys import GroupKey
-from hubline.model.positions import Position, StartPositions
-from hubline.processor import InvalidPositionChoice
+from hubline.model.positions import OnDataLoss, Position, StartPositions
 from hubline.spark.options import parse_options
 from hubline.spark.source.offsets import Entry, Gap, StreamOffset
 from hubline.testing.simulation.memory_hub import MemoryHub
@@ -250,11 +249,11 @@ class TestGaps:
         await query.stop()
 
     @pytest.mark.parametrize(("choice", "first"), [("earliest", 8), ("latest", 15)])
-    def test_a_gap_that_is_jumped_by_choice_is_kept_in_the_offset(self, choice: str, first: int) -> None:
+    def test_a_gap_that_is_jumped_by_choice_is_kept_in_the_offset(self, choice: OnDataLoss, first: int) -> None:
         @virtual
         async def jump() -> None:
             hub = filled(5)
-            query = await Query(hub, on_data_loss=InvalidPositionChoice(choice)).start()
+            query = await Query(hub, on_data_loss=choice).start()
             await query.batch()
             hub.append("0", [b"x"] * 10)
             hub.trim("0", 8)
@@ -312,7 +311,7 @@ class TestGaps:
 
     @virtual
     async def test_a_hub_that_was_created_anew_is_read_from_its_beginning_by_choice(self) -> None:
-        query = await Query(filled(5), on_data_loss=InvalidPositionChoice.EARLIEST).start()
+        query = await Query(filled(5), on_data_loss="earliest").start()
         await query.batch()
         await query.stop()
         query._hub = again = filled(3)

@@ -245,7 +245,7 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
         "start": stage.start,
         "checkpoint": stage.checkpoint.value,
         "lookback": stage.lookback,
-        "onInvalidPosition": stage.on_data_loss.value,
+        "onInvalidPosition": stage.on_data_loss,
         "batchCountMax": stage.events_max,
         "batchWaitSeconds": stage.batch_wait_ms / 1000,
         "deadLetters": str(stage.letters) if stage.letters else None,

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
+from hubline.errors import StoreError, StoreUnavailable
 from hubline.model.ownership import Checkpoint
 from hubline.ports import CheckpointStore
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-async def asked(seconds_max: float, call: Awaitable[T], *, what: str) -> T:
-    """A call of a hub with a bound on its time: one that hangs is given up, as if the hub could not be reached."""
-    try:
-        async with asyncio.timeout(seconds_max):
-            return await call
-    except TimeoutError:
-        raise HubUnavailable(f"the hub did not {what} within {seconds_max:g} s") from None
 
 
 def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:

@@ -6,8 +6,18 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final, Literal, get_args
 
 from hubline.errors import ConfigError
+
+OnDataLoss = Literal["fail", "earliest", "latest"]
+"""What to do if the events at the start position are gone, or the hub was re-created.
+
+`"fail"` stops the partition with an error that says what happened. `"earliest"` continues with the oldest event that
+the hub holds, `"latest"` with the events that arrive from now on; both report the skipped range.
+"""
+
+ON_DATA_LOSS: Final[tuple[OnDataLoss, ...]] = get_args(OnDataLoss)
 
 
 class PositionKind(enum.StrEnum):
@@ -111,14 +121,3 @@ class StartPositions:
 
     def for_partition(self, partition: str) -> Position:
         return self.by_partition.get(partition, self.general)
-
-
-class InvalidPositionChoice(enum.StrEnum):
-    """What to do when the events at the start position are gone, or the hub is another one."""
-
-    FAIL = "fail"
-    """Stop the partition with an error that says what happened (the default)."""
-    EARLIEST = "earliest"
-    """Go on with the oldest event there is; the gap is reported to ``on_error``."""
-    LATEST = "latest"
-    """Go on with what arrives from now on; the gap is reported to ``on_error``."""

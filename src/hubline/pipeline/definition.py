@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 from hubline.addresses.names import DEFAULT_GROUP, validate_hub_name
 from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
-from hubline.processor import InvalidPositionChoice
+from hubline.model.positions import OnDataLoss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class Stage:
     trigger_interval: str = DEFAULT_BATCH_WAIT
     checkpoint: str = Checkpoints.EACH_BATCH
     lookback: str | None = None
-    on_data_loss: str = InvalidPositionChoice.FAIL
+    on_data_loss: OnDataLoss = "fail"
     dead_letters: str | None = None
     drop_duplicates: str = DropRepeats.AUTO
     mode: str = "append"
@@ -163,7 +163,7 @@ class Pipeline:
         trigger_interval: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
-        on_data_loss: str = InvalidPositionChoice.FAIL,
+        on_data_loss: OnDataLoss = "fail",
         dead_letters: str | None = None,
         drop_duplicates: str = DropRepeats.AUTO,
         mode: str = "append",
@@ -191,7 +191,7 @@ class Pipeline:
         trigger_interval: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
-        on_data_loss: str = InvalidPositionChoice.FAIL,
+        on_data_loss: OnDataLoss = "fail",
         dead_letters: str | None = None,
         drop_duplicates: str = DropRepeats.AUTO,
         identity: bool = True,
@@ -219,7 +219,7 @@ class Pipeline:
         trigger_interval: str = DEFAULT_BATCH_WAIT,
         checkpoint: str = Checkpoints.EACH_BATCH,
         lookback: str | None = None,
-        on_data_loss: str = InvalidPositionChoice.FAIL,
+        on_data_loss: OnDataLoss = "fail",
         dead_letters: str | None = None,
         drop_duplicates: str = DropRepeats.AUTO,
         identity: bool = True,

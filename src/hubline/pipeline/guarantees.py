@@ -8,7 +8,6 @@ from typing import Final
 from hubline.pipeline.datasets import FILE_FORMATS, FormatPlace, HubPlace, TablePlace
 from hubline.pipeline.definition import Checkpoints, DropRepeats
 from hubline.pipeline.planning import PlannedStage
-from hubline.processor import InvalidPositionChoice
 
 _SHARING: Final = {
     "all": "one runner reads all partitions; a second one stands by",
@@ -30,7 +29,7 @@ def _promises(stage: PlannedStage) -> Iterator[str]:
             "what arrived meanwhile is"
         )
     yield _progress(stage)
-    if stage.on_data_loss is not InvalidPositionChoice.FAIL:
+    if stage.on_data_loss != "fail":
         yield (
             "events that are gone before they were read are jumped: reading goes on at the "
             f"{stage.on_data_loss} event, and the run tells of the gap"

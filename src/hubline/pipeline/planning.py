@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from hubline.addresses.choices import choice_of
 from hubline.addresses.names import validate_group_name
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
 from hubline.addresses.values import parse_duration, parse_position
 from hubline.coordination.strategies import Balanced, Fixed, Greedy
 from hubline.errors import ConfigError, Problem
-from hubline.model.positions import Position, PositionKind
+from hubline.model.positions import ON_DATA_LOSS, OnDataLoss, Position, PositionKind
 from hubline.pipeline.datasets import (
     FLEETING_FORMATS,
     STAGE_KEYS,
@@ -41,7 +42,6 @@ from hubline.pipeline.definition import (
     in_topological_order,
 )
 from hubline.pipeline.secrets import without_secrets
-from hubline.processor import InvalidPositionChoice
 from hubline.secrets import may_hold_secret
 
 Value = TypeVar("Value")
@@ -70,7 +70,7 @@ class PlannedStage:
     batch_wait_ms: int
     checkpoint: Checkpoints
     lookback: str | None
-    on_data_loss: InvalidPositionChoice
+    on_data_loss: OnDataLoss
     repeats: DropRepeats
     store: str | None
     folder: str
@@ -352,7 +352,7 @@ class _Planning:
         count = self._option(stage, "max_batch_size", _count)
         wait = self._option(stage, "trigger_interval", _wait)
         lookback = self._option(stage, "lookback", _lookback)
-        invalid = self._option(stage, "on_data_loss", partial(_one_of, InvalidPositionChoice))
+        invalid = self._option(stage, "on_data_loss", partial(choice_of, choices=ON_DATA_LOSS))
         repeats = self._option(stage, "drop_duplicates", partial(_one_of, DropRepeats))
         self._option(stage, "mode", _mode)
         self._option(stage, "identity", _truth)
@@ -363,7 +363,7 @@ class _Planning:
             self._wrong(stage.where, f"stage {stage.name}: {problem[0]}", problem[1])
         return PlannedStage(
             stage, (), target, {}, None, str(group), str(ownership), str(start), count or 0, wait or 0, checkpoint,
-            lookback, invalid or InvalidPositionChoice.FAIL, repeats or DropRepeats.NONE, store, "",
+            lookback, invalid or "fail", repeats or DropRepeats.NONE, store, "",
         )  # fmt: skip
 
     def _store_of(self, stage: Stage, target: Place, checkpoint: Checkpoints) -> str | None:

@@ -102,7 +102,7 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading:
         "group": stage.group,
         "start": stage.start,
         "max_events": str(stage.events_max),
-        "on_data_loss": stage.on_data_loss.value,
+        "on_data_loss": stage.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
     }
     if stage.lookback is not None:

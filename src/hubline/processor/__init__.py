@@ -2,8 +2,7 @@
 
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.model.ownership import ReleaseReason
-from hubline.model.positions import InvalidPositionChoice
-from hubline.processor.options import CheckpointPolicy, FailureChoice, ProcessorOptions
+from hubline.processor.options import CheckpointPolicy, OnFailure, ProcessorOptions
 from hubline.processor.partition_runner import PartitionContext
 from hubline.processor.processor import Processor
 from hubline.processor.sql_delivery import AsyncTransaction
@@ -12,9 +11,8 @@ from hubline.retry import RetryPolicy
 __all__ = [
     "AsyncTransaction",
     "CheckpointPolicy",
-    "FailureChoice",
-    "InvalidPositionChoice",
     "LeaseOptions",
+    "OnFailure",
     "PartitionContext",
     "Processor",
     "ProcessorOptions",

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, Literal, get_args
 
+from hubline.addresses.choices import choice_of
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.errors import ConfigError
-from hubline.model.positions import InvalidPositionChoice
+from hubline.model.positions import ON_DATA_LOSS, OnDataLoss
 from hubline.retry import RetryPolicy
 
-Choice = TypeVar("Choice", bound=enum.StrEnum)
+OnFailure = Literal["stop", "dead_letter"]
+"""What to do with a batch whose handler still fails after its retries.
 
+`"stop"` stops the partition; it reopens from its checkpoint after a while (the default without a sink). `"dead_letter"`
+finds the failing events and keeps each with its error; the partition continues (the default with a sink).
+"""
 
-class FailureChoice(enum.StrEnum):
-    """What to do with a batch whose handler fails, also after its retries."""
-
-    STOP = "stop"
-    """Stop the partition; it reopens from its checkpoint after a while (the default without a sink)."""
-    DEAD_LETTER = "dead_letter"
-    """Find the failing events and keep each with its error; the partition goes on (the default with a sink)."""
+ON_FAILURE: Final[tuple[OnFailure, ...]] = get_args(OnFailure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +90,12 @@ class ProcessorOptions:
     reopen: RetryPolicy = field(
         default_factory=lambda: RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
     )
-    on_failure: FailureChoice | None = None
+    on_failure: OnFailure | None = None
     max_consecutive_failures: int = 100
     max_failure_ratio: float = 0.5
     dead_letters_per_minute_max: int | None = None
     preserve_key_order: bool = False
-    on_data_loss: InvalidPositionChoice = InvalidPositionChoice.FAIL
+    on_data_loss: OnDataLoss = "fail"
     handler_timeout_seconds: float | None = None
     stall_seconds: float = 60.0
     stop_timeout_seconds: float = 30.0
@@ -123,16 +121,8 @@ class ProcessorOptions:
         if not 0 < self.max_failure_ratio <= 1:
             raise ConfigError(f"max_failure_ratio is above 0 and at most 1, and is {self.max_failure_ratio:g}")
         if self.on_failure is not None:
-            object.__setattr__(self, "on_failure", _choice("on_failure", FailureChoice, self.on_failure))
-        object.__setattr__(self, "on_data_loss", _choice("on_data_loss", InvalidPositionChoice, self.on_data_loss))
-
-
-def _choice(name: str, choices: type[Choice], value: str) -> Choice:
-    """The choice itself, or by its name."""
-    try:
-        return choices(value)
-    except ValueError:
-        raise ConfigError(f"{name} is {' or '.join(choices)}, and not {value!r}") from None
+            choice_of(self.on_failure, ON_FAILURE, option="on_failure")
+        choice_of(self.on_data_loss, ON_DATA_LOSS, option="on_data_loss")
 
 
 def _at_least_one(name: str, value: int) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from hubline.coordination.store_calls import asked
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid
+from hubline.hubs.hub_calls import describe_partition, within
 from hubline.model.events import EventBatch
-from hubline.model.hubs import PartitionProperties
-from hubline.model.positions import InvalidPositionChoice, Position, PositionKind
+from hubline.model.positions import OnDataLoss, Position, PositionKind
 from hubline.ports import Hub, Receiver
 from hubline.retry import RetryPolicy
 
@@ -35,7 +34,7 @@ class Source:
     partition: str
     group: str
     epoch: int
-    on_data_loss: InvalidPositionChoice
+    on_data_loss: OnDataLoss
     reopen: RetryPolicy
     bytes_max: int
     stall_seconds: float
@@ -154,7 +153,7 @@ class Prefetch:
         opening = source.hub.open_receiver(
             source.partition, group=source.group, position=self._position, epoch=source.epoch
         )
-        receiver = await asked(source.stall_seconds, opening, what=f"open partition {source.partition}")
+        receiver = await within(source.stall_seconds, opening, what=f"open partition {source.partition}")
         try:
             while True:
                 await self._room.wait()
@@ -172,7 +171,7 @@ class Prefetch:
         """Never raises: what was received counts, and an error here would hide that the reading is to end."""
         source = self._source
         try:
-            await asked(source.stall_seconds, receiver.close(), what=f"let go of partition {source.partition}")
+            await within(source.stall_seconds, receiver.close(), what=f"let go of partition {source.partition}")
         except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
             log.warning("receiver_not_closed partition=%s %s: %s", source.partition, type(error).__name__, error)
 
@@ -187,7 +186,7 @@ class Prefetch:
     async def _is_behind(self) -> bool:
         """Whether the hub holds events after the last received one. The first look sets what is not known yet."""
         source = self._source
-        properties = await described(source.hub, source.partition, seconds_max=source.stall_seconds)
+        properties = await describe_partition(source.hub, source.partition, timeout_seconds=source.stall_seconds)
         if self._last_received is None:
             self._last_received = properties.last_sequence
         return properties.last_sequence > max(self._last_received, properties.begin_sequence - 1)
@@ -203,27 +202,22 @@ class Prefetch:
 
     async def _position_instead(self, error: PositionInvalid) -> Position:
         choice = self._source.on_data_loss
-        if choice is InvalidPositionChoice.FAIL:
+        if choice == "fail":
             raise error
         # The gap is recorded before it is jumped: dying here reports it again.
         self._source.report(error)
         log.error("gap partition=%s reason=%s from=%s choice=%s", error.partition, error.reason, self._position, choice)
         if error.reason != "expired":
             await self._source.start_over()
-        if choice is InvalidPositionChoice.EARLIEST:
+        if choice == "earliest":
             return Position.earliest()
         source = self._source
         return await pinned(source.hub, source.partition, Position.latest(), seconds_max=source.stall_seconds)
-
-
-async def described(hub: Hub, partition: str, *, seconds_max: float) -> PartitionProperties:
-    """What a partition holds; HubUnavailable if the hub does not say so in time."""
-    return await asked(seconds_max, hub.describe_partition(partition), what=f"describe partition {partition}")
 
 
 async def pinned(hub: Hub, partition: str, position: Position, *, seconds_max: float) -> Position:
     """The same place, by sequence number where it was "the end": opened again later, "the end" would skip events."""
     if position.kind is not PositionKind.LATEST:
         return position
-    properties = await described(hub, partition, seconds_max=seconds_max)
+    properties = await describe_partition(hub, partition, timeout_seconds=seconds_max)
     return Position.sequence(properties.last_sequence, inclusive=position.inclusive and not properties.is_empty)

@@ -42,16 +42,17 @@ from hubline.errors import (
     StoreError,
     StoreUnavailable,
 )
+from hubline.hubs.hub_calls import describe_partition
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint, Ownership, ReleaseReason
-from hubline.model.positions import InvalidPositionChoice, Position, PositionKind, StartPositions
+from hubline.model.positions import Position, PositionKind, StartPositions
 from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
 from hubline.processor.failure_limits import LetterLimits, LetterTally
 from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
-from hubline.processor.options import FailureChoice, ProcessorOptions
-from hubline.processor.partition_reader import Prefetch, Source, described, pinned
+from hubline.processor.options import ProcessorOptions
+from hubline.processor.partition_reader import Prefetch, Source, pinned
 from hubline.processor.sql_delivery import AsyncTransaction, Delivery, DeliveryPolicy, savepoint
 from hubline.sinks import SinkPartition, SqlSink, Transaction
 
@@ -93,7 +94,7 @@ class PartitionDependencies:
             sink,
             takes_events=self.handler_name == "on_event",
             takes_tx=self.handlers[self.handler_name].takes_tx,
-            stops_on_failure=self.options.on_failure is FailureChoice.STOP,
+            stops_on_failure=self.options.on_failure == "stop",
             quarantines_keys=self.options.preserve_key_order,
         )
 
@@ -443,7 +444,7 @@ class PartitionPump:
     async def _end(self) -> Checkpoint:
         """As if all events that the partition holds were done."""
         hub, partition = self._wiring.hub, self.key.partition
-        end = await described(hub, partition, seconds_max=self._options.stall_seconds)
+        end = await describe_partition(hub, partition, timeout_seconds=self._options.stall_seconds)
         if end.last_offset is None:
             return Checkpoint.before_first(self.key)
         return Checkpoint(self.key, end.last_offset, end.last_sequence)
@@ -455,7 +456,7 @@ class PartitionPump:
         """
         if self._delivery is not None or self._context.start is not None or self._checkpointed_sequence is None:
             return
-        is_earliest = self._options.on_data_loss is InvalidPositionChoice.EARLIEST
+        is_earliest = self._options.on_data_loss == "earliest"
         checkpoint = Checkpoint.before_first(self.key) if is_earliest else await self._end()
         seconds_max = self._options.lease.renew_interval_seconds
         await self._control.call(set_back, self._wiring.store, checkpoint, epoch=self.epoch, seconds_max=seconds_max)
@@ -516,7 +517,7 @@ class PartitionPump:
         try:
             await self.try_part(batch, event)
         except HandlerFailed as error:
-            if self._options.on_failure is FailureChoice.STOP or not len(batch) or self._closing is not None:
+            if self._options.on_failure == "stop" or not len(batch) or self._closing is not None:
                 raise
             await self._find_failing(batch, error)
         else:

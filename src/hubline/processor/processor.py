@@ -19,14 +19,14 @@ from typing import Any, Self
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
 from hubline.coordination.dispatcher import check_leases
-from hubline.coordination.store_calls import asked
 from hubline.coordination.strategies import Greedy, Strategy
 from hubline.errors import ConfigError, ProcessorError
+from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position, StartPositions
 from hubline.ports import CheckpointStore, DeadLetters, Hub
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
-from hubline.processor.options import FailureChoice, ProcessorOptions
+from hubline.processor.options import ProcessorOptions
 from hubline.processor.partition_runner import PartitionContext, PartitionDependencies
 from hubline.processor.processor_run import Runtime
 from hubline.sinks import SqlSink
@@ -224,7 +224,7 @@ class Processor:
         return self._runtime.contexts() if self._runtime else []
 
     async def _start(self) -> None:
-        hub = await asked(self._options.stall_seconds, self._hub.describe(), what="describe itself")
+        hub = await within(self._options.stall_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._runtime = Runtime(
             self.wiring(),
@@ -300,7 +300,7 @@ class Processor:
             raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
         if options.preserve_key_order:
             raise ConfigError("preserve_key_order needs a sink: it is by its dead letters that a key is known to wait")
-        if options.on_failure is FailureChoice.DEAD_LETTER and not is_letter_taken:
+        if options.on_failure == "dead_letter" and not is_letter_taken:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
 
 
@@ -332,7 +332,7 @@ def _resolved(options: ProcessorOptions, sink: SqlSink | None) -> ProcessorOptio
     """With the default choice made: where there is a place for dead letters, one event does not stop the others."""
     if options.on_failure is not None:
         return options
-    return replace(options, on_failure=FailureChoice.STOP if sink is None else FailureChoice.DEAD_LETTER)
+    return replace(options, on_failure="stop" if sink is None else "dead_letter")
 
 
 def _checked(strategy: Strategy) -> Strategy:

@@ -11,9 +11,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from hubline.coordination.control_loop import ControlLoop, call_on
 from hubline.coordination.dispatcher import Dispatcher
-from hubline.coordination.store_calls import asked
 from hubline.coordination.strategies import Strategy
 from hubline.errors import ConfigError, HublineError, ProcessorError
+from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.handlers import Handler, HandlerThread, caller
@@ -197,7 +197,7 @@ class Runtime:
         while True:
             await asyncio.sleep(self._options.lease.load_balancing_interval_seconds)
             try:
-                describing = asked(self._options.stall_seconds, self._wiring.hub.describe(), what="describe itself")
+                describing = within(self._options.stall_seconds, self._wiring.hub.describe(), what="describe itself")
                 self._partition_ids = (await describing).partition_ids
             except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
                 log.warning("hub_not_described %s: %s", type(error).__name__, error)

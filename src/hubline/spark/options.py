@@ -12,16 +12,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Final, Literal, TypeVar
 
+from hubline.addresses.choices import choice_of
 from hubline.addresses.hub_address import HubAddress, parse_hub
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id, validate_partition_id
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
 from hubline.addresses.values import parse_duration, parse_position, parse_size
+from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.errors import ConfigError
-from hubline.model.positions import Position, StartPositions
-from hubline.processor import InvalidPositionChoice, LeaseOptions
+from hubline.model.positions import ON_DATA_LOSS, OnDataLoss, Position, StartPositions
 from hubline.secrets import may_hold_secret
 
 T = TypeVar("T")
@@ -121,7 +123,7 @@ class Options:
     bytes_max: int | None = None
     tasks: int | None = None
     split_events: int | None = None
-    on_data_loss: InvalidPositionChoice = InvalidPositionChoice.FAIL
+    on_data_loss: OnDataLoss = "fail"
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
     outage_seconds: float = DEFAULT_OUTAGE_SECONDS
     store: StoreAddress | None = None
@@ -307,20 +309,14 @@ def _ownership(text: str) -> Strategy | Literal["all"]:
     raise ConfigError(f"{_shown(text)} is unknown: write all, balanced, greedy or fixed:N, as in fixed:2")
 
 
-def _loss(taken: _Given) -> InvalidPositionChoice:
-    choice = taken.get("on_data_loss", _invalid_position, None)
+def _loss(taken: _Given) -> OnDataLoss:
+    choice = taken.get("on_data_loss", partial(choice_of, choices=ON_DATA_LOSS), None)
     if not taken.has(LOSS_OPTION):
-        return choice or InvalidPositionChoice.FAIL
+        return choice or "fail"
     if choice is not None:
         raise ConfigError(f"the options on_data_loss and {LOSS_OPTION} mean the same: keep one")
     fails = taken.parsed(LOSS_OPTION, _boolean)
-    return InvalidPositionChoice.FAIL if fails else InvalidPositionChoice.EARLIEST
-
-
-def _invalid_position(text: str) -> InvalidPositionChoice:
-    if text not in list(InvalidPositionChoice):
-        raise ConfigError(f"{_shown(text)} is unknown: write {', '.join(InvalidPositionChoice)}")
-    return InvalidPositionChoice(text)
+    return "fail" if fails else "earliest"
 
 
 def _boolean(text: str) -> bool:

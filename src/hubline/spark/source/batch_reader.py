@@ -30,7 +30,6 @@ from hubline.adapters import open_hub
 from hubline.errors import PositionInvalid
 from hubline.model.positions import Position
 from hubline.ports import Hub
-from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
 from hubline.spark.sessions.parallelism import task_count
@@ -180,8 +179,8 @@ async def _start(places: Places, options: Options, partition: str) -> int:
     try:
         return await places.start(partition, options.batch_start.for_partition(partition))
     except PositionInvalid as error:
-        if options.on_data_loss is InvalidPositionChoice.FAIL:
+        if options.on_data_loss == "fail":
             raise
         log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = options.on_data_loss is InvalidPositionChoice.EARLIEST
+        is_earliest = options.on_data_loss == "earliest"
         return error.begin_sequence if is_earliest else error.last_sequence + 1

@@ -9,14 +9,13 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from hubline.coordination.store_calls import asked
 from hubline.errors import HubUnavailable, PositionInvalid
+from hubline.hubs.hub_calls import describe_partition, within
 from hubline.model.events import EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub
-from hubline.processor.partition_reader import described
 
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
@@ -38,10 +37,10 @@ class Places:
         self._seconds_max = seconds_max
 
     async def hub(self) -> HubProperties:
-        return await asked(self._seconds_max, self._hub.describe(), what="describe itself")
+        return await within(self._seconds_max, self._hub.describe(), what="describe itself")
 
     async def described(self, partition: str) -> PartitionProperties:
-        return await described(self._hub, partition, seconds_max=self._seconds_max)
+        return await describe_partition(self._hub, partition, timeout_seconds=self._seconds_max)
 
     async def start(self, partition: str, position: Position) -> int:
         """The sequence number of the first event from a position on; of the next to come, if there is none yet."""
@@ -126,7 +125,7 @@ class Places:
     async def _first(self, partition: str, position: Position, *, max_count: int = 1) -> EventBatch:
         """The first events from a position on, which are there."""
         opening = self._hub.open_receiver(partition, group=self._group, position=position)
-        receiver = await asked(self._seconds_max, opening, what=f"open partition {partition}")
+        receiver = await within(self._seconds_max, opening, what=f"open partition {partition}")
         try:
             batch = await receiver.receive(max_count=max_count, wait_seconds=self._seconds_max)
         finally:

@@ -27,7 +27,6 @@ from hubline.model.hubs import PartitionProperties
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub
-from hubline.processor import InvalidPositionChoice
 from hubline.spark.options import Options
 from hubline.spark.source.hub_monitor import RETRY_SECONDS, HubMonitor
 from hubline.spark.source.offsets import Entry, Gap, Range, StreamOffset, in_order
@@ -294,10 +293,10 @@ class Planning:
 
     def _jump(self, error: PositionInvalid) -> int:
         """Where to go on instead. The gap is logged here, and kept in the offset of the batch that jumps it."""
-        if self._options.on_data_loss is InvalidPositionChoice.FAIL:
+        if self._options.on_data_loss == "fail":
             raise error
         log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = self._options.on_data_loss is InvalidPositionChoice.EARLIEST
+        is_earliest = self._options.on_data_loss == "earliest"
         return error.begin_sequence if is_earliest else error.last_sequence + 1
 
     async def _foreign(self, partition: str, sequence: int) -> PositionInvalid:

@@ -23,13 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.addresses.hub_address import HubAddress
-from hubline.coordination.store_calls import asked
 from hubline.errors import HubError, HublineError, HubUnavailable, PositionInvalid, ReaderStolen
+from hubline.hubs.hub_calls import describe_partition, within
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
-from hubline.processor import InvalidPositionChoice
-from hubline.processor.partition_reader import described
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
 from hubline.spark.source.offsets import Range
@@ -272,7 +270,7 @@ class _RangeReader:
         partition = self.wanted.partition
         position = Position.sequence(self._next_sequence, inclusive=True)
         opening = self._hub.open_receiver(partition, group=self._options.group, position=position)
-        return await asked(self._options.timeout_seconds, opening, what=f"open partition {partition}")
+        return await within(self._options.timeout_seconds, opening, what=f"open partition {partition}")
 
     @property
     def _key(self) -> LinkKey:
@@ -285,7 +283,7 @@ class _RangeReader:
     async def _explained_silence(self) -> HubError:
         """The events of a range are there. If none come, it is the hub that changed, or the link that is dead."""
         partition = self.wanted.partition
-        there = await described(self._hub, partition, seconds_max=self._options.timeout_seconds)
+        there = await describe_partition(self._hub, partition, timeout_seconds=self._options.timeout_seconds)
         if self.wanted.end > there.last_sequence + 1:
             places = Places(self._hub, group=self._options.group, seconds_max=self._options.timeout_seconds)
             return places.invalid("beyond", Position.sequence(self.wanted.end - 1, inclusive=True), there)
@@ -302,9 +300,9 @@ class _RangeReader:
             # Handled before it went: nothing is lost. Should newer ones be gone as well, the next try finds that out.
             return min(error.begin_sequence, self.wanted.replayed_to, self.wanted.end)
         choice = self._options.on_data_loss
-        if choice is InvalidPositionChoice.FAIL:
+        if choice == "fail":
             raise error
         log.error("gap partition=%s next=%d %s choice=%s", error.partition, self._next_sequence, error.reason, choice)
-        if choice is InvalidPositionChoice.EARLIEST and self._next_sequence < error.begin_sequence:
+        if choice == "earliest" and self._next_sequence < error.begin_sequence:
             return min(error.begin_sequence, self.wanted.end)
         return self.wanted.end

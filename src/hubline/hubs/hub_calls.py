@@ -1,0 +1,27 @@
+"""Calls of a hub with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from hubline.errors import HubUnavailable
+from hubline.model.hubs import PartitionProperties
+from hubline.ports import Hub
+
+T = TypeVar("T")
+
+
+async def within(timeout_seconds: float, call: Awaitable[T], *, what: str) -> T:
+    """A call of a hub, with a limit on its time: one that hangs ends as if the hub could not be reached."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await call
+    except TimeoutError:
+        raise HubUnavailable(f"the hub did not {what} within {timeout_seconds:g} s") from None
+
+
+async def describe_partition(hub: Hub, partition: str, *, timeout_seconds: float) -> PartitionProperties:
+    """The partition's properties. Raises HubUnavailable if the hub does not answer in time."""
+    return await within(timeout_seconds, hub.describe_partition(partition), what=f"describe partition {partition}")
