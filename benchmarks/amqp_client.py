@@ -1,8 +1,7 @@
 """Event Hubs over AMQP: hubline's client beside azure-eventhub, on the same endpoint, in the same run.
 
-The endpoint is ``hubline serve`` in a process of its own, which sends events message by message, as the service does,
-and not as columns, which hubline's client would take from it. What counts is what the client costs: events for each
-second of CPU time of its process. With a delay on the network it is the wall that counts, since then the client waits.
+The endpoint is ``hubline serve`` in a process of its own. What counts is what the client costs: events for each second
+of CPU time of its process. With a delay on the network it is the wall that counts, since then the client waits.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,15 +41,7 @@ DELAYED_SDK_COUNT: Final = 15_000
 ROUNDS: Final = 3
 # Not the system's choice, which may be memory: the point is a hub as people have it.
 FOLDER: Final = "/var/tmp"  # noqa: S108
-# ``hubline serve``: as it is, and sending to hubline's own client, too, what the service would send.
 SERVE: Final = (sys.executable, "-c", "import sys; from hubline.cli.app import main; sys.exit(main())", "serve")
-SERVE_MESSAGES: Final = (
-    sys.executable,
-    "-c",
-    "import sys; from hubline.emulator import peers; peers.OFFERS_COLUMNS = False; "
-    "from hubline.cli.app import main; sys.exit(main())",
-    "serve",
-)
 AGAINST_RECEIVE: Final = "azure-eventhub receive_batch, same endpoint"
 AGAINST_SEND: Final = "azure-eventhub send_batch, same endpoint"
 
@@ -212,15 +203,15 @@ def served(load: Load) -> Iterator[str]:
     """A hub of one partition with the events in it, served by a process of its own; gives its connection string."""
     with tempfile.TemporaryDirectory(prefix="hubline-bench-", dir=FOLDER) as folder:
         asyncio.run(_fill(Path(folder), load))
-        with serving(Path(folder), SERVE_MESSAGES) as connection_string:
+        with serving(Path(folder)) as connection_string:
             yield connection_string
 
 
 @contextmanager
-def serving(folder: Path, command: Sequence[str] = SERVE) -> Iterator[str]:
+def serving(folder: Path) -> Iterator[str]:
     """The hubs of a folder, served by a process of its own; gives the connection string of the one."""
     server = subprocess.Popen(
-        [*command, "--data", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [*SERVE, "--data", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert server.stdout is not None
     try:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
-from benchmarks.amqp_client import FOLDER, HUB, SERVE_MESSAGES, Load, batches, serving
+from benchmarks.amqp_client import FOLDER, HUB, Load, batches, serving
 from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import BATCH_COUNT, Ready, rows
 from hubline.hubs.local import LocalHub, create_hub
@@ -45,8 +45,6 @@ TINY_ROUNDS: Final = 3
 WARM_UP: Final = 15
 
 AGAINST_READY: Final = "the same rows, ready in memory, through the same transport"
-AS_COLUMNS: Final = "; as columns, which hubline serve sends to hubline's client"
-AS_MESSAGES: Final = "; message by message, as from Event Hubs"
 AGAINST_PARQUET: Final = "Spark streaming the same rows from Parquet files"
 AGAINST_SDK: Final = "azure-eventhub receive_batch in the driver, then createDataFrame"
 AGAINST_RATE: Final = "Spark's rate-micro-batch source: the ratio; the figure is what is added"
@@ -54,12 +52,11 @@ AGAINST_RATE: Final = "Spark's rate-micro-batch source: the ratio; the figure is
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """A session, and the same events as a local hub, over AMQP (as columns, and as messages), and as Parquet files."""
+    """A session, and the same events as a local hub, over AMQP, and as Parquet files."""
 
     spark: SparkSession
     local: str
     served: str
-    served_messages: str
     parquet: Path
     folder: Path
 
@@ -89,23 +86,17 @@ def spark_source() -> Iterator[Result]:
 
 @benchmark("spark-source-amqp")
 def spark_source_amqp() -> Iterator[Result]:
-    """Over AMQP, from ``hubline serve`` on the same machine, which takes its part of the two cores.
-
-    It sends columns to hubline's own client. What Event Hubs sends, messages, is measured beside it.
-    """
+    """Over AMQP, from ``hubline serve`` on the same machine, which takes its part of the two cores."""
     with scene() as its:
-        columns, messages, ready = medians(
-            its, lambda: its.hub(its.served), lambda: its.hub(its.served_messages), its.ready
-        )
-    yield Result("spark-source-amqp", columns, "rows/s", columns / ready, AGAINST_READY + AS_COLUMNS)
-    yield Result("spark-source-amqp", messages, "rows/s", messages / ready, AGAINST_READY + AS_MESSAGES)
+        own, ready = medians(its, lambda: its.hub(its.served), its.ready)
+    yield Result("spark-source-amqp", own, "rows/s", own / ready, AGAINST_READY)
 
 
 @benchmark("spark-source-sdk")
 def spark_source_sdk() -> Iterator[Result]:
-    """Beside the official SDK in the driver, over the same endpoint, which sends messages to both."""
+    """Beside the official SDK in the driver, over the same endpoint."""
     with scene() as its:
-        (own,) = medians(its, lambda: its.hub(its.served_messages))
+        (own,) = medians(its, lambda: its.hub(its.served))
         sdk = max(SDK_COUNT / _seconds(lambda: read_by_sdk(its)) for _ in range(ROUNDS))
     yield Result("spark-source-sdk", own, "rows/s", own / sdk, AGAINST_SDK)
 
@@ -184,7 +175,7 @@ def read_by_sdk(its: Scene) -> None:
         if len(received) >= SDK_COUNT:
             done.set()
 
-    client = EventHubConsumerClient.from_connection_string(its.served_messages, "$Default")
+    client = EventHubConsumerClient.from_connection_string(its.served, "$Default")
     reading = threading.Thread(
         target=client.receive_batch,
         kwargs={"on_event_batch": take, "starting_position": "-1", "max_batch_size": 1000, "prefetch": 3000},
@@ -206,10 +197,10 @@ def scene() -> Iterator[Scene]:
         asyncio.run(_fill(folder / "hubs"))
         _write_parquet(folder / "parquet")
         hubs = folder / "hubs"
-        with serving(hubs) as served, serving(hubs, SERVE_MESSAGES) as served_messages:
+        with serving(hubs) as served:
             spark = _session(folder)
             try:
-                yield Scene(spark, f"local:{hubs}/{HUB}", served, served_messages, folder / "parquet", folder)
+                yield Scene(spark, f"local:{hubs}/{HUB}", served, folder / "parquet", folder)
             finally:
                 spark.stop()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,6 @@ from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
 from hubline.model.positions import Position
-
-if TYPE_CHECKING:
-    from hubline.hubs.local.stored_batch import StoredBatch
 
 
 class Receiver(Protocol):
@@ -49,15 +46,6 @@ class Receiver(Protocol):
 
     async def close(self) -> None:
         """Lets the partition go. Closing twice is fine."""
-        ...
-
-
-@runtime_checkable
-class StoredBatchReceiver(Receiver, Protocol):
-    """A receiver that has events as they are kept: for who hands them on, and need not look at them."""
-
-    async def receive_stored(self, *, max_count: int, wait_seconds: float) -> StoredBatch | None:
-        """As ``receive``, and None where that gives an empty batch."""
         ...
 
 

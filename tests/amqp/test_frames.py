@@ -6,7 +6,6 @@ import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -34,7 +33,6 @@ from hubline.amqp.transport.frames import (
     SASL_HEADER,
     Frame,
     FrameReader,
-    aligned,
     encode_frame,
     encode_transfer,
 )
@@ -317,18 +315,6 @@ def test_the_rest_of_a_delivery_after_a_large_part_is_never_taken_for_a_whole_on
     said = [each for item in _arriving(reader, stream, 100_000) for each in _said([item])]
     assert len(parts) == 2
     assert len(said) == 2 + 19
-
-
-@pytest.mark.parametrize("transfer", [Transfer(0, 0, b"\0"), Transfer(300, 2**32 - 1, b"a tag", 7, settled=True)])
-def test_a_message_is_aligned_by_a_longer_tag(transfer: Transfer) -> None:
-    (frame,) = encode_transfer(0, aligned(transfer), b"message", frame_bytes_max=512)
-    assert frame.index(b"message") % 8 == 0
-    (taken,) = _filled(frame).take_frames()
-    assert isinstance(taken, Frame)
-    assert isinstance(taken.performative, Transfer)
-    tag = taken.performative.delivery_tag or b""
-    assert tag.startswith(transfer.delivery_tag or b"")
-    assert replace(taken.performative, delivery_tag=transfer.delivery_tag) == transfer
 
 
 @pytest.mark.parametrize("length", [0, 1, 400, 471, 472, 473, 5000])

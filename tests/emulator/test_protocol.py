@@ -33,7 +33,6 @@ from hubline.amqp.codec.performatives import (
     Target,
 )
 from hubline.amqp.codec.types import Described, Int, Symbol, ULong
-from hubline.amqp.events.columnar import COLUMNS_CAPABILITY, COLUMNS_FORMAT, COLUMNS_OFFER, decode_columns
 from hubline.amqp.events.encoder import encode_batches
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.frames import AMQP_HEADER
@@ -50,7 +49,7 @@ from hubline.emulator.link_addresses import (
     SenderAddress,
     parse_address,
 )
-from hubline.emulator.receivers import METRICS_CAPABILITY, READERS_WITHOUT_EPOCH_MAX
+from hubline.emulator.receivers import READERS_WITHOUT_EPOCH_MAX
 from hubline.emulator.requests import REQUESTS_MAX
 from hubline.emulator.start_filter import SELECTOR, SELECTOR_CODE, parse_filter, parse_selector
 from hubline.errors import (
@@ -426,63 +425,6 @@ def test_credit_is_honoured(tmp_path: Path) -> None:
             assert len(handler.received) == 7
             link.grant(93)
             await handler.until_received(100)
-
-    asyncio.run(run())
-
-
-def test_who_does_not_ask_for_columns_is_offered_none(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
-            await _fill(hub, 10)
-            link, handler = peer.receiver(credit=100, capabilities=(METRICS_CAPABILITY,))
-            assert (await link.attached()).offered_capabilities == (METRICS_CAPABILITY,)
-            await handler.until_received(10)
-            assert COLUMNS_FORMAT not in handler.formats
-
-    asyncio.run(run())
-
-
-def test_columns_come_to_who_asks_for_them_and_count_as_their_events(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
-            await _fill(hub, 100)
-            link, handler = peer.receiver(credit=0, capabilities=(METRICS_CAPABILITY, COLUMNS_CAPABILITY))
-            handler.tops_up = False
-            answer = await link.attached()
-            assert COLUMNS_OFFER in (answer.offered_capabilities or ())
-            received: list[int] = []
-            for credit in (7, 93):
-                link.grant(credit)
-                await handler.until_received(len(handler.received) + 1)
-                columns = decode_columns(handler.received[-1], "0")
-                assert link.count_more(len(columns.stretch) - 1)
-                received += [event.sequence_number for event in columns.stretch.events]
-                assert link.credit == 0
-                assert columns.metrics is not None
-                assert columns.metrics.last_sequence == 99
-            assert handler.formats == [COLUMNS_FORMAT] * len(handler.received)
-            assert received == list(range(100))
-
-    asyncio.run(run())
-
-
-def test_a_drain_counts_events_that_came_as_columns(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
-            await _fill(hub, 3)
-            link, handler = peer.receiver(credit=0, capabilities=(COLUMNS_CAPABILITY,))
-            handler.tops_up = False
-            await link.attached()
-            link.credit = 7
-            link._send_flow(drain=True)
-            await handler.until_received(1)
-            link.count_more(2)
-            await until(lambda: link.credit == 0)
-            assert link._delivery_count == 7
-            link.grant(2)
-            await _fill(hub, 5)
-            await handler.until_received(2)
-            assert len(decode_columns(handler.received[1], "0").stretch) == 2
 
     asyncio.run(run())
 

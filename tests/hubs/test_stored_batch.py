@@ -7,29 +7,28 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.hubs.local.stored_batch import StoredBatch, offset_of, together
+from hubline.hubs.local.stored_batch import StoredBatch, merge_small, offset_of
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
 
 PREFIX = "48213"
 PREFIXES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
 
 
-def stretch(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> StoredBatch:
-    """Events whose bodies are their sequence numbers, sent together."""
+def stored(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> StoredBatch:
+    """Events whose bodies are their sequence numbers, sent merge_small."""
     made = outgoing([str(first_sequence + number) for number in range(count)])
     counts, times_us = np.array([count]), np.array([time_us])
-    return StoredBatch("7", first_sequence, prefix, counts, times_us, made, made.serialize())
+    return StoredBatch("7", first_sequence, prefix, counts, times_us, made)
 
 
 def in_a_row(counts: list[int]) -> list[StoredBatch]:
-    """Stretches of so many events, from 100 on, each a microsecond after the one before it."""
+    """Batches of so many events, from 100 on, each a microsecond after the one before it."""
     firsts = [100 + sum(counts[:number]) for number in range(len(counts))]
     return [
-        stretch(first, count, time_us=number) for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
+        stored(first, count, time_us=number) for number, (first, count) in enumerate(zip(firsts, counts, strict=True))
     ]
 
 
@@ -46,10 +45,10 @@ def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count:
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.integers(1, 10))
-def test_small_ones_are_put_together_and_no_event_is_lost(counts: list[int], max_count: int) -> None:
+def test_small_ones_are_put_merge_small_and_no_event_is_lost(counts: list[int], max_count: int) -> None:
     sequences = list(range(100, 100 + sum(counts)))
 
-    found = together(in_a_row(counts), max_count=max_count)
+    found = merge_small(in_a_row(counts), max_count=max_count)
 
     events = [event for each in found for event in each.events]
     assert [int(event.body) for event in events] == sequences
@@ -72,15 +71,3 @@ def test_a_part_is_what_the_whole_has_there(counts: list[int], data: st.DataObje
     assert part.slice(0).events.arrow.equals(part.events.arrow)
     assert (part.counts > 0).all()
     assert len(part.counts) == len(part.times_us)
-
-
-@pytest.mark.parametrize(
-    ("start", "count", "is_kept"), [(0, None, True), (0, 9, True), (1, None, False), (0, 4, False)]
-)
-def test_only_the_whole_is_encoded_already(start: int, count: int | None, *, is_kept: bool) -> None:
-    whole = stretch(100, 5)
-    part = whole.slice(start, count)
-
-    assert (part.encoded is whole.encoded) == is_kept
-    assert pa.ipc.read_record_batch(part.encode(), OUTGOING_SCHEMA).equals(part.made)
-    assert part.nbytes > 0

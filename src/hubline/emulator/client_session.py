@@ -19,7 +19,6 @@ from hubline.amqp.codec.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.events.columnar import COLUMNS_CAPABILITY, COLUMNS_OFFER
 from hubline.amqp.transport.connection import Connection
 from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, Link
 from hubline.amqp.transport.session import Session
@@ -39,9 +38,8 @@ from hubline.emulator.management import ManagementNode
 from hubline.emulator.receivers import (
     EPOCH_PROPERTY,
     METRICS_CAPABILITY,
-    ColumnFeed,
+    EventSender,
     FedLinks,
-    MessageFeed,
     ReaderCount,
     open_receiver,
 )
@@ -49,13 +47,10 @@ from hubline.emulator.requests import Answering, RequestNode
 from hubline.emulator.senders import MESSAGE_BYTES_MAX, EventReceiver
 from hubline.emulator.start_filter import parse_filter
 from hubline.errors import ConfigError, HublineError
-from hubline.ports import Hub, StoredBatchReceiver
+from hubline.ports import Hub
 
 # More than a client needs to read every partition of the largest hub. Each takes some memory here.
 LINKS_MAX: Final = 2048
-
-# Whoever asks for columns gets them. Off, all get messages, as from the service: for tests and benchmarks of that.
-OFFERS_COLUMNS = True
 
 # How long a stopping endpoint waits for what clients have sent to be durable and answered.
 DRAIN_SECONDS: Final = 10.0
@@ -201,12 +196,7 @@ class Peer:
             desired = link.remote.desired_capabilities or ()
             has_metrics = METRICS_CAPABILITY in desired
             answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
-            feed: MessageFeed | ColumnFeed
-            if OFFERS_COLUMNS and COLUMNS_CAPABILITY in desired and isinstance(receiver, StoredBatchReceiver):
-                feed = ColumnFeed(hub, receiver, address.partition, has_metrics=has_metrics)
-                answer = replace(answer, offered_capabilities=(*desired, COLUMNS_OFFER))
-            else:
-                feed = MessageFeed(hub, receiver, address.partition, has_metrics=has_metrics)
+            feed = EventSender(hub, receiver, address.partition, has_metrics=has_metrics)
             with self._shared.fed.one_more(address, link, epoch):
                 link.accept(answer, feed)
                 await feed.run(link)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Final, Generic, Protocol, Self, TypeVar
+from typing import Final
 
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Attach, DeliveryState, Error
-from hubline.amqp.events.columnar import COLUMNS_FORMAT, encode_columns
 from hubline.amqp.events.encoder import Destination, encode_deliveries
 from hubline.amqp.events.reference_decoder import RuntimeMetrics
 from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, AmqpClosed, Link, Message
@@ -21,10 +19,9 @@ from hubline.emulator.errors import ARGUMENT_ERROR, INTERNAL_ERROR, STOLEN, Refu
 from hubline.emulator.link_addresses import ReceiverAddress
 from hubline.emulator.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.errors import HublineError, PositionInvalid
-from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
-from hubline.ports import Hub, Receiver, StoredBatchReceiver
+from hubline.ports import Hub, Receiver
 
 EPOCH_PROPERTY: Final = "com.microsoft:epoch"
 METRICS_CAPABILITY: Final = "com.microsoft:enable-receiver-runtime-metric"
@@ -34,11 +31,9 @@ READERS_WITHOUT_EPOCH_MAX: Final = 5
 
 # Read and encoded at once: enough to make the work for each batch small beside that for its events.
 BATCH_COUNT_MAX: Final = 5000
-# The same for columns, of which a delivery may hold more: half of what hubline's own client has on the way.
-COLUMNS_COUNT_MAX: Final = 20_000
 
 # Encoded at once, so that a reader of large events holds little more than what its connection may buffer. What the
-# embedded hub stores as one fits, which is 4 MiB and a little, and it is less than a frame of hubline's own client.
+# local hub stores as one fits, which is 4 MiB and a little.
 ENCODED_BYTES_MAX: Final = 7 * 1024 * 1024
 
 # How long a reader waits in one go. It is woken by new events and by takeovers; a drain that is asked for meanwhile is
@@ -131,23 +126,10 @@ def _invalid(position: Position, error: PositionInvalid) -> Refusal:
     )
 
 
-class _Events(Protocol):
-    def __len__(self) -> int: ...
+class EventSender:
+    """Sends one receiver's events on one link, a message for each. A link handler; ``run`` does the work."""
 
-    @property
-    def nbytes(self) -> int: ...
-
-    def slice(self, start: int, count: int | None = None) -> Self: ...
-
-
-R = TypeVar("R", bound=Receiver)
-E = TypeVar("E", bound=_Events)
-
-
-class EventSender(ABC, Generic[R, E]):
-    """One receiver's events on their way to one link. A link handler; ``run`` does the work."""
-
-    def __init__(self, hub: Hub, receiver: R, partition: str, *, has_metrics: bool) -> None:
+    def __init__(self, hub: Hub, receiver: Receiver, partition: str, *, has_metrics: bool) -> None:
         self._hub = hub
         self._receiver = receiver
         self._partition = partition
@@ -161,8 +143,10 @@ class EventSender(ABC, Generic[R, E]):
             while True:
                 max_count = await link.sendable()
                 wait_seconds = 0.0 if link.is_draining else WAIT_SECONDS
-                events = await self._receive(max_count, wait_seconds)
-                if events:
+                events = await self._receiver.receive(
+                    max_count=min(max_count, BATCH_COUNT_MAX), wait_seconds=wait_seconds
+                )
+                if len(events):
                     await self._send(link, events)
                 elif link.is_draining:
                     link.drained()
@@ -189,15 +173,7 @@ class EventSender(ABC, Generic[R, E]):
         if self._task is not None:
             self._task.cancel()
 
-    @abstractmethod
-    async def _receive(self, max_count: int, wait_seconds: float) -> E | None:
-        """The next events, of which there may be none after so long."""
-
-    @abstractmethod
-    def _send_part(self, link: Link, part: E, annotations: bytes) -> None:
-        """Sends events that the link has credit for, each with the annotations or all with them."""
-
-    async def _send(self, link: Link, events: E) -> None:
+    async def _send(self, link: Link, events: EventBatch) -> None:
         annotations = await self._metrics() if self._has_metrics else b""
         start = 0
         while start < len(events):
@@ -215,14 +191,8 @@ class EventSender(ABC, Generic[R, E]):
             retrieved_ms=timestamp(datetime.now(UTC)),
         ).encode()
 
-
-class MessageFeed(EventSender[Receiver, EventBatch]):
-    """A message for each event, as the service sends them."""
-
-    async def _receive(self, max_count: int, wait_seconds: float) -> EventBatch:
-        return await self._receiver.receive(max_count=min(max_count, BATCH_COUNT_MAX), wait_seconds=wait_seconds)
-
     def _send_part(self, link: Link, part: EventBatch, annotations: bytes) -> None:
+        """Sends events that the link has credit for, each with the annotations."""
         destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
         encoded = list(
             encode_deliveries(
@@ -239,20 +209,7 @@ class MessageFeed(EventSender[Receiver, EventBatch]):
             count = 0
 
 
-class ColumnFeed(EventSender[StoredBatchReceiver, StoredBatch]):
-    """Columns, for a peer that takes them (:mod:`hubline.amqp.events.columnar`): what is stored is sent as it is."""
-
-    async def _receive(self, max_count: int, wait_seconds: float) -> StoredBatch | None:
-        return await self._receiver.receive_stored(
-            max_count=min(max_count, COLUMNS_COUNT_MAX), wait_seconds=wait_seconds
-        )
-
-    def _send_part(self, link: Link, part: StoredBatch, annotations: bytes) -> None:
-        delivery = encode_columns(part, delivery_annotations=annotations)
-        link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True, count=len(part))
-
-
-def _fitting(events: E) -> E:
+def _fitting(events: EventBatch) -> EventBatch:
     """As many of the events as are encoded at once. One at least: it is far smaller."""
     while len(events) > 1 and events.nbytes > ENCODED_BYTES_MAX:
         events = events.slice(0, len(events) // 2)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.amqp.events.columnar import COLUMNS_FORMAT, COLUMNS_OFFER, encode_columns
+from hubline.amqp.events.decoder import join_messages
 from hubline.amqp.events.encoder import encode_delivered
 from hubline.amqp.transport.link import Link, Message
-from hubline.emulator import client_session as peers
+from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
 from hubline.hubs.eventhubs.start_position import Progress
 from hubline.hubs.local.stored_batch import StoredBatch
@@ -29,8 +28,6 @@ LAST = 10_000_000
 class Granting:
     """A link that notes the credit it is given."""
 
-    remote = SimpleNamespace(offered_capabilities=(COLUMNS_OFFER,))
-
     def __init__(self) -> None:
         self.credit = 0
         self.grants: list[int] = []
@@ -38,10 +35,6 @@ class Granting:
     def grant(self, credit: int) -> None:
         self.credit = credit
         self.grants.append(credit)
-
-    def count_more(self, count: int) -> bool:
-        self.credit -= count
-        return True
 
 
 class Scene:
@@ -53,17 +46,17 @@ class Scene:
         self.link = Granting()
         self.receiver._link = cast("Link", self.link)
 
-    def arrive(self, first: int, count: int, body_bytes: int, *, as_columns: bool = True) -> None:
+    def arrive(self, first: int, count: int, body_bytes: int) -> None:
         rows = [{"body": bytes(body_bytes)}] * count
         made = pa.RecordBatch.from_pylist(rows, schema=OUTGOING_SCHEMA)
-        stretch = StoredBatch("0", first, "10000", np.array([count]), np.array([0]), made)
-        if as_columns:
-            messages = [Message(0, COLUMNS_FORMAT, True, b"".join(encode_columns(stretch)))]
+        stored = StoredBatch("0", first, "10000", np.array([count]), np.array([0]), made)
+        messages = encode_delivered(stored.events.arrow).to_pylist()
+        self.link.credit -= count
+        if count == 1:
+            self.receiver.on_message(cast("Link", self.link), Message(0, 0, True, messages[0]))
         else:
-            messages = [Message(0, 0, True, octets) for octets in encode_delivered(stretch.events.arrow).to_pylist()]
-        for message in messages:
-            self.link.credit -= 1
-            self.receiver.on_message(cast("Link", self.link), message)
+            deliveries = Deliveries(0, 0, True, np.arange(count), *join_messages(messages))
+            self.receiver.on_deliveries(cast("Link", self.link), deliveries)
 
     def take(self, max_count: int) -> int:
         return len(asyncio.run(self.receiver.receive(max_count=max_count, wait_seconds=0)))
@@ -75,7 +68,7 @@ def test_credit_is_given_for_what_fits_once_that_is_half_of_the_most() -> None:
     scene.arrive(0, CREDIT_FIRST, 1000)
     assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
     most = scene.link.grants[-1]
-    assert 0.9 < most * 1000 / WINDOW.bytes_max < 1
+    assert 0.9 < most * scene.receiver._event_bytes / WINDOW.bytes_max < 1
     scene.arrive(CREDIT_FIRST, most, 1000)
     count_before = len(scene.link.grants)
     # A slow reader takes some at a time: that makes little room, and no small deliveries.
@@ -95,19 +88,18 @@ def test_credit_is_taken_back_from_events_that_have_become_too_large_for_it() ->
     assert scene.link.credit == WINDOW.max_count
     came = 0
     while scene.link.credit:
-        scene.arrive(CREDIT_FIRST + came, 1, 1_000_000, as_columns=False)
+        scene.arrive(CREDIT_FIRST + came, 1, 1_000_000)
         came += 1
     assert came * 1_000_000 < 1.2 * WINDOW.bytes_max
-    scene.arrive(CREDIT_FIRST + came, 2, 1_000_000, as_columns=False)  # these were on their way
+    scene.arrive(CREDIT_FIRST + came, 2, 1_000_000)  # these were on their way
     assert sum(scene.take(2) for _ in range(came)) == came + 2
     assert 0 < scene.link.credit * 1_000_000 < 1.2 * WINDOW.bytes_max
 
 
-@pytest.mark.parametrize("as_columns", [True, False])
-def test_events_that_are_not_new_keep_nobody_waiting(as_columns: bool) -> None:
+def test_events_that_are_not_new_keep_nobody_waiting() -> None:
     scene = Scene(start=1000)
     scene.receiver._supply()
-    scene.arrive(1000 - CREDIT_FIRST, CREDIT_FIRST, 20_000, as_columns=as_columns)
+    scene.arrive(1000 - CREDIT_FIRST, CREDIT_FIRST, 20_000)
     assert scene.take(1000) == 0
     assert scene.link.credit > 0
 
@@ -129,11 +121,7 @@ def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: in
     assert scene.link.credit > 0
 
 
-@pytest.mark.parametrize("offers_columns", [True, False], ids=["columns", "messages"])
-def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offers_columns: bool
-) -> None:
-    monkeypatch.setattr(peers, "OFFERS_COLUMNS", offers_columns)
+def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(tmp_path: Path) -> None:
     small_count, large_count, large_bytes = 10_000, 150, 1_000_000
 
     async def check() -> None:

@@ -11,11 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from hubline.amqp.codec.decode import Bytes
-from hubline.amqp.events.columnar import COLUMNS_FORMAT, encode_columns
 from hubline.amqp.events.encoder import encode_deliveries
 from hubline.amqp.transport.link import Link
-from hubline.emulator import client_session as peers
 from hubline.emulator import receivers as feeds
 from hubline.errors import (
     AccessDenied,
@@ -29,7 +26,6 @@ from hubline.errors import (
 from hubline.hubs.eventhubs import EventHubsHub, receiver
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.local import LocalHub
-from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import outgoing
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
@@ -39,12 +35,6 @@ from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address,
 @pytest.fixture(autouse=True)
 def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "REATTACH_FIRST_SECONDS", 0.001)
-
-
-@pytest.fixture(params=[True, False], ids=["columns", "messages"])
-def _either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events as hubline's own endpoint sends them, and as the service does."""
-    monkeypatch.setattr(peers, "OFFERS_COLUMNS", request.param)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -71,7 +61,6 @@ async def sequences(receiver: Receiver, count: int) -> list[int]:
 
 
 class TestConnectionLost:
-    @pytest.mark.usefixtures("_either_way")
     @pytest.mark.parametrize("epoch", [None, 3])
     def test_a_cut_in_mid_stream_leaves_no_gap_and_no_duplicate(self, tmp_path: Path, epoch: int | None) -> None:
         count = 20_000
@@ -313,7 +302,6 @@ class TestPositions:
 
         run(check())
 
-    @pytest.mark.usefixtures("_either_way")
     def test_a_reader_that_retention_overtakes_is_told(self, tmp_path: Path) -> None:
         async def check() -> None:
             name = await new_hub(tmp_path)
@@ -339,7 +327,6 @@ class TestPositions:
         run(check())
 
 
-@pytest.mark.usefixtures("_either_way")
 class TestLargeEvents:
     def test_events_of_almost_a_megabyte_come_through(self, tmp_path: Path) -> None:
         bodies = [bytes([number]) * 1_000_000 for number in range(12)]
@@ -383,33 +370,8 @@ class TestDamage:
             frames = [bytes(part) for part in encode_deliveries(events, *place, **details)]
             return [part.replace(b"x-opt-sequence", b"x-opt-nonsense") for part in frames] if is_bad(events) else frames
 
-        monkeypatch.setattr(peers, "OFFERS_COLUMNS", False)
         monkeypatch.setattr(feeds, "encode_deliveries", damaged)
         run(self.check_damage(tmp_path, size, r"message 1 .* x-opt-sequence-number"))
-
-    def test_columns_that_cannot_be_read_stop_their_partition_alone(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def damaged(stretch: StoredBatch, **details: Any) -> tuple[Bytes, ...]:
-            columns, *added = encode_columns(stretch, **details)
-            return (columns[:100] if stretch.partition == "0" else columns, *added)
-
-        monkeypatch.setattr(feeds, "encode_columns", damaged)
-        run(self.check_damage(tmp_path, 20, "these are no columns of events"))
-
-    def test_columns_are_not_believed_of_who_did_not_offer_them(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(peers, "COLUMNS_OFFER", "something else")
-
-        async def check() -> None:
-            name = await new_hub(tmp_path)
-            async with serving(tmp_path) as port, connected(port, name) as hub:
-                await send(hub, 0, 20)
-                with pytest.raises(HubDamaged):
-                    await (await opened(hub)).receive(max_count=20, wait_seconds=ARRIVAL_SECONDS)
-
-        run(check())
 
     async def check_damage(self, root: Path, size: int, reason: str) -> None:
         name = await new_hub(root, 2)
@@ -428,15 +390,10 @@ class TestDamage:
     def test_more_events_than_were_asked_for_are_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def sent_as_one(_feed: feeds.ColumnFeed, link: Link, part: StoredBatch, annotations: bytes) -> None:
-            delivery = encode_columns(part, delivery_annotations=annotations)
-            link.send(*delivery, message_format=COLUMNS_FORMAT, settled=True)
-
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
                 await send(hub, 0, receiver.CREDIT_FIRST + 1)
-                monkeypatch.setattr(feeds.ColumnFeed, "_send_part", sent_as_one)
                 monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
                 with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
                     await (await opened(hub)).receive(max_count=1000, wait_seconds=ARRIVAL_SECONDS)

@@ -57,11 +57,8 @@ HEARTBEAT: Final = _FRAME_HEADER.pack(_FRAME_HEADER.size, _DATA_OFFSET_MIN, _AMQ
 _BULK_COUNT_MIN: Final = 8
 # Frames as large as this are few, and mostly parts of what is larger still: those are none of the simple ones.
 _LARGE_BYTES_MIN: Final = 32 * 1024
-# Frames from this size on, which our own endpoint sends if it may, are received where they stay: nothing is copied.
+# Frames from this size on are received where they stay: nothing is copied.
 OWN_BYTES_MIN: Final = 256 * 1024
-
-# Who receives a frame where it stays reads numbers there, which may not straddle words.
-ALIGNMENT_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,12 +363,6 @@ def encode_frame(channel: int, performative: Composite, payload: Bytes = b"") ->
 def frame_header(channel: int) -> bytes:
     """What follows the size of a frame on a channel."""
     return _FRAME_HEADER.pack(0, _DATA_OFFSET_MIN, _AMQP_TYPE, channel)[_SIZE.size :]
-
-
-def aligned(transfer: Transfer) -> Transfer:
-    """The same, with zeros after its tag: in one frame, its message begins at a multiple of ALIGNMENT_BYTES."""
-    length = _FRAME_HEADER.size + len(transfer.encode())
-    return replace(transfer, delivery_tag=(transfer.delivery_tag or b"") + bytes(-length % ALIGNMENT_BYTES))
 
 
 def encode_transfer(channel: int, transfer: Transfer, message: Bytes, *, frame_bytes_max: int) -> Iterator[bytes]:

@@ -26,7 +26,7 @@ from hubline.amqp.codec.performatives import (
     Transfer,
 )
 from hubline.amqp.transport.errors import AmqpError
-from hubline.amqp.transport.frames import aligned, kept_memory, split_transfer
+from hubline.amqp.transport.frames import kept_memory, split_transfer
 from hubline.amqp.transport.transfer_runs import Deliveries
 
 if TYPE_CHECKING:
@@ -253,19 +253,16 @@ class Link:
             await self._changed.wait()
         return count
 
-    def send(
-        self, *message: Bytes, message_format: int = 0, settled: bool = False, tag: bytes = b"\0", count: int = 1
-    ) -> int:
+    def send(self, *message: Bytes, message_format: int = 0, settled: bool = False, tag: bytes = b"\0") -> int:
         """Sends one message, which may come in pieces, over as many frames as it takes; returns its delivery id.
 
-        One at a time after :meth:`sendable`; the session keeps what its window has no room for. ``count`` is as how
-        many it counts, where the peer knows that a message of this format is more than one.
+        One at a time after :meth:`sendable`; the session keeps what its window has no room for.
         """
         self._require_alive()
         delivery_id = self.session.take_delivery_ids(1, None if settled else self)
-        transfer = aligned(Transfer(self.handle, delivery_id, tag, message_format, settled))
+        transfer = Transfer(self.handle, delivery_id, tag, message_format, settled)
         frames = split_transfer(self.session.channel, transfer, message, frame_bytes_max=self.frame_bytes_max)
-        self._count_sent(count)
+        self._count_sent(1)
         self.session.send_delivery(list(frames))
         return delivery_id
 
@@ -295,10 +292,6 @@ class Link:
         self._taken_back = max(self._taken_back + self.credit - credit, 0)
         self.credit = credit
         self._send_flow()
-
-    def count_more(self, count: int) -> bool:
-        """The message that came last counts as so many more. False if the peer may not send them: the link is over."""
-        return self._count_received(count)
 
     def settle(self, first: int, last: int, state: DeliveryState) -> None:
         """Tells the peer what became of its messages with these delivery ids."""

@@ -25,7 +25,6 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.codec.types import Described, Symbol
 from hubline.amqp.events.byte_rows import Octets, Positions
-from hubline.amqp.events.columnar import COLUMNS_CAPABILITY, COLUMNS_FORMAT, COLUMNS_OFFER, decode_columns
 from hubline.amqp.events.decoder import EventDecoder, join_messages
 from hubline.amqp.events.reference_decoder import RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.errors import AmqpDecodeError, AmqpError
@@ -72,8 +71,7 @@ REDIRECTS_MAX: Final = 3
 _FILTER: Final = Symbol("apache.org:selector-filter:string")
 _EPOCH: Final = Symbol("com.microsoft:epoch")
 _NAME: Final = Symbol("com.microsoft:receiver-name")
-# The service does not know the second, and passes it over; hubline's own endpoint does.
-_CAPABILITIES: Final = ("com.microsoft:georeplication", COLUMNS_CAPABILITY)
+_CAPABILITIES: Final = ("com.microsoft:georeplication",)
 # The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is;
 # those who read a range, or look at some events, are not.
 _OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
@@ -94,7 +92,7 @@ class Window:
 
 # Enough to fill a connection of 100 MB/s over 60 ms with small events.
 WINDOW: Final = Window(20_000, 8 * 1024 * 1024)
-# For who reads a range, of which there are few at a time: the larger a delivery of columns, the less an event costs.
+# For a range, of which few are read at a time.
 RANGE_WINDOW: Final = Window(40_000, 16 * 1024 * 1024)
 
 Describe = Callable[[], Awaitable[PartitionProperties]]
@@ -360,9 +358,6 @@ class EventHubsReceiver:
     def on_message(self, link: Link, message: Delivered) -> None:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
-        if message.message_format == COLUMNS_FORMAT and _offers_columns(link):
-            self._take_columns(link, message.payload)
-            return
         self._undecoded.append(message.payload)
         self._arrive(link, len(message.payload), 1, undecoded=len(self._undecoded))
 
@@ -409,20 +404,6 @@ class EventHubsReceiver:
             return
         self._keep(events, metrics, bytes_count)
         self._supply()  # for events that are not new, which nobody takes
-
-    def _take_columns(self, link: Link, payload: Bytes) -> None:
-        """Events that came as columns: one delivery that counts as many."""
-        self._decode_rest()
-        try:
-            columns = decode_columns(payload, self._reading.partition)
-        except AmqpDecodeError as error:
-            self._failed = self._failed or self._damaged(error)
-            self._changed.set()
-            return
-        count = len(columns.stretch)
-        if link.count_more(count - 1):
-            self._keep(columns.stretch.events, columns.metrics, len(payload))
-            self._arrive(link, len(payload), count, undecoded=0)
 
     def _keep(self, events: EventBatch, metrics: RuntimeMetrics | None, bytes_count: int) -> None:
         """What is new among events that arrived waits to be taken."""
@@ -471,10 +452,6 @@ class EventHubsReceiver:
         self._arrived.clear()
         self._undecoded.clear()
         self._arrived_bytes = 0
-
-
-def _offers_columns(link: Link) -> bool:
-    return link.remote is not None and COLUMNS_OFFER in (link.remote.offered_capabilities or ())
 
 
 def _backoff_seconds(attempt: int) -> float:

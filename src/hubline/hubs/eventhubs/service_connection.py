@@ -33,7 +33,7 @@ log = logging.getLogger("hubline.eventhubs")
 CBS: Final = "$cbs"
 MANAGEMENT: Final = "$management"
 
-# The service sends frames of 64 KiB, whatever it may. Our own endpoint sends its columns in one, and stays below this.
+# The service sends frames of 64 KiB, whatever it may. A large frame of hubline's emulator is received in its place.
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 
 # A redirect leads to where the hub is; one that leads on and on leads nowhere.

@@ -121,7 +121,7 @@ class OpenedReader:
 class Read:
     """What one look at the partition gave: whole batches from the reader's place on, perhaps none."""
 
-    stretches: list[StoredBatch]
+    batches: list[StoredBatch]
     last_sequence: int
 
 
@@ -145,14 +145,14 @@ class _Row:
     checksum: int
     payload: bytes | None  # None: it is large
 
-    def stretch(self, partition: str, tag: int, connection: sqlite3.Connection) -> StoredBatch:
+    def stored_batch(self, partition: str, tag: int, connection: sqlite3.Connection) -> StoredBatch:
         """The events. Raises PayloadDamaged."""
         payload = (
             _large_payload(connection, self.first_sequence) if self.payload is None else pa.py_buffer(self.payload)
         )
         made = decode(payload, count=self.count, checksum=self.checksum)
         count, time_us = np.array([self.count]), np.array([self.enqueued_us])
-        return StoredBatch(partition, self.first_sequence, str(tag), count, time_us, made, payload)
+        return StoredBatch(partition, self.first_sequence, str(tag), count, time_us, made)
 
 
 def _large_payload(connection: sqlite3.Connection, first_sequence: int) -> pa.Buffer:
@@ -274,7 +274,7 @@ class Partition:
             if not max_count or next_sequence == state.next_sequence:
                 return Read([], state.last_sequence)
             self._resolve(connection, state, Position.sequence(next_sequence, inclusive=True))
-            return Read(self._stretches(connection, next_sequence, max_count), state.last_sequence)
+            return Read(self._batches(connection, next_sequence, max_count), state.last_sequence)
 
     def trim(self, *, before_us: int | None, bytes_max: int | None) -> int:
         """Removes the oldest batches: those from before ``before_us``, and those in excess of ``bytes_max``.
@@ -340,9 +340,9 @@ class Partition:
         ).fetchone()
         return _Holder(*row) if row else None
 
-    def _stretches(self, connection: sqlite3.Connection, next_sequence: int, max_count: int) -> list[StoredBatch]:
+    def _batches(self, connection: sqlite3.Connection, next_sequence: int, max_count: int) -> list[StoredBatch]:
         """The good batches up to the first that is damaged; an error if that is the one at ``next_sequence``."""
-        stretches: list[StoredBatch] = []
+        batches: list[StoredBatch] = []
         expected_sequence = next_sequence
         rows = connection.execute(
             "SELECT first_sequence, count, enqueued_us, checksum, CASE WHEN bytes <= ? THEN payload END FROM batches "
@@ -355,14 +355,14 @@ class Partition:
                     skipped_count = expected_sequence - row.first_sequence
                     if not 0 <= skipped_count < row.count:
                         raise PayloadDamaged("a batch is missing")
-                    stretches.append(row.stretch(self.id, self._tag, connection).slice(skipped_count))
+                    batches.append(row.stored_batch(self.id, self._tag, connection).slice(skipped_count))
                     expected_sequence = row.first_sequence + row.count
             except PayloadDamaged as error:
-                if not stretches:
+                if not batches:
                     raise self._damaged_at(next_sequence, str(error)) from error
-        if not stretches:
+        if not batches:
             raise self._damaged_at(next_sequence, "a batch is missing")
-        return stretches
+        return batches
 
     def _span(self, connection: sqlite3.Connection, next_sequence: int, max_count: int) -> tuple[int, int]:
         """Which batches to read, by their small columns alone, so that no payload is read in vain."""

@@ -12,7 +12,7 @@ from hubline.hubs.argument_checks import require_count
 from hubline.hubs.local.incarnation import HubReplaced, Incarnation
 from hubline.hubs.local.open_files import Session
 from hubline.hubs.local.partition_file import OpenedReader
-from hubline.hubs.local.stored_batch import StoredBatch, together
+from hubline.hubs.local.stored_batch import StoredBatch, merge_small
 from hubline.model.events import EventBatch
 
 # A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
@@ -47,10 +47,6 @@ class LocalReceiver:
         return self._last_sequence
 
     async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
-        stretch = await self.receive_stored(max_count=max_count, wait_seconds=wait_seconds)
-        return EventBatch.empty(self._partition.id) if stretch is None else stretch.events
-
-    async def receive_stored(self, *, max_count: int, wait_seconds: float) -> StoredBatch | None:
         require_count(max_count)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait_seconds
@@ -65,10 +61,10 @@ class LocalReceiver:
                 self._taken = taken
                 self._ahead.extend(found)
             if self._ahead:
-                return self._next(max_count)
+                return self._next(max_count).events
             left_seconds = deadline - loop.time()
             if left_seconds <= 0:
-                return None
+                return EventBatch.empty(self._partition.id)
             self._require_open()
             await self._life.signal.wait(self._index, since=changed, timeout=min(left_seconds, LOOK_SECONDS))
 
@@ -88,15 +84,15 @@ class LocalReceiver:
             found = self._partition.read(self._hold, self._next_sequence, max_count=max_count)
         except HubReplaced as error:
             raise self._foreign() from error
-        return together(found.stretches, max_count=max(max_count, AHEAD_COUNT)), found.last_sequence
+        return merge_small(found.batches, max_count=max(max_count, AHEAD_COUNT)), found.last_sequence
 
     def _next(self, max_count: int) -> StoredBatch:
-        stretch = self._ahead.popleft()
-        if len(stretch) > max_count:
-            self._ahead.appendleft(stretch.slice(max_count))
-            stretch = stretch.slice(0, max_count)
-        self._next_sequence += len(stretch)
-        return stretch
+        batch = self._ahead.popleft()
+        if len(batch) > max_count:
+            self._ahead.appendleft(batch.slice(max_count))
+            batch = batch.slice(0, max_count)
+        self._next_sequence += len(batch)
+        return batch
 
     def _require_open(self) -> None:
         self._session.threads.require_open()

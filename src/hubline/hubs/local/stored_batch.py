@@ -1,8 +1,8 @@
 """Consecutive events of one partition, as a hub keeps them and hands them on.
 
-What their senders made is in columns. What the hub adds is told once for all of them: sequence numbers follow from the
-first, offsets from sequence numbers, and what was sent together has one time. Columns are made of it by who reads the
-events; a hub that only hands them on need not look at them.
+What their senders made is in columns. What the hub adds is stored once for all of them: sequence numbers follow from
+the first, offsets from sequence numbers, and events that were sent together have one time. The columns of a reader are
+made of it when the events are read.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class StoredBatch:
     """One event at least, and what the hub adds to them.
 
     An event's offset is ``offset_prefix`` and its sequence number in SEQUENCE_DIGITS digits. Each of ``times_us`` is
-    that of as many events as ``counts`` says. ``made`` are the columns that senders made (OUTGOING_SCHEMA), and
-    ``encoded`` is the same as an Arrow IPC message, if there is one. ``whole`` is what this is a part of, if it is.
+    that of as many events as ``counts`` says. ``made`` are the columns that senders made (OUTGOING_SCHEMA). ``whole``
+    is the batch that this one is a part of, if it is.
     """
 
     partition: str
@@ -49,7 +49,6 @@ class StoredBatch:
     counts: Numbers
     times_us: Numbers
     made: pa.RecordBatch
-    encoded: pa.Buffer | None = None
     whole: StoredBatch | None = None
 
     @classmethod
@@ -69,11 +68,6 @@ class StoredBatch:
     def __len__(self) -> int:
         return int(self.made.num_rows)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that what senders made takes."""
-        return int(self.made.nbytes if self.encoded is None else self.encoded.size)
-
     def slice(self, start: int, count: int | None = None) -> StoredBatch:
         """Some of the events. What senders made is not copied."""
         made = self.made.slice(start, count)
@@ -90,10 +84,6 @@ class StoredBatch:
             made,
             whole=self if self.whole is None else self.whole,
         )
-
-    def encode(self) -> pa.Buffer:
-        """What senders made as one Arrow IPC message. The schema is known, and does not go with it."""
-        return self.made.serialize() if self.encoded is None else self.encoded
 
     @cached_property
     def events(self) -> EventBatch:
@@ -114,17 +104,17 @@ class StoredBatch:
         return EventBatch(self.partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
 
 
-def together(stretches: Iterable[StoredBatch], *, max_count: int) -> list[StoredBatch]:
-    """The same events, in as few stretches as have at most so many, or are larger by themselves."""
+def merge_small(batches: Iterable[StoredBatch], *, max_count: int) -> list[StoredBatch]:
+    """The same events, in as few batches as have at most ``max_count``, or are larger by themselves."""
     groups: list[list[StoredBatch]] = []
     left_count = 0
-    for stretch in stretches:
-        if len(stretch) <= left_count:
-            groups[-1].append(stretch)
-            left_count -= len(stretch)
+    for batch in batches:
+        if len(batch) <= left_count:
+            groups[-1].append(batch)
+            left_count -= len(batch)
         else:
-            groups.append([stretch])
-            left_count = max_count - len(stretch)
+            groups.append([batch])
+            left_count = max_count - len(batch)
     return [StoredBatch.concat(group) for group in groups]
 
 
