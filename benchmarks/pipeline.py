@@ -218,7 +218,9 @@ class Scene:
         self.server.drop_database(database)
 
     def events(self, hub: str) -> DataFrame:
-        reader = self.spark.readStream.format("eventhubs").options(hub=hub, start="earliest", max_events=BATCH_EVENTS)
+        reader = self.spark.readStream.format("eventhubs").options(
+            hub=hub, startingPosition="earliest", maxEventsPerTrigger=BATCH_EVENTS
+        )
         return reader.load()
 
     def ready(self) -> DataFrame:

@@ -65,7 +65,13 @@ class Scene:
         return self.spark.readStream.format(source).options(**texts).load()
 
     def hub(self, address: str) -> DataFrame:
-        return self.stream("eventhubs", hub=address, start="earliest", max_events=BATCH_EVENTS, timeout="30s")
+        return self.stream(
+            "eventhubs",
+            hub=address,
+            startingPosition="earliest",
+            maxEventsPerTrigger=BATCH_EVENTS,
+            receiverTimeout="30s",
+        )
 
     def ready(self) -> DataFrame:
         return self.stream("ready", count=COUNT, max_events=BATCH_EVENTS)
@@ -106,7 +112,7 @@ def spark_microbatch() -> Iterator[Result]:
     """What a batch of two events in two tasks takes longer than one of Spark's own source."""
     with scene() as its:
         rate = its.stream("rate-micro-batch", rowsPerBatch=2, numPartitions=2)
-        own = its.stream("eventhubs", hub=its.local, start="earliest", max_events=2)
+        own = its.stream("eventhubs", hub=its.local, startingPosition="earliest", maxEventsPerTrigger=2)
         # The least of several rounds, in turns: what else the machine does only adds.
         rounds = [[tiny_batch_ms(its, frame) for frame in (rate, own)] for _ in range(TINY_ROUNDS)]
         rate_ms, own_ms = map(min, zip(*rounds, strict=True))

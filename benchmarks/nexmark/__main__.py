@@ -103,7 +103,11 @@ def _run(spark: SparkSession, folder: Path, name: str, count: int) -> Outcome:
     whole = query(parsed(spark.read.format("eventhubs").option("hub", address).load()))
     batch = _answer(name, whole, count)
     batch_seconds, started_at = time.perf_counter() - started_at, time.perf_counter()
-    stream = spark.readStream.format("eventhubs").options(hub=address, start="earliest", max_events=BATCH_EVENTS).load()
+    stream = (
+        spark.readStream.format("eventhubs")
+        .options(hub=address, startingPosition="earliest", maxEventsPerTrigger=BATCH_EVENTS)
+        .load()
+    )
     writing = query(parsed(stream)).writeStream.format("parquet").trigger(availableNow=True)
     writing.option("checkpointLocation", f"{folder}/{name}-state").start(f"{folder}/{name}").awaitTermination()
     stream_seconds = time.perf_counter() - started_at

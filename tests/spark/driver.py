@@ -76,7 +76,11 @@ def main(hub: str, folder: str, name: str, *options: str) -> None:
 def run(spark: SparkSession, sink: Sink, checkpoint: str, options: dict[str, str]) -> None:
     """Runs the query until it is stopped. Spark gives its planning process ten seconds to start, however busy the
     machine is: then it is started again."""
-    frame = spark.readStream.format("eventhubs").options(start="earliest", max_events="1000", **options).load()
+    frame = (
+        spark.readStream.format("eventhubs")
+        .options(startingPosition="earliest", maxEventsPerTrigger="1000", **options)
+        .load()
+    )
     writing = frame.writeStream.foreachBatch(sink.write).option("checkpointLocation", checkpoint)
     for attempts_left in reversed(range(START_ATTEMPTS)):
         try:

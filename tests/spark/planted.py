@@ -119,7 +119,7 @@ def explained(rows: DataFrame) -> str:
 
 
 def show_stream(spark: SparkSession, hub: str, folder: Path, shown: dict[str, str], attempts_left: int = 3) -> None:
-    read = spark.readStream.format("eventhubs").option("hub", hub).option("start", "earliest").load()
+    read = spark.readStream.format("eventhubs").option("hub", hub).option("startingPosition", "earliest").load()
     query = (
         read.limit(5)
         .select("body", "partitionKey")
@@ -150,12 +150,12 @@ def show_errors(spark: SparkSession, hub: str, shown: dict[str, str]) -> None:
     unreachable = re.sub(r"localhost:\d+", "localhost:1", hub)
     signed = f"Endpoint=sb://localhost:1;SharedAccessSignature={SIGNATURE};EntityPath=h;UseDevelopmentEmulator=true"
     for name, address in (("an address", wrong), ("an outage", unreachable)):
-        writer = rows.write.format("eventhubs").option("hub", address).option("outage", "1s").mode("append")
+        writer = rows.write.format("eventhubs").option("hub", address).option("operationTimeout", "1s").mode("append")
         shown[f"error of {name}"] = refusal(writer.save)
     # Fails when it is planned, which is tried once; a task is tried four times.
-    read = spark.read.format("eventhubs").option("hub", signed).option("timeout", "1s").load()
+    read = spark.read.format("eventhubs").option("hub", signed).option("receiverTimeout", "1s").load()
     shown["error of a signed address"] = refusal(read.count)
-    misplaced = rows.write.format("eventhubs").option("hub", hub).option("group", hub).mode("append")
+    misplaced = rows.write.format("eventhubs").option("hub", hub).option("consumerGroup", hub).mode("append")
     shown["error of a misplaced secret"] = refusal(misplaced.save)
 
 

@@ -28,9 +28,9 @@ class Query:
     def __init__(self, hub: Hub, store: CheckpointStore | None = None, **options: Any) -> None:
         given = Options(
             hub=LocalHubAddress(Path("/data"), hub.name),
-            start=StartPositions(Position.earliest()),
+            starting_positions=StartPositions(Position.earliest()),
             lease=LEASE,
-            timeout_seconds=5.0,
+            receiver_timeout_seconds=5.0,
         )
         self.options = replace(given, **options)
         self._hub = hub

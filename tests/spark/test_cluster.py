@@ -29,7 +29,8 @@ spark = hubline.spark.session("cluster", master=master, **{
     "spark.log.level": "ERROR", "spark.cores.max": 2, "spark.executor.cores": 1, "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": os.environ["SPARK_DAEMON_JAVA_OPTS"],
 })
-frame = spark.readStream.format("eventhubs").options(hub=source, start="earliest", max_events="600").load()
+reader = spark.readStream.format("eventhubs").option("hub", source)
+frame = reader.options(startingPosition="earliest", maxEventsPerTrigger="600").load()
 query = (
     frame.selectExpr("body", "partition as partitionId", "properties").writeStream.format("eventhubs")
     .options(hub=target, checkpointLocation=folder).trigger(availableNow=True).start()

@@ -46,7 +46,7 @@ class Stage:
     def start(self, name: str, **options: str) -> subprocess.Popen[bytes]:
         """Starts an application that shares the group."""
         command = [sys.executable, "-m", "tests.spark.driver", self.hub, str(self.folder)]
-        sharing = {"store": self.store, "owner": name, "lease": "6s", "interval": "1s"}
+        sharing = {"store": self.store, "ownerId": name, "lease": "6s", "loadBalancingInterval": "1s"}
         given = [f"{key}={value}" for key, value in {**sharing, **options}.items()]
         with (self.folder / f"{name}.log").open("ab") as log:
             application = subprocess.Popen(

@@ -46,7 +46,7 @@ class Scene:
 
     def query(self, owner_id: str = "a", *, lookback_hours: float = 2.05, **options: Any) -> Query:
         """A query with a folder of its own: the state of its Spark is empty. Twenty-one events are in its lookback."""
-        given = {"owner_id": owner_id, "strategy": Greedy(), "lookback_seconds": lookback_hours * HOUR, **options}
+        given = {"owner_id": owner_id, "load_balancing": Greedy(), "lookback_seconds": lookback_hours * HOUR, **options}
         return Query(self.hub, self.store, **given)
 
     async def handled_to(self, sequence: int, partition: str = "0") -> None:
@@ -87,7 +87,7 @@ async def test_what_was_never_handled_is_read_however_long_ago_it_came() -> None
 @virtual
 async def test_without_a_checkpoint_the_start_is_where_new_events_begin() -> None:
     scene = await Scene.after_five_hours()
-    one = await scene.query(start=LATEST).start()
+    one = await scene.query(starting_positions=LATEST).start()
     await one.owns("0")
     scene.hub.append("0", [b"new"])
 
@@ -113,7 +113,7 @@ async def test_from_the_beginning_everything_is_new() -> None:
 async def test_a_replay_moves_no_checkpoint_and_new_events_do_when_their_batch_is_done() -> None:
     scene = await Scene.after_five_hours()
     await scene.handled_to(39)
-    one = await scene.query(events_max=10).start()
+    one = await scene.query(max_events_per_trigger=10).start()
     await one.owns("0")
     seen = []
 
@@ -132,7 +132,7 @@ async def test_replays_are_bounded_as_everything_is() -> None:
     scene = await Scene.after_five_hours(2)
     await scene.handled_to(49, "0")
     await scene.handled_to(49, "1")
-    one = await scene.query(events_max=6).start()
+    one = await scene.query(max_events_per_trigger=6).start()
     await one.owns("0", "1")
 
     assert sorted(await one.batch()) == [*places("0", 29, 30, 31), *places("1", 29, 30, 31)]
@@ -143,11 +143,11 @@ async def test_replays_are_bounded_as_everything_is() -> None:
 async def test_killed_in_the_replay_and_started_afresh_it_replays_all_of_it() -> None:
     scene = await Scene.after_five_hours()
     await scene.handled_to(39)
-    one = await scene.query(events_max=5).start()
+    one = await scene.query(max_events_per_trigger=5).start()
     await one.read_up_to("0", 33)
     await one.kill()
 
-    again = await scene.query(events_max=5).start()
+    again = await scene.query(max_events_per_trigger=5).start()
     await again.read_up_to("0", 49)
 
     assert again.read == places("0", *range(29, 50))
@@ -160,13 +160,13 @@ async def test_killed_in_the_replay_and_started_afresh_it_replays_all_of_it() ->
 async def test_killed_before_a_checkpoint_nothing_that_came_since_passes_for_handled() -> None:
     scene = await Scene.after_five_hours()
     start = StartPositions(Position.enqueued(_hours_ago(0.05)))
-    one = await scene.query(start=start, events_max=1).start()
+    one = await scene.query(starting_positions=start, max_events_per_trigger=1).start()
     await one.read_up_to("0", 29)
     await one.kill()
     scene.hub.append("0", [b"while it was down"])
     await asyncio.sleep(HOUR)
 
-    again = await scene.query(start=StartPositions(Position.enqueued(_hours_ago(0.05)))).start()
+    again = await scene.query(starting_positions=StartPositions(Position.enqueued(_hours_ago(0.05)))).start()
     await again.read_up_to("0", 50)
 
     assert ("0", 49) not in again.replayed
@@ -186,7 +186,7 @@ class TestTheSameFolder:
     async def test_killed_in_the_replay_it_goes_on_with_the_replay(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(39)
-        one = await scene.query(events_max=5).start()
+        one = await scene.query(max_events_per_trigger=5).start()
         await one.read_up_to("0", 33)
         await one.plan()
         await one.kill()
@@ -239,7 +239,7 @@ class TestPartitionsThatMove:
         scene = await Scene.after_five_hours(4)
         for partition in "0123":
             await scene.handled_to(44, partition)
-        both = [await scene.query(owner, strategy=Fixed(2)).start() for owner in "ab"]
+        both = [await scene.query(owner, load_balancing=Fixed(2)).start() for owner in "ab"]
         for one in both:
             for partition in await _owned(one, 2):
                 await one.read_up_to(partition, 49)
@@ -292,7 +292,7 @@ class TestRetention:
     async def test_what_is_removed_while_it_is_to_be_replayed_is_no_gap(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
-        one = await scene.query(events_max=5).start()
+        one = await scene.query(max_events_per_trigger=5).start()
         await one.read_up_to("0", 33)
         scene.hub.trim("0", 40)
         await asyncio.sleep(5)
@@ -307,7 +307,7 @@ class TestRetention:
     async def test_new_events_that_are_removed_are_a_gap_as_ever(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
-        one = await scene.query(events_max=5, on_data_loss="earliest").start()
+        one = await scene.query(max_events_per_trigger=5, on_data_loss="earliest").start()
         await one.read_up_to("0", 33)
         scene.hub.trim("0", 48)
         await asyncio.sleep(5)
@@ -321,7 +321,7 @@ class TestRetention:
     async def test_new_events_that_are_removed_fail_the_query_unless_told_otherwise(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
-        one = await scene.query(events_max=5).start()
+        one = await scene.query(max_events_per_trigger=5).start()
         await one.read_up_to("0", 33)
         scene.hub.trim("0", 48)
         await asyncio.sleep(5)
@@ -334,7 +334,7 @@ class TestRetention:
     async def test_a_start_whose_event_before_it_is_gone_is_written_down(self) -> None:
         scene = await Scene.after_five_hours()
         scene.hub.trim("0", 49)
-        one = await scene.query(start=StartPositions(Position.enqueued(_hours_ago(4)))).start()
+        one = await scene.query(starting_positions=StartPositions(Position.enqueued(_hours_ago(4)))).start()
         await until(lambda: one.planning._share is not None and one.planning._share._owned)
 
         await one.read_up_to("0", 49)
@@ -347,7 +347,7 @@ class TestRetention:
 async def test_an_offset_tells_what_of_its_batch_is_replayed() -> None:
     scene = await Scene.after_five_hours()
     await scene.handled_to(39)
-    one = await scene.query(events_max=15).start()
+    one = await scene.query(max_events_per_trigger=15).start()
     await one.owns("0")
 
     await one.batch()

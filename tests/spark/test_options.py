@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from hubline.addresses.hub_address import EventHubsAddress, LocalHubAddress
-from hubline.coordination.strategies import Balanced, Fixed, Greedy
+from hubline.coordination.strategies import All, Balanced, Fixed, Greedy
 from hubline.errors import ConfigError
 from hubline.model.positions import Position
-from hubline.spark.options import IGNORED_OPTIONS, LOSS_OPTION, SOURCE_OPTIONS, Options, parse_options
+from hubline.spark.connector_options import CONNECTOR_NAMES
+from hubline.spark.options import IGNORED_OPTIONS, SOURCE_OPTIONS, Options, parse_options
 
 KEY = "c2VjcmV0LXBsYW50ZWQta2V5"
 CONNECTION_STRING = f"Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=root;SharedAccessKey={KEY}"
@@ -61,7 +62,7 @@ class TestTheHub:
 
     def test_it_is_required(self) -> None:
         with pytest.raises(ConfigError, match='option "hub" is missing'):
-            parse_options({"start": "earliest"})
+            parse_options({"startingPosition": "earliest"})
 
     def test_no_repr_or_error_shows_its_key(self) -> None:
         parsed = parse_options({"hub": HUB})
@@ -69,13 +70,13 @@ class TestTheHub:
             {"hub": HUB + ";Nonsense=1"},
             {"hub": HUB, "grup": "x"},
             {"hub": HUB, HUB: "x"},
-            {"hub": HUB, "start": HUB},
+            {"hub": HUB, "startingPosition": HUB},
             {"hub": HUB, "eventhubs.startingPositions": json.dumps({HUB: HUB})},
             {"hub": HUB, "store": "postgresql://u:" + KEY + "@h:port/db"},
-            {"hub": HUB, "ownership": HUB},
-            {"hub": HUB, "owner": HUB + " "},
-            {"hub": HUB, "max_events": HUB},
-            {"hub": HUB, "timeout": HUB},
+            {"hub": HUB, "loadBalancing": HUB},
+            {"hub": HUB, "ownerId": HUB + " "},
+            {"hub": HUB, "maxEventsPerTrigger": HUB},
+            {"hub": HUB, "receiverTimeout": HUB},
         ]
 
         assert KEY not in repr(parsed) + str(parsed.hub)
@@ -86,9 +87,9 @@ class TestTheHub:
             assert caught.value.__context__ is None
 
     def test_the_options_pickle_small(self) -> None:
-        pickled = pickle.dumps(parse_options({"hub": HUB, "start": "earliest"}))
+        pickled = pickle.dumps(parse_options({"hub": HUB, "startingPosition": "earliest"}))
 
-        assert pickle.loads(pickled) == parse_options({"hub": HUB, "start": "earliest"})  # noqa: S301 - our own
+        assert pickle.loads(pickled) == parse_options({"hub": HUB, "startingPosition": "earliest"})  # noqa: S301 - our own
         assert len(pickled) < 4096
 
 
@@ -96,11 +97,13 @@ class TestUnknownOptions:
     @pytest.mark.parametrize(
         ("given", "meant"),
         [
-            ("grup", "group"),
+            ("consumerGrup", "consumerGroup"),
+            ("consumer_group", "consumerGroup"),
             ("maxEventPerTrigger", "maxEventsPerTrigger"),
-            ("startingPosition", "eventhubs.startingPosition"),
-            ("consumerGroup", "eventhubs.consumerGroup"),
-            ("max-events", "max_events"),
+            ("startingPositon", "startingPosition"),
+            ("eventhubs.startingPositon", "eventhubs.startingPosition"),
+            ("max_records_per_partition", "maxRecordsPerPartition"),
+            ("load_balancing", "loadBalancing"),
         ],
     )
     def test_the_nearest_is_suggested(self, given: str, meant: str) -> None:
@@ -108,12 +111,12 @@ class TestUnknownOptions:
             options(**{given: "1"})
 
     def test_without_a_near_one_all_are_listed(self) -> None:
-        with pytest.raises(ConfigError, match="the options are end, ends"):
+        with pytest.raises(ConfigError, match="the options are consumerGroup, endingPosition"):
             options(zzzzzzzz="1")
 
     def test_two_names_for_one_thing_are_refused(self) -> None:
-        with pytest.raises(ConfigError, match=r"group and eventhubs\.consumerGroup mean the same"):
-            options(group="a", **{"eventhubs.consumerGroup": "b"})
+        with pytest.raises(ConfigError, match=r"consumerGroup and eventhubs\.consumerGroup mean the same"):
+            options(consumerGroup="a", **{"eventhubs.consumerGroup": "b"})
 
     def test_what_the_connector_needed_and_this_one_does_not_is_let_by(self) -> None:
         assert options(**dict.fromkeys(IGNORED_OPTIONS, "1")) == options()
@@ -122,8 +125,8 @@ class TestUnknownOptions:
         with pytest.raises(ConfigError, match="eventhubs://NAMESPACE/NAME"):
             options(**{"eventhubs.useAadAuth": "true"})
 
-    def test_the_connectors_plugins_are_explained(self) -> None:
-        with pytest.raises(ConfigError, match="names a class of the JVM"):
+    def test_the_connectors_plugins_are_unknown(self) -> None:
+        with pytest.raises(ConfigError, match=r"'eventhubs\.metricplugin' is unknown"):
             options(**{"eventhubs.metricPlugin": "com.acme.Metrics"})
 
 
@@ -146,7 +149,7 @@ class TestPositions:
         ],
     )
     def test_a_start_is_hublines_or_the_connectors(self, text: str, position: Position) -> None:
-        start = options(start=text).start
+        start = options(startingPosition=text).starting_positions
 
         assert start is not None
         assert start.for_partition("0") == position
@@ -154,19 +157,22 @@ class TestPositions:
     def test_the_connectors_positions_by_partition(self) -> None:
         key = json.dumps({"ehName": "telemetry", "partitionId": 2})
         start = options(
-            **{"eventhubs.startingPositions": json.dumps({key: json.loads(connector(seqNo=7))}), "start": "earliest"}
-        ).start
+            **{
+                "eventhubs.startingPositions": json.dumps({key: json.loads(connector(seqNo=7))}),
+                "startingPosition": "earliest",
+            }
+        ).starting_positions
 
         assert start is not None
         assert start.for_partition("2") == Position.sequence(7, inclusive=True)
         assert start.for_partition("0") == Position.earliest()
 
     def test_an_end_is_before_its_event_unless_said_otherwise(self) -> None:
-        assert options(end="time:2026-01-31T12:00:00Z").end.general.inclusive is False
-        assert options(end="sequence:5:inclusive").end.general.inclusive is True
+        assert options(endingPosition="time:2026-01-31T12:00:00Z").ending_positions.general.inclusive is False
+        assert options(endingPosition="sequence:5:inclusive").ending_positions.general.inclusive is True
 
     def test_a_stream_has_no_silent_start(self) -> None:
-        with pytest.raises(ConfigError, match='a stream needs the option "start"'):
+        with pytest.raises(ConfigError, match='a stream needs the option "startingPosition"'):
             _ = options().stream_start
 
     def test_with_the_connectors_names_a_stream_starts_where_it_did(self) -> None:
@@ -188,22 +194,28 @@ class TestPositions:
         ],
     )
     def test_nonsense_is_refused(self, text: str) -> None:
-        with pytest.raises(ConfigError, match="the option start"):
-            options(start=text)
+        with pytest.raises(ConfigError, match="the option startingPosition"):
+            options(startingPosition=text)
 
 
 class TestTheRest:
-    def test_ownership(self) -> None:
+    def test_load_balancing(self) -> None:
         store = {"store": "sqlite:////tmp/state.db"}
 
-        assert options(ownership="all").strategy is None
-        assert isinstance(options(ownership="balanced", **store).strategy, Balanced)
-        assert isinstance(options(ownership="greedy", **store).strategy, Greedy)
-        assert isinstance(options(ownership="fixed:3", **store).strategy, Fixed)
+        assert isinstance(options(loadBalancing="all").load_balancing, All)
+        assert isinstance(options(loadBalancing="balanced", **store).load_balancing, Balanced)
+        assert isinstance(options(loadBalancing="greedy", **store).load_balancing, Greedy)
+        assert isinstance(options(loadBalancing="fixed:3", **store).load_balancing, Fixed)
 
     @pytest.mark.parametrize(
         ("name", "value"),
-        [("ownership", "greedy"), ("owner", "a"), ("lease", "9s"), ("interval", "3s"), ("lookback", "24h")],
+        [
+            ("loadBalancing", "greedy"),
+            ("ownerId", "a"),
+            ("lease", "9s"),
+            ("loadBalancingInterval", "3s"),
+            ("lookback", "24h"),
+        ],
     )
     def test_sharing_needs_a_store(self, name: str, value: str) -> None:
         with pytest.raises(ConfigError, match=f"the option {name} needs a store"):
@@ -213,35 +225,39 @@ class TestTheRest:
         with pytest.raises(ConfigError, match="memory:"):
             options(store="memory:")
 
-    def test_the_connectors_word_for_lost_data(self) -> None:
+    def test_sparks_option_for_lost_data(self) -> None:
         assert options(failOnDataLoss="false").on_data_loss == "earliest"
         assert options(failOnDataLoss="true").on_data_loss == "fail"
 
+    def test_lost_data_is_chosen_by_one_option(self) -> None:
+        with pytest.raises(ConfigError, match="onDataLoss and failOnDataLoss mean the same"):
+            options(onDataLoss="fail", failOnDataLoss="true")
+
     def test_durations_may_be_the_connectors(self) -> None:
-        assert options(**{"eventhubs.receiverTimeout": "PT00H03M20S"}).timeout_seconds == 200
-        assert options(timeout="30s").timeout_seconds == 30
+        assert options(**{"eventhubs.receiverTimeout": "PT00H03M20S"}).receiver_timeout_seconds == 200
+        assert options(receiverTimeout="30s").receiver_timeout_seconds == 30
 
     @pytest.mark.parametrize(
         ("name", "value"),
         [
-            ("max_events", "0"),
-            ("max_events", "-1"),
-            ("max_events", "1e9"),
-            ("max_events", "9" * 30),
-            ("max_bytes", "0"),
-            ("tasks", "0"),
-            ("tasks", "1000000"),
-            ("split_events", "x"),
-            ("timeout", "0s"),
-            ("timeout", "PT"),
-            ("outage", "forever"),
+            ("maxEventsPerTrigger", "0"),
+            ("maxEventsPerTrigger", "-1"),
+            ("maxEventsPerTrigger", "1e9"),
+            ("maxEventsPerTrigger", "9" * 30),
+            ("maxBytesPerTrigger", "0"),
+            ("maxTasks", "0"),
+            ("maxTasks", "1000000"),
+            ("maxRecordsPerPartition", "x"),
+            ("receiverTimeout", "0s"),
+            ("receiverTimeout", "PT"),
+            ("operationTimeout", "forever"),
             ("lookback", "0s"),
             ("lookback", "a day"),
-            ("group", "../etc"),
-            ("owner", "a b"),
+            ("consumerGroup", "../etc"),
+            ("ownerId", "a b"),
             ("lease", "0s"),
-            ("on_data_loss", "skip"),
-            ("ownership", "fixed:0"),
+            ("onDataLoss", "skip"),
+            ("loadBalancing", "fixed:0"),
             ("hub", "\x00"),
         ],
     )
@@ -261,6 +277,6 @@ class TestTheDocumentation:
     def test_every_name_of_the_jvm_connector_is_on_the_page_for_those_who_move(self) -> None:
         page = (self.PAGES / "how-to/from-the-jvm-connector.md").read_text()
         without_effect = [name for name in IGNORED_OPTIONS if name.startswith("eventhubs.")]
-        names = [*without_effect, LOSS_OPTION, *(name for others in SOURCE_OPTIONS.values() for name in others[:1])]
+        names = [*without_effect, "failOnDataLoss", *CONNECTOR_NAMES.values()]
 
         assert [name for name in names if f"`{name}`" not in page] == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hubline.checkpoint_stores.memory import MemoryStore
-from hubline.coordination.strategies import Balanced, Fixed, Greedy
+from hubline.coordination.strategies import All, Balanced, Fixed, Greedy
 from hubline.errors import PositionInvalid, StoreUnavailable
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
@@ -32,7 +32,7 @@ def filled(*counts: int) -> MemoryHub:
 
 
 def query(hub: MemoryHub, store: MemoryStore | FaultyStore, owner_id: str, **options: object) -> Query:
-    return Query(hub, store, owner_id=owner_id, **{"strategy": Greedy(), **options})
+    return Query(hub, store, owner_id=owner_id, **{"load_balancing": Greedy(), **options})
 
 
 def new_store() -> MemoryStore:
@@ -85,7 +85,7 @@ async def test_a_checkpoint_is_written_when_its_batch_is_done() -> None:
 @virtual
 async def test_the_offset_of_a_checkpoint_is_that_of_its_event() -> None:
     hub, store = filled(10), new_store()
-    one = await query(hub, store, "a", events_max=7).start()
+    one = await query(hub, store, "a", max_events_per_trigger=7).start()
 
     await one.read_all(7)
     await one.plan()
@@ -111,7 +111,7 @@ async def test_the_offset_of_a_checkpoint_is_asked_for_while_its_batch_runs() ->
 
     hub, store = Hub(1), new_store()
     hub.append("0", [b"x"] * 10)
-    one = await query(hub, store, "a", events_max=7).start()
+    one = await query(hub, store, "a", max_events_per_trigger=7).start()
     await one.read_all(7)
     await asyncio.sleep(BATCH_SECONDS)
     opened_count = hub.opened_count
@@ -128,7 +128,9 @@ def test_two_queries_read_everything_once(strategy: Greedy) -> None:
     @virtual
     async def share() -> None:
         hub, store = filled(50, 50, 50, 50), new_store()
-        one, two = [await query(hub, store, owner, strategy=strategy, events_max=7).start() for owner in "ab"]
+        one, two = [
+            await query(hub, store, owner, load_balancing=strategy, max_events_per_trigger=7).start() for owner in "ab"
+        ]
 
         read = await side_by_side([one, two], 200)
 
@@ -143,9 +145,9 @@ def test_two_queries_read_everything_once(strategy: Greedy) -> None:
 @virtual
 async def test_one_that_joins_gets_its_share_and_no_event_is_read_twice() -> None:
     hub, store = filled(200, 200, 200, 200), new_store()
-    one = await query(hub, store, "a", events_max=8).start()
+    one = await query(hub, store, "a", max_events_per_trigger=8).start()
     await one.read_all(100)
-    two = await query(hub, store, "b", events_max=8).start()
+    two = await query(hub, store, "b", max_events_per_trigger=8).start()
 
     read = await side_by_side([one, two], 800)
 
@@ -198,7 +200,7 @@ async def test_leases_are_renewed_while_a_batch_runs_long() -> None:
 @virtual
 async def test_what_a_killed_query_owned_goes_on_elsewhere_from_its_checkpoint() -> None:
     hub, store = filled(100, 100), new_store()
-    one = await query(hub, store, "a", events_max=20).start()
+    one = await query(hub, store, "a", max_events_per_trigger=20).start()
     await one.read_all(60)
     await one.plan()
     await one.kill()
@@ -242,7 +244,7 @@ class TestRestarts:
     @virtual
     async def test_killed_in_a_batch_it_reads_the_same_range_again_and_goes_on_after_it(self) -> None:
         hub, store = filled(30, 30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(20)
         await one.plan()
         expected = one.log[-1].ranges(one.log[-2])
@@ -261,18 +263,18 @@ class TestRestarts:
     @pytest.mark.parametrize("owner_ids", ["aaaa", "abcd"], ids=["the same owner", "a fresh owner each time"])
     async def test_killed_in_one_batch_again_and_again_it_goes_on_after_it(self, owner_ids: str) -> None:
         hub, store = filled(30, 30), new_store()
-        first = await query(hub, store, owner_ids[0], events_max=10).start()
+        first = await query(hub, store, owner_ids[0], max_events_per_trigger=10).start()
         await first.read_all(20)
         await first.plan()
         await first.kill()
         done = list(first.read)
         for owner_id in owner_ids[1:3]:
-            again = taken_over(first, query(hub, store, owner_id, events_max=10))
+            again = taken_over(first, query(hub, store, owner_id, max_events_per_trigger=10))
             await again.start()
             await asyncio.sleep(LEASE.lease_seconds * 2)  # it has its partitions again, and dies in that batch
             await again.kill()
 
-        last = taken_over(first, query(hub, store, owner_ids[3], events_max=10))
+        last = taken_over(first, query(hub, store, owner_ids[3], max_events_per_trigger=10))
         await last.start()
         await last.read_all(60 - len(done))
 
@@ -282,7 +284,7 @@ class TestRestarts:
     @virtual
     async def test_a_checkpoint_that_is_set_back_while_a_batch_waits_to_be_run_again_counts_after_it(self) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(20)
         await one.plan()
         await one.kill()
@@ -326,7 +328,7 @@ class TestRestarts:
     @virtual
     async def test_killed_after_a_batch_and_before_its_checkpoint_it_reads_nothing_again(self) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(20)
         assert await checkpoints(store) == {"0": 9}
         await one.kill()
@@ -340,7 +342,7 @@ class TestRestarts:
     @virtual
     async def test_killed_twice_after_a_batch_it_reads_nothing_again_however_far_the_next_trigger_is(self) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(20)
         await one.kill()
 
@@ -359,10 +361,10 @@ class TestRestarts:
     @virtual
     async def test_under_another_owner_id_it_waits_for_its_own_lease_and_repeats_nothing(self) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(20)
         await one.kill()
-        again = query(hub, store, "fresh", events_max=10)
+        again = query(hub, store, "fresh", max_events_per_trigger=10)
         again.log, again.committed, again.read = one.log, one.committed, one.read
 
         await again.start()
@@ -374,13 +376,13 @@ class TestRestarts:
     @virtual
     async def test_what_another_query_read_meanwhile_is_not_read_again(self) -> None:
         hub, store = filled(30), new_store()
-        one = await query(hub, store, "a", events_max=10).start()
+        one = await query(hub, store, "a", max_events_per_trigger=10).start()
         await one.read_all(10)
         await one.plan()
         await one.run()
         await one.plan()
         await one.kill()
-        two = await query(hub, store, "b", events_max=10).start()
+        two = await query(hub, store, "b", max_events_per_trigger=10).start()
         await two.read_all(10)
         await two.plan()
         await two.stop()
@@ -448,7 +450,7 @@ async def test_a_query_that_was_fenced_reads_the_partition_no_more() -> None:
 async def test_a_store_that_is_down_costs_no_progress_and_is_caught_up() -> None:
     hub, store = filled(10), new_store()
     faulty = FaultyStore(store)
-    one = await query(hub, faulty, "a", events_max=5).start()
+    one = await query(hub, faulty, "a", max_events_per_trigger=5).start()
     await one.owns("0")
     faulty.failing["update_checkpoint"] = OSError("no route")
 
@@ -481,7 +483,7 @@ async def test_a_store_that_cannot_be_used_is_what_the_query_fails_with() -> Non
 async def expired() -> tuple[MemoryHub, MemoryStore]:
     """Ten events, of which two were handled, and six are gone since."""
     hub, store = filled(10), new_store()
-    one = await query(hub, store, "a", events_max=2).start()
+    one = await query(hub, store, "a", max_events_per_trigger=2).start()
     await one.read_all(2)
     await one.plan()
     await one.stop()
@@ -493,7 +495,7 @@ class TestFirstOpening:
     @virtual
     async def test_the_end_is_written_down(self) -> None:
         hub, store = filled(10, 0), new_store()
-        one = await query(hub, store, "a", start=StartPositions(Position.latest())).start()
+        one = await query(hub, store, "a", starting_positions=StartPositions(Position.latest())).start()
         await one.owns("0", "1")
         await one.kill()
         hub.append("0", [b"new"])
@@ -508,7 +510,7 @@ class TestFirstOpening:
     @virtual
     async def test_a_partition_that_is_added_starts_at_its_beginning(self) -> None:
         hub, store = filled(1), new_store()
-        one = await query(hub, store, "a", start=StartPositions(Position.latest())).start()
+        one = await query(hub, store, "a", starting_positions=StartPositions(Position.latest())).start()
         await one.owns("0")
 
         hub.grow(2)
@@ -558,7 +560,7 @@ class TestFirstOpening:
         hub.trim("0", 6)
         start = StartPositions(Position.sequence(4, inclusive=True))
         choice = "earliest"
-        one = await query(hub, store, "a", on_data_loss=choice, start=start).start()
+        one = await query(hub, store, "a", on_data_loss=choice, starting_positions=start).start()
         await one.owns("0")
 
         end = await one.planning.next_offset(one.log[-1], is_limited=True)
@@ -606,14 +608,14 @@ class TestFirstOpening:
 
 
 class TestAll:
-    """``ownership=all`` with a store: every partition, checkpoints in the store, nothing shared."""
+    """``loadBalancing=all`` with a store: every partition, checkpoints in the store, nothing shared."""
 
     @virtual
     async def test_it_takes_every_partition_and_keeps_them(self) -> None:
         hub, store = filled(10, 10, 10, 10), new_store()
-        one = await query(hub, store, "a", strategy=None, reads_all=True).start()
+        one = await query(hub, store, "a", load_balancing=All()).start()
         await one.read_all(40)
-        two = await query(hub, store, "b", strategy=None, reads_all=True).start()
+        two = await query(hub, store, "b", load_balancing=All()).start()
         await asyncio.sleep(LEASE.lease_seconds * 3)
         await one.plan()
 
@@ -626,7 +628,7 @@ class TestAll:
     @virtual
     async def test_a_run_that_ends_by_itself_has_them_at_once(self) -> None:
         hub, store = filled(*[1] * 32), new_store()
-        one = await query(hub, store, "a", strategy=None, reads_all=True).start()
+        one = await query(hub, store, "a", load_balancing=All()).start()
         started_at = asyncio.get_running_loop().time()
 
         await one.planning.pin()
@@ -652,12 +654,17 @@ async def test_a_run_that_ends_by_itself_waits_for_its_share() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"strategy": None, "reads_all": True}, {"strategy": Greedy()}, {"strategy": Balanced()}, {"strategy": Fixed(2)}],
+    [
+        {"load_balancing": All()},
+        {"load_balancing": Greedy()},
+        {"load_balancing": Balanced()},
+        {"load_balancing": Fixed(2)},
+    ],
 )
 @virtual
 async def test_a_run_that_ends_by_itself_waits_for_what_a_killed_one_owns(options: dict[str, Any]) -> None:
     hub, store = filled(10, 10), new_store()
-    killed = await query(hub, store, "a", strategy=Fixed(2)).start()
+    killed = await query(hub, store, "a", load_balancing=Fixed(2)).start()
     await killed.owns("0", "1")
     await killed.kill()
 
@@ -673,10 +680,10 @@ async def test_a_run_that_ends_by_itself_waits_for_what_a_killed_one_owns(option
 @virtual
 async def test_a_run_that_ends_by_itself_leaves_one_that_lives_what_it_owns() -> None:
     hub, store = filled(10, 10), new_store()
-    living = await query(hub, store, "a", strategy=Fixed(2)).start()
+    living = await query(hub, store, "a", load_balancing=Fixed(2)).start()
     await living.owns("0", "1")
 
-    one = await query(hub, store, "b", strategy=None, reads_all=True).start()
+    one = await query(hub, store, "b", load_balancing=All()).start()
     started_at = asyncio.get_running_loop().time()
     await one.planning.pin()
 

@@ -48,15 +48,15 @@ class TestPacking:
     def test_ranges_are_spread_evenly_over_at_most_so_many_tasks(self) -> None:
         ranges = [Range("0", 0, 100), Range("1", 0, 90), Range("2", 0, 20), Range("3", 0, 10)]
 
-        packed = pack(ranges, tasks=2, split_events=None)
+        packed = pack(ranges, tasks=2, max_records=None)
 
         assert [sum(one.count for one in task) for task in packed] == [110, 110]
 
     def test_a_partition_stays_in_one_task_unless_told_otherwise(self) -> None:
         whole = [Range("0", 0, 100)]
 
-        assert pack(whole, tasks=4, split_events=None) == [(Range("0", 0, 100),)]
-        assert pack(whole, tasks=4, split_events=40) == [
+        assert pack(whole, tasks=4, max_records=None) == [(Range("0", 0, 100),)]
+        assert pack(whole, tasks=4, max_records=40) == [
             (Range("0", 66, 100),),
             (Range("0", 0, 33),),
             (Range("0", 33, 66),),
@@ -64,7 +64,7 @@ class TestPacking:
 
     @given(ranges=RANGES, tasks=st.integers(1, 8), split=st.none() | st.integers(1, 3_000))
     def test_every_event_is_read_by_one_task(self, ranges: list[Range], tasks: int, split: int | None) -> None:
-        packed = pack(ranges, tasks=tasks, split_events=split)
+        packed = pack(ranges, tasks=tasks, max_records=split)
 
         def events(found: list[Range]) -> Counter[tuple[str, int]]:
             return Counter((one.partition, number) for one in found for number in range(one.start, one.end))

@@ -61,8 +61,8 @@ def filled(*counts: int) -> TellingHub:
 @pytest.mark.parametrize("partition", ["2", "x"])
 async def test_a_position_for_a_partition_that_is_not_there_is_refused(partition: str) -> None:
     starts = json.dumps(dict.fromkeys(("*", "0", partition), "earliest"))
-    named = parse_options({"hub": "local:hubs/hub", "start": "latest", "starts": starts})
-    one = Query(MemoryHub(2), start=named.start)
+    named = parse_options({"hub": "local:hubs/hub", "startingPosition": "latest", "startingPositions": starts})
+    one = Query(MemoryHub(2), starting_positions=named.starting_positions)
     with pytest.raises(ConfigError, match=f"partition '{partition}', which the hub does not have: it has 2, from 0 "):
         await one.start()
     await one.stop()
@@ -92,7 +92,7 @@ async def test_nothing_new_is_the_start_itself() -> None:
 
 @virtual
 async def test_a_batch_tells_the_group_whose_progress_it_is() -> None:
-    query = await Query(filled(1), group="store").start()
+    query = await Query(filled(1), consumer_group="store").start()
 
     await query.batch()
 
@@ -104,7 +104,7 @@ async def test_a_batch_tells_the_group_whose_progress_it_is() -> None:
 async def test_a_stream_starts_where_it_is_told_partition_by_partition() -> None:
     start = StartPositions(Position.latest(), {"0": Position.sequence(2, inclusive=True), "1": Position.sequence(2)})
     hub = filled(5, 5, 5)
-    query = await Query(hub, start=start).start()
+    query = await Query(hub, starting_positions=start).start()
 
     await query.batch()
     hub.append("2", [b"new"])
@@ -117,7 +117,7 @@ async def test_a_stream_starts_where_it_is_told_partition_by_partition() -> None
 @virtual
 async def test_the_end_is_written_down_by_the_first_batch_though_it_reads_nothing() -> None:
     hub = filled(5)
-    query = await Query(hub, start=StartPositions(Position.latest())).start()
+    query = await Query(hub, starting_positions=StartPositions(Position.latest())).start()
     assert await query.batch() == []
     await query.kill()
     hub.append("0", [b"while it was away"])
@@ -143,7 +143,9 @@ def test_events_that_come_between_two_looks_are_no_reason_to_stop(store: MemoryS
 
     @virtual
     async def start() -> None:
-        query = await Query(BusyHub(1), store, start=StartPositions(Position.latest()), strategy=Greedy()).start()
+        query = await Query(
+            BusyHub(1), store, starting_positions=StartPositions(Position.latest()), load_balancing=Greedy()
+        ).start()
 
         await query.read_all(10)
 
@@ -156,13 +158,13 @@ def test_events_that_come_between_two_looks_are_no_reason_to_stop(store: MemoryS
 @virtual
 async def test_without_a_start_it_does_not_start() -> None:
     with pytest.raises(ConfigError, match="start"):
-        await Query(filled(1), start=None).start()
+        await Query(filled(1), starting_positions=None).start()
 
 
 class TestLimits:
     @virtual
     async def test_a_batch_takes_no_more_events_than_it_may(self) -> None:
-        query = await Query(filled(10, 1_000, 1_000), events_max=100).start()
+        query = await Query(filled(10, 1_000, 1_000), max_events_per_trigger=100).start()
 
         batch = Counter(partition for partition, _ in await query.batch())
 
@@ -171,7 +173,7 @@ class TestLimits:
 
     @virtual
     async def test_a_trigger_that_wants_all_gets_all(self) -> None:
-        query = await Query(filled(10, 1_000), events_max=100, bytes_max=10).start()
+        query = await Query(filled(10, 1_000), max_events_per_trigger=100, max_bytes_per_trigger=10).start()
 
         assert len(await query.batch(is_limited=False)) == 1_010
         await query.stop()
@@ -181,7 +183,7 @@ class TestLimits:
         hub = TellingHub(2)
         hub.append("0", [b"x" * 10_000] * 100)
         hub.append("1", [b"x" * 100] * 100)
-        query = await Query(hub, bytes_max=100_000).start()
+        query = await Query(hub, max_bytes_per_trigger=100_000).start()
 
         batch = Counter(partition for partition, _ in await query.batch())
 
@@ -193,7 +195,7 @@ class TestLimits:
     async def test_an_event_larger_than_the_limit_is_read_all_the_same(self) -> None:
         hub = TellingHub(1)
         hub.append("0", [b"x" * 10_000] * 3)
-        query = await Query(hub, bytes_max=10).start()
+        query = await Query(hub, max_bytes_per_trigger=10).start()
 
         await query.read_all(3)
 
@@ -203,7 +205,7 @@ class TestLimits:
     @virtual
     async def test_available_now_reads_what_was_there_and_no_more(self) -> None:
         hub = filled(5, 5)
-        query = await Query(hub, events_max=4).start()
+        query = await Query(hub, max_events_per_trigger=4).start()
         await query.planning.pin()
 
         hub.append("0", [b"late"] * 5)
@@ -220,7 +222,7 @@ class TestLimits:
 @virtual
 async def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
     hub = filled(1, 1, 1, 1)
-    query = await Query(hub, start=StartPositions(Position.latest())).start()
+    query = await Query(hub, starting_positions=StartPositions(Position.latest())).start()
     await query.batch()
 
     hub.grow(8)
@@ -302,7 +304,7 @@ class TestGaps:
 
     @virtual
     async def test_a_position_in_a_partition_without_events_says_so(self) -> None:
-        query = await Query(filled(0), start=StartPositions(Position.sequence(7))).start()
+        query = await Query(filled(0), starting_positions=StartPositions(Position.sequence(7))).start()
 
         with pytest.raises(PositionInvalid, match="It holds no events"):
             await query.batch()
@@ -358,7 +360,7 @@ class TestOutages:
     @virtual
     async def test_the_query_lives_through_a_short_one(self) -> None:
         hub = filled(5)
-        query = await Query(hub, outage_seconds=60.0).start()
+        query = await Query(hub, operation_timeout_seconds=60.0).start()
         await query.batch()
         hub.failing["*"] = HubUnavailable("out of reach")
         await asyncio.sleep(30)
@@ -372,13 +374,13 @@ class TestOutages:
     @virtual
     async def test_a_long_one_fails_it_with_the_reason(self) -> None:
         hub = filled(5)
-        query = await Query(hub, outage_seconds=60.0).start()
+        query = await Query(hub, operation_timeout_seconds=60.0).start()
         await query.batch()
         hub.failing["*"] = HubUnavailable("no route to the hub")
         assert not await query.plan()
         await asyncio.sleep(70)
 
-        with pytest.raises(HubUnavailable, match=r"60 s \(option outage\): no route to the hub"):
+        with pytest.raises(HubUnavailable, match=r"60 s \(option operationTimeout\): no route to the hub"):
             await query.plan()
         await query.stop()
 
@@ -398,7 +400,7 @@ class TestOutages:
     @virtual
     async def test_a_partition_that_does_not_answer_does_not_hold_the_others_back(self) -> None:
         hub = filled(1, 1)
-        query = await Query(hub, timeout_seconds=60.0).start()
+        query = await Query(hub, receiver_timeout_seconds=60.0).start()
         await query.batch()
         hub.hanging.add("0")
         hub.append("1", [b"new"])

@@ -102,7 +102,9 @@ def test_what_a_query_uses_is_read(
 
 def test_columns_that_a_schema_calls_never_null_are_read(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     schema = StructType([StructField(each.name, each.dataType, each.name != "properties") for each in SOURCE_SCHEMA])
-    events = spark.readStream.format("eventhubs").schema(schema).options(hub=hub.address, start="earliest").load()
+    events = (
+        spark.readStream.format("eventhubs").schema(schema).options(hub=hub.address, startingPosition="earliest").load()
+    )
     found: list[list[str] | None] = []
     run_once(events, lambda frame, _: found.append(unread(frame, OF_LETTERS)), tmp_path / "folder")
     assert found == [[name for name in OF_LETTERS if name != "properties"]]

@@ -215,7 +215,7 @@ def test_queries_find_in_the_map_that_they_share_all_that_spark_puts_there(spark
     names = set(shared.keySet())
 
     hub = TestHub.local(tmp_path / "hubs", "telemetry")
-    frame = spark.readStream.format("eventhubs").options(hub=hub.address, start="earliest").load()
+    frame = spark.readStream.format("eventhubs").options(hub=hub.address, startingPosition="earliest").load()
     writing = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "folder"))
     writing.trigger(availableNow=True).start().awaitTermination()
 

@@ -131,7 +131,7 @@ class TestRefusals:
         address = server.connection_string("no-such-hub")
 
         with pytest.raises(PySparkException, match="no-such-hub") as caught:
-            write(spark.sql("select 'a' body"), TestHub(address, server.data, "no-such-hub"), outage="1s")
+            write(spark.sql("select 'a' body"), TestHub(address, server.data, "no-such-hub"), operationTimeout="1s")
         assert "SharedAccessKey" not in str(caught.value)
 
 
@@ -270,7 +270,12 @@ class TestStreams:
         identity = hubline.spark.event_id(source.address)
 
         def run_once() -> None:
-            read = spark.readStream.format("eventhubs").option("hub", source.address).option("start", "earliest").load()
+            read = (
+                spark.readStream.format("eventhubs")
+                .option("hub", source.address)
+                .option("startingPosition", "earliest")
+                .load()
+            )
             query = (
                 read.select("body", "properties", identity.alias("eventId"))
                 .writeStream.format("eventhubs")

@@ -81,7 +81,11 @@ def batch(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
 
 
 def stream(spark: SparkSession, hub: TestHub, **options: str) -> DataFrame:
-    return spark.readStream.format("eventhubs").options(hub=hub.address, **{"start": "earliest", **options}).load()
+    return (
+        spark.readStream.format("eventhubs")
+        .options(hub=hub.address, **{"startingPosition": "earliest", **options})
+        .load()
+    )
 
 
 class CountByKey(StatefulProcessor):
@@ -186,7 +190,10 @@ class TestBatches:
     def test_a_part_by_sequence_numbers(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 100, partition="2")
 
-        chosen = {"starts": '{"2": "sequence:10:inclusive", "*": "earliest"}', "ends": '{"2": "sequence:20"}'}
+        chosen = {
+            "startingPositions": '{"2": "sequence:10:inclusive", "*": "earliest"}',
+            "endingPositions": '{"2": "sequence:20"}',
+        }
 
         assert numbers(batch(spark, local_hub, **chosen).collect()) == list(range(10, 20))
 
@@ -196,7 +203,7 @@ class TestBatches:
         send(local_hub, 100, partition="2")
 
         with pytest.raises(AnalysisException, match="cannot be read from sequence:10 inclusive: it is after the last"):
-            batch(spark, local_hub, start="sequence:10:inclusive").collect()
+            batch(spark, local_hub, startingPosition="sequence:10:inclusive").collect()
 
     def test_a_part_by_time(self, spark: SparkSession, hub: TestHub) -> None:
         send(hub, 10)
@@ -205,8 +212,8 @@ class TestBatches:
         time.sleep(0.01)
         send(hub, 10, first=10)
 
-        assert numbers(batch(spark, hub, end=f"time:{middle}").collect()) == list(range(10))
-        assert numbers(batch(spark, hub, start=f"time:{middle}").collect()) == list(range(10, 20))
+        assert numbers(batch(spark, hub, endingPosition=f"time:{middle}").collect()) == list(range(10))
+        assert numbers(batch(spark, hub, startingPosition=f"time:{middle}").collect()) == list(range(10, 20))
 
     def test_filters_decide_what_is_read_at_all_where_they_are_pushed_down(
         self, spark: SparkSession, local_hub: TestHub
@@ -256,7 +263,7 @@ class TestBatches:
     def test_large_ranges_are_split_on_request(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 1_000, partition="0")
 
-        frame = batch(spark, local_hub, tasks="4", split_events="300")
+        frame = batch(spark, local_hub, maxTasks="4", maxRecordsPerPartition="300")
 
         assert frame.rdd.getNumPartitions() == 4
         assert numbers(frame.collect()) == list(range(1_000))
@@ -265,7 +272,7 @@ class TestBatches:
 class TestStreams:
     def test_every_event_once_over_restarts(self, spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
         send(hub, 5_000)
-        first = read_now(stream(spark, hub, max_events="2000"), tmp_path / "checkpoint")
+        first = read_now(stream(spark, hub, maxEventsPerTrigger="2000"), tmp_path / "checkpoint")
         send(hub, 1_000, first=5_000)
         second = read_now(stream(spark, hub), tmp_path / "checkpoint")
 
@@ -276,7 +283,12 @@ class TestStreams:
         self, spark: SparkSession, local_hub: TestHub, tmp_path: Path
     ) -> None:
         send(local_hub, 90)
-        options = {"max_events": "30", "store": f"sqlite:///{tmp_path}/store.db", "ownership": "all", "owner": "me"}
+        options = {
+            "maxEventsPerTrigger": "30",
+            "store": f"sqlite:///{tmp_path}/store.db",
+            "loadBalancing": "all",
+            "ownerId": "me",
+        }
         read: list[Row] = []
         failures = 3
 
@@ -341,7 +353,7 @@ class TestStreams:
             "spark.sql.streaming.stateStore.providerClass",
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
         )
-        frame = stream(spark, local_hub, max_events="120").groupBy("partitionKey")
+        frame = stream(spark, local_hub, maxEventsPerTrigger="120").groupBy("partitionKey")
         counts = frame.transformWithState(CountByKey(), "key string, count long", "Update", "None")
 
         try:
@@ -416,8 +428,8 @@ class TestLookback:
 
     @pytest.fixture
     def options(self, tmp_path: Path) -> dict[str, str]:
-        owning = {"ownership": "fixed:4", "owner": "one", "lease": "3s", "interval": "500ms"}
-        return {"store": f"sqlite:///{tmp_path}/state.db", "lookback": "24h", "max_events": "40", **owning}
+        owning = {"loadBalancing": "fixed:4", "ownerId": "one", "lease": "3s", "loadBalancingInterval": "500ms"}
+        return {"store": f"sqlite:///{tmp_path}/state.db", "lookback": "24h", "maxEventsPerTrigger": "40", **owning}
 
     def test_what_was_handled_is_marked_also_after_a_kill_in_the_middle_of_the_replay(
         self, spark: SparkSession, local_hub: TestHub, options: dict[str, str], tmp_path: Path
@@ -479,7 +491,7 @@ class TestWhatIsWrong:
     @pytest.mark.parametrize(
         ("options", "said"),
         [
-            ({"grup": "x"}, "did you mean group"),
+            ({"consumerGrup": "x"}, "did you mean consumerGroup"),
             ({"eventhubs.startingPosition": "{"}, "not a JSON object"),
         ],
     )
@@ -492,7 +504,11 @@ class TestWhatIsWrong:
             reader.load()
 
     def test_a_hub_that_is_not_there_is_named(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
-        frame = spark.readStream.format("eventhubs").options(hub=f"local:{tmp_path}/none", start="earliest").load()
+        frame = (
+            spark.readStream.format("eventhubs")
+            .options(hub=f"local:{tmp_path}/none", startingPosition="earliest")
+            .load()
+        )
         query = frame.writeStream.format("noop").start()
 
         with pytest.raises(StreamingQueryException, match="HubNotFound"):
@@ -502,7 +518,7 @@ class TestWhatIsWrong:
         frame = spark.readStream.format("eventhubs").option("hub", local_hub.address).load()
         query = frame.writeStream.format("noop").start()
 
-        with pytest.raises(StreamingQueryException, match='needs the option "start"'):
+        with pytest.raises(StreamingQueryException, match='needs the option "startingPosition"'):
             query.awaitTermination(PATIENCE_SECONDS)
 
     def test_a_schema_of_other_columns_is_refused(self, spark: SparkSession, local_hub: TestHub) -> None:
@@ -514,7 +530,7 @@ class TestWhatIsWrong:
     def test_a_wrong_key_is_told_without_the_key(self, spark: SparkSession, server: Server, tmp_path: Path) -> None:
         asyncio.run(create_hub(server.data, "locked", partitions=1))
         address = server.connection_string("locked", key=KEY)
-        frame = spark.readStream.format("eventhubs").options(hub=address, start="earliest").load()
+        frame = spark.readStream.format("eventhubs").options(hub=address, startingPosition="earliest").load()
         query = frame.writeStream.format("noop").start()
 
         with pytest.raises(StreamingQueryException, match="AccessDenied") as caught:

@@ -85,7 +85,7 @@ def eventually(is_so: Callable[[], bool]) -> None:
 
 
 def read(spark: SparkSession, hub: TestHub, start: str = "earliest") -> DataFrame:
-    return spark.readStream.format("eventhubs").options(hub=hub.address, start=start).load()
+    return spark.readStream.format("eventhubs").options(hub=hub.address, startingPosition=start).load()
 
 
 def renumbered(events: DataFrame, number: int | None) -> DataFrame:
@@ -157,7 +157,7 @@ def test_with_the_store_in_the_same_database_a_lost_folder_costs_nothing(
     spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     events = spark.readStream.format("eventhubs").options(
-        hub=hub.address, start="earliest", store=f"sqlite:///{tmp_path}/results.db", ownership="greedy"
+        hub=hub.address, startingPosition="earliest", store=f"sqlite:///{tmp_path}/results.db", loadBalancing="greedy"
     )
     readings = parse_json(events.load(), FIELDS).where(
         "celsius != 9"
@@ -274,8 +274,12 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
     events = parse_json(read(spark, hub), FIELDS)
     with pytest.raises(StreamingQueryException, match="moves rows between tasks"):
         run_once(events.repartition(2), sink, tmp_path / "moves")
-    split = spark.readStream.format("eventhubs").options(hub=hub.address, start="earliest", split_events=2).load()
-    with pytest.raises(StreamingQueryException, match="split_events"):
+    split = (
+        spark.readStream.format("eventhubs")
+        .options(hub=hub.address, startingPosition="earliest", maxRecordsPerPartition=2)
+        .load()
+    )
+    with pytest.raises(StreamingQueryException, match="maxRecordsPerPartition"):
         run_once(parse_json(split, FIELDS), sink, tmp_path / "splits")
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")

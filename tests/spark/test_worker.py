@@ -70,9 +70,9 @@ def hub(request: pytest.FixtureRequest, tmp_path: Path) -> Options:
     """Two partitions with 5,000 events each."""
     if request.param == "local":
         asyncio.run(_fill(tmp_path, [5_000, 5_000], b""))
-        return parse_options({"hub": f"local:{tmp_path}/telemetry", "timeout": "10s"})
+        return parse_options({"hub": f"local:{tmp_path}/telemetry", "receiverTimeout": "10s"})
     server: Server = request.getfixturevalue("server")
-    return parse_options({"hub": server.connection_string("telemetry"), "timeout": "10s"})
+    return parse_options({"hub": server.connection_string("telemetry"), "receiverTimeout": "10s"})
 
 
 def read(options: Options, *ranges: Range) -> list[tuple[str, int, bytes]]:
@@ -178,7 +178,7 @@ class TestWhatGoesWrong:
 
     def test_an_endpoint_that_is_not_there_is_given_up_after_the_timeout(self) -> None:
         address = "Endpoint=sb://localhost:1;SharedAccessKeyName=a;SharedAccessKey=b;EntityPath=c"
-        options = parse_options({"hub": f"{address};UseDevelopmentEmulator=true", "timeout": "1s"})
+        options = parse_options({"hub": f"{address};UseDevelopmentEmulator=true", "receiverTimeout": "1s"})
 
         with pytest.raises(HubUnavailable):
             read(options, Range("0", 0, 1))
@@ -197,8 +197,8 @@ class TestWhatGoesWrong:
 
         with pytest.raises(PositionInvalid):
             read(parse_options({"hub": address}), Range("0", 0, 20))
-        earliest = read(parse_options({"hub": address, "on_data_loss": "earliest"}), Range("0", 0, 20))
-        latest = read(parse_options({"hub": address, "on_data_loss": "latest"}), Range("0", 0, 20))
+        earliest = read(parse_options({"hub": address, "onDataLoss": "earliest"}), Range("0", 0, 20))
+        latest = read(parse_options({"hub": address, "onDataLoss": "latest"}), Range("0", 0, 20))
 
         assert [sequence for _, sequence, _ in earliest] == list(range(10, 20))
         assert latest == []

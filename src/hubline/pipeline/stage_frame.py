@@ -99,10 +99,10 @@ def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> l
 def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
     options = {
         "hub": source.option,
-        "group": stage.group,
-        "start": stage.start,
-        "max_events": str(stage.events_max),
-        "on_data_loss": stage.on_data_loss,
+        "consumerGroup": stage.group,
+        "startingPosition": stage.start,
+        "maxEventsPerTrigger": str(stage.events_max),
+        "onDataLoss": stage.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
     }
     if stage.lookback is not None:
@@ -111,7 +111,7 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading:
         case Checkpoints.EACH_BATCH:
             options |= _sharing(stage, reading)
         case Checkpoints.BY_HAND:
-            options["starts"] = json.dumps(_set_by_hand(stage, source))
+            options["startingPositions"] = json.dumps(_set_by_hand(stage, source))
         case Checkpoints.NONE:
             pass
     events = spark.readStream.format(StageSource.name()).options(**options).load()
@@ -122,8 +122,8 @@ def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
     ownership = stage.ownership
     if reading.is_once and ownership == "balanced":
         ownership = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
-    owner = {"owner": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
-    return {"store": stage.store or "", "ownership": ownership, **owner}
+    owner = {"ownerId": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
+    return {"store": stage.store or "", "loadBalancing": ownership, **owner}
 
 
 def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:

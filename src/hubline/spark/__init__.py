@@ -1,7 +1,7 @@
 """Event Hubs for Spark 4, in pure Python: a source and a sink, with no jar.
 
     spark = hubline.spark.session("billing")  # or spark.dataSource.register(hubline.spark.EventHubs) in your own
-    events = spark.readStream.format("eventhubs").option("hub", "local:./data/telemetry").option("start", "earliest")
+    events = spark.readStream.format("eventhubs").options(hub="local:./data/telemetry", startingPosition="earliest")
 
 The package has to be installed on the driver and on every node: Spark's planning process finds it there, and nowhere
 else.

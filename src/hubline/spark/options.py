@@ -1,95 +1,80 @@
 """The options of the source and of the sink, parsed in one place.
 
-Each has a short name, and takes the name that the JVM connector gave it too. Keys are compared without regard to case,
-as Spark does. An unknown one is an error that suggests the nearest.
+Their names are camelCase, as Spark's own are, and most of them are the names that the JVM connector has behind its
+prefix `eventhubs.`, which is accepted as well. Names are compared without regard to case, as Spark does.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import partial
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 from hubline.addresses.choices import choice_of
+from hubline.addresses.did_you_mean import nearest
 from hubline.addresses.hub_address import HubAddress, parse_hub
-from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id, validate_partition_id
+from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
-from hubline.addresses.values import parse_duration, parse_position, parse_size
+from hubline.addresses.values import parse_size
 from hubline.coordination.lease_options import LeaseOptions
-from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
+from hubline.coordination.strategies import All, Greedy, Strategy, parse_load_balancing
 from hubline.errors import ConfigError
 from hubline.model.positions import ON_DATA_LOSS, OnDataLoss, Position, StartPositions
-from hubline.secrets import may_hold_secret
+from hubline.secrets import shown
+from hubline.spark.connector_options import (
+    CONNECTOR_NAMES,
+    ENTRA_OPTIONS,
+    IGNORED_CONNECTOR_OPTIONS,
+    parse_ending_position,
+    parse_ending_positions,
+    parse_seconds,
+    parse_starting_position,
+    parse_starting_positions,
+    plain_connection_string,
+)
 
 T = TypeVar("T")
 D = TypeVar("D")
 
-SOURCE_OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "hub": ("eventhubs.connectionString",),
-    "group": ("eventhubs.consumerGroup",),
-    "start": ("eventhubs.startingPosition",),
-    "starts": ("eventhubs.startingPositions",),
-    "end": ("eventhubs.endingPosition",),
-    "ends": ("eventhubs.endingPositions",),
-    "max_events": ("maxEventsPerTrigger", "eventhubs.maxEventsPerTrigger"),
-    "max_bytes": (),
-    "tasks": (),
-    "split_events": (),
-    "on_data_loss": (),
-    "timeout": ("eventhubs.receiverTimeout",),
-    "outage": ("eventhubs.operationTimeout",),
-    "store": (),
-    "ownership": (),
-    "lookback": (),
-    "owner": (),
-    "lease": (),
-    "interval": (),
-}
-"""The source's own names, each with those of the JVM connector that mean the same. The sink has none beside these."""
-
-IGNORED_OPTIONS: Final = frozenset(
-    {
-        "checkpointLocation",
-        "queryName",
-        "eventhubs.dynamicPartitionDiscovery",
-        "eventhubs.maxAcceptableBatchReceiveTime",
-        "eventhubs.maxSilentTime",
-        "eventhubs.partitionPreferredLocationStrategy",
-        "eventhubs.prefetchCount",
-        "eventhubs.slowPartitionAdjustment",
-        "eventhubs.threadPoolSize",
-        "eventhubs.useExclusiveReceiver",
-    }
+SOURCE_OPTIONS: Final = (
+    "hub",
+    "consumerGroup",
+    "startingPosition",
+    "startingPositions",
+    "endingPosition",
+    "endingPositions",
+    "maxEventsPerTrigger",
+    "maxBytesPerTrigger",
+    "maxTasks",
+    "maxRecordsPerPartition",
+    "onDataLoss",
+    "failOnDataLoss",
+    "receiverTimeout",
+    "operationTimeout",
+    "store",
+    "loadBalancing",
+    "lookback",
+    "ownerId",
+    "lease",
+    "loadBalancingInterval",
 )
-"""Spark's own, and what the JVM connector needs and this one does without."""
+"""The source's own names. The sink has no others."""
 
-LOSS_OPTION: Final = "failOnDataLoss"
-"""The JVM connector's word for ``on_data_loss``: true is fail, false is earliest."""
+IGNORED_OPTIONS: Final = IGNORED_CONNECTOR_OPTIONS | {"checkpointLocation", "queryName"}
+"""Spark's own, and those that the JVM connector needs and this source does not."""
 
-PLUGIN_OPTIONS: Final = frozenset({"eventhubs.metricPlugin", "eventhubs.throttlingStatusPlugin"})
-"""Classes of the JVM that the connector calls: there is nobody here who could."""
-
-ENTRA_OPTIONS: Final = frozenset(
-    {"eventhubs.useAadAuth", "eventhubs.aadAuthCallback", "eventhubs.aadAuthCallbackParams"}
-)
-
-# Batches of events as JSON objects in an option: longer ones are no positions.
-POSITIONS_LENGTH_MAX: Final = 1_000_000
 # As many tasks as the largest clusters have cores; more is a slip of the hand.
 TASKS_MAX: Final = 100_000
 EVENTS_MAX: Final = 2**53
 """Offsets are JSON: beyond this, some readers of it would round."""
 
-DEFAULT_TIMEOUT_SECONDS: Final = 60.0
+DEFAULT_RECEIVER_TIMEOUT_SECONDS: Final = 60.0
 """How long a task waits for an event that is known to be there. As in the JVM connector."""
-DEFAULT_OUTAGE_SECONDS: Final = 300.0
+DEFAULT_OPERATION_TIMEOUT_SECONDS: Final = 300.0
 """How long a hub may be out of reach before its query fails. As in the JVM connector."""
-DEFAULT_EVENTS_MAX: Final = 1_000_000
+DEFAULT_MAX_EVENTS: Final = 1_000_000
 """A first batch over a large backlog ends within seconds, and its rows fit into memory."""
 
 
@@ -106,52 +91,52 @@ class EndPositions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that can be said about a source or a sink. Its repr shows no secret.
+    """The options of a source or a sink, parsed. Its repr shows no secret.
 
-    ``start`` is None where nothing was said: a batch then starts at the beginning, and a stream refuses to start,
-    or starts at the end if its options are the JVM connector's. ``strategy`` is how partitions are shared by those who
-    use the same store; ``reads_all`` shares nothing. ``lookback_seconds`` is how much of what was handled before a
-    stream reads again when it starts.
+    ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
+    to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the applications
+    that use the same store share the partitions. ``lookback_seconds`` is how much of what was handled before a stream
+    reads again when it starts.
     """
 
     hub: HubAddress
-    group: str = DEFAULT_GROUP
-    start: StartPositions | None = None
-    end: EndPositions = field(default_factory=lambda: EndPositions(Position.latest()))
+    consumer_group: str = DEFAULT_GROUP
+    starting_positions: StartPositions | None = None
+    ending_positions: EndPositions = field(default_factory=lambda: EndPositions(Position.latest()))
     has_connector_names: bool = False
-    events_max: int = DEFAULT_EVENTS_MAX
-    bytes_max: int | None = None
-    tasks: int | None = None
-    split_events: int | None = None
+    max_events_per_trigger: int = DEFAULT_MAX_EVENTS
+    max_bytes_per_trigger: int | None = None
+    max_tasks: int | None = None
+    max_records_per_partition: int | None = None
     on_data_loss: OnDataLoss = "fail"
-    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    outage_seconds: float = DEFAULT_OUTAGE_SECONDS
+    receiver_timeout_seconds: float = DEFAULT_RECEIVER_TIMEOUT_SECONDS
+    operation_timeout_seconds: float = DEFAULT_OPERATION_TIMEOUT_SECONDS
     store: StoreAddress | None = None
-    strategy: Strategy | None = None
-    reads_all: bool = False
+    load_balancing: Strategy = field(default_factory=Greedy)
     lookback_seconds: float | None = None
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
 
     @property
     def stream_start(self) -> StartPositions:
-        """Where a new stream starts. Raises ConfigError if nobody said it."""
-        if self.start is not None:
-            return self.start
+        """Where a new stream starts. Raises ConfigError if no option gives it."""
+        if self.starting_positions is not None:
+            return self.starting_positions
         if self.has_connector_names:
             return StartPositions(Position.latest())
         raise ConfigError(
-            'a stream needs the option "start": write for instance .option("start", "earliest") for all that the hub '
-            'holds, or "latest" for what comes from now on'
+            'a stream needs the option "startingPosition": write for instance .option("startingPosition", "earliest") '
+            'for all that the hub holds, or "latest" for the events that come from now on'
         )
 
     @property
     def batch_start(self) -> StartPositions:
-        return self.start or StartPositions(Position.earliest())
+        return self.starting_positions or StartPositions(Position.earliest())
 
     def require_partitions(self, there: Sequence[str]) -> None:
         """Refuses positions of partitions that the hub does not have: one that was meant would start elsewhere."""
-        named = {**(self.start.by_partition if self.start else {}), **self.end.by_partition}
+        starts = self.starting_positions.by_partition if self.starting_positions else {}
+        named = {**starts, **self.ending_positions.by_partition}
         if unknown := [partition for partition in named if partition not in there]:
             raise ConfigError(
                 f"a position is given for partition {unknown[0]!r}, which the hub does not have: it has "
@@ -160,46 +145,44 @@ class Options:
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """What was given to ``.option(...)``, checked. Raises ConfigError; it repeats no value that may hold a secret."""
-    taken = _Given(given)
-    hub = taken.required("hub", _hub)
-    store = taken.get("store", _store, None)
-    ownership = taken.get("ownership", _ownership, None)
-    strategy = ownership if ownership != "all" else None
+    """Parses what was given to ``.option(...)``. Raises ConfigError; it repeats no value that may hold a secret."""
+    texts = _Given(given)
+    hub = texts.required("hub", _hub)
+    store = texts.get("store", _store, None)
+    load_balancing = texts.get("loadBalancing", parse_load_balancing, None)
     if store is None:
-        _require_no_sharing(taken, strategy)
+        _require_no_sharing(texts, load_balancing)
     return Options(
         hub=hub,
-        group=taken.get("group", validate_group_name, DEFAULT_GROUP),
-        start=_starts(taken),
-        end=_ends(taken),
-        has_connector_names=taken.has("eventhubs.connectionString"),
-        events_max=taken.get("max_events", _count, DEFAULT_EVENTS_MAX),
-        bytes_max=taken.get("max_bytes", _size, None),
-        tasks=taken.get("tasks", _tasks, None),
-        split_events=taken.get("split_events", _count, None),
-        on_data_loss=_loss(taken),
-        timeout_seconds=taken.get("timeout", _seconds, DEFAULT_TIMEOUT_SECONDS),
-        outage_seconds=taken.get("outage", _seconds, DEFAULT_OUTAGE_SECONDS),
+        consumer_group=texts.get("consumerGroup", validate_group_name, DEFAULT_GROUP),
+        starting_positions=_starting_positions(texts),
+        ending_positions=_ending_positions(texts),
+        has_connector_names=texts.has(CONNECTOR_NAMES["hub"]),
+        max_events_per_trigger=texts.get("maxEventsPerTrigger", _count, DEFAULT_MAX_EVENTS),
+        max_bytes_per_trigger=texts.get("maxBytesPerTrigger", _size, None),
+        max_tasks=texts.get("maxTasks", _tasks, None),
+        max_records_per_partition=texts.get("maxRecordsPerPartition", _count, None),
+        on_data_loss=_on_data_loss(texts),
+        receiver_timeout_seconds=texts.get("receiverTimeout", parse_seconds, DEFAULT_RECEIVER_TIMEOUT_SECONDS),
+        operation_timeout_seconds=texts.get("operationTimeout", parse_seconds, DEFAULT_OPERATION_TIMEOUT_SECONDS),
         store=store,
-        strategy=strategy,
-        reads_all=ownership == "all",
-        lookback_seconds=taken.get("lookback", _seconds, None),
-        owner_id=taken.get("owner", validate_owner_id, None),
-        lease=_lease(taken),
+        load_balancing=load_balancing or Greedy(),
+        lookback_seconds=texts.get("lookback", parse_seconds, None),
+        owner_id=texts.get("ownerId", validate_owner_id, None),
+        lease=_lease(texts),
     )
 
 
-def _require_no_sharing(taken: _Given, strategy: Strategy | None) -> None:
-    """Refuses what would have no effect, for whoever wrote it thinks that it has one."""
-    if taken.has("lookback"):
+def _require_no_sharing(texts: _Given, load_balancing: Strategy | None) -> None:
+    """Refuses options that would have no effect: the author expects one."""
+    if texts.has("lookback"):
         raise ConfigError(
             "the option lookback needs a store, which knows what was handled before: add for instance "
             '.option("store", "postgresql://...")'
         )
-    sharing = [name for name in ("owner", "lease", "interval") if taken.has(name)]
-    if strategy is not None:
-        sharing.insert(0, "ownership")
+    sharing = [name for name in ("ownerId", "lease", "loadBalancingInterval") if texts.has(name)]
+    if not isinstance(load_balancing, All | None):
+        sharing.insert(0, "loadBalancing")
     if sharing:
         raise ConfigError(
             f"the option {sharing[0]} needs a store, where the applications that share the group meet: add for "
@@ -208,27 +191,22 @@ def _require_no_sharing(taken: _Given, strategy: Strategy | None) -> None:
 
 
 class _Given:
-    """The options as they came, by lower-case names. Refuses what is unknown, and what is said twice."""
+    """The options as they came, by lower-case names. Refuses unknown names, and options given by two names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
-        known = [name for own, others in SOURCE_OPTIONS.items() for name in (own, *others)]
-        by_lower = {name.lower(): name for name in (*known, *IGNORED_OPTIONS, LOSS_OPTION)}
+        known = (*SOURCE_OPTIONS, *CONNECTOR_NAMES.values(), *IGNORED_OPTIONS)
+        by_lower = {name.lower() for name in known}
         entra = {name.lower() for name in ENTRA_OPTIONS}
-        plugins = {name.lower() for name in PLUGIN_OPTIONS}
-        for name in self._values:
-            if name in entra and self._values[name].lower() != "false":
+        for name, value in self._values.items():
+            if name in entra and value.lower() != "false":
                 raise ConfigError(
                     'Entra credentials need no callback here: remove the aadAuth options, and give the option "hub" '
                     "as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]')"
                 )
-            if name in plugins:
-                raise ConfigError(
-                    f"the option {name} names a class of the JVM, which this source cannot call: remove it, and watch "
-                    "the query by a StreamingQueryListener"
-                )
             if name not in by_lower and name not in entra:
-                raise ConfigError(f"the option {_shown(name)} is unknown{_nearest(name, by_lower)}")
+                suggestion = nearest(name, known) or f": the options are {', '.join(sorted(SOURCE_OPTIONS))}"
+                raise ConfigError(f"the option {shown(name)} is unknown{suggestion}")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
@@ -240,15 +218,19 @@ class _Given:
         return value
 
     def get(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
-        """The value of an option, by whichever of its names it was given."""
-        names = [known for known in (name, *SOURCE_OPTIONS[name]) if known.lower() in self._values]
+        """The value of an option, by either of its names."""
+        names = [each for each in (name, CONNECTOR_NAMES.get(name)) if each and self.has(each)]
         if not names:
             return default
+        self.require_one(names)
+        return self._parsed(names[0], parse)
+
+    @staticmethod
+    def require_one(names: Sequence[str]) -> None:
         if len(names) > 1:
             raise ConfigError(f"the options {' and '.join(names)} mean the same: keep one")
-        return self.parsed(names[0], parse)
 
-    def parsed(self, name: str, parse: Callable[[str], T]) -> T:
+    def _parsed(self, name: str, parse: Callable[[str], T]) -> T:
         try:
             return parse(self._values[name.lower()])
         except ConfigError as error:
@@ -257,35 +239,12 @@ class _Given:
         raise ConfigError(message)
 
 
-def _shown(text: str) -> str:
-    return "(not shown, it may hold a secret)" if may_hold_secret(text) else ascii(text[:60])
-
-
-def _nearest(name: str, by_lower: Mapping[str, str]) -> str:
-    matches = difflib.get_close_matches(name[:60], by_lower, n=1)
-    if not matches:
-        # People leave out the connector's prefix.
-        matches = [f"eventhubs.{name}"] if f"eventhubs.{name}" in by_lower else []
-    if matches:
-        return f": did you mean {by_lower[matches[0]]}?"
-    return f": the options are {', '.join(sorted(SOURCE_OPTIONS))}"
-
-
 # Single values -----------------------------------------------------------------------------------------------------
 
 
 def _hub(text: str) -> HubAddress:
     """The hub. What env: and file: name is read here, on the driver: the nodes need not have it."""
-    if re.fullmatch(r"[A-Za-z0-9+/]{32,}={0,2}", text.strip()):
-        raise ConfigError(
-            "it is encrypted, as EventHubsUtils.encrypt does for the JVM connector: give the connection string itself, "
-            "or env:NAME or file:PATH that hold it"
-        )
-    return parse_hub(_ENDPOINT_PATH.sub(r"\1", text))
-
-
-# The JVM connector's documentation shows endpoints with the hub's name at their end, and its users have those.
-_ENDPOINT_PATH: Final = re.compile(r"(endpoint\s*=\s*sb://[^/;]+/)[^;]+", re.IGNORECASE)
+    return parse_hub(plain_connection_string(text))
 
 
 def _store(text: str) -> StoreAddress:
@@ -295,28 +254,12 @@ def _store(text: str) -> StoreAddress:
     return store
 
 
-def _ownership(text: str) -> Strategy | Literal["all"]:
-    match = re.fullmatch(r"fixed:([1-9][0-9]{0,5})", text)
-    if match:
-        return Fixed(int(match[1]))
-    match text:
-        case "all":
-            return "all"
-        case "balanced":
-            return Balanced()
-        case "greedy":
-            return Greedy()
-    raise ConfigError(f"{_shown(text)} is unknown: write all, balanced, greedy or fixed:N, as in fixed:2")
-
-
-def _loss(taken: _Given) -> OnDataLoss:
-    choice = taken.get("on_data_loss", partial(choice_of, choices=ON_DATA_LOSS), None)
-    if not taken.has(LOSS_OPTION):
-        return choice or "fail"
-    if choice is not None:
-        raise ConfigError(f"the options on_data_loss and {LOSS_OPTION} mean the same: keep one")
-    fails = taken.parsed(LOSS_OPTION, _boolean)
-    return "fail" if fails else "earliest"
+def _on_data_loss(texts: _Given) -> OnDataLoss:
+    """By hubline's option, or by the one that Spark's sources have: true is fail, false is earliest."""
+    texts.require_one([name for name in ("onDataLoss", "failOnDataLoss") if texts.has(name)])
+    if not texts.get("failOnDataLoss", _boolean, True):
+        return "earliest"
+    return texts.get("onDataLoss", partial(choice_of, choices=ON_DATA_LOSS), "fail")
 
 
 def _boolean(text: str) -> bool:
@@ -335,37 +278,22 @@ def _tasks(text: str) -> int:
 
 def _whole(text: str, largest: int) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text) or not 1 <= int(text) <= largest:
-        raise ConfigError(f"{_shown(text)} is not a whole number from 1 to {largest}")
+        raise ConfigError(f"{shown(text)} is not a whole number from 1 to {largest}")
     return int(text)
 
 
 def _size(text: str) -> int:
     size = parse_size(text)
     if size < 1:
-        raise ConfigError("it has to be at least 1 byte")
+        raise ConfigError("it must be at least 1 byte")
     return size
 
 
-_ISO_DURATION: Final = re.compile(r"PT(?:(\d{1,6})H)?(?:(\d{1,6})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?", re.IGNORECASE)
-
-
-def _seconds(text: str) -> float:
-    """A duration as everywhere in hubline, or in ISO 8601 as the JVM connector has it: 60s, PT1M."""
-    match = _ISO_DURATION.fullmatch(text)
-    if match and any(match.groups()):
-        hours, minutes, seconds = (float(part or 0) for part in match.groups())
-        total = hours * 3600 + minutes * 60 + seconds
-    else:
-        total = parse_duration(text).total_seconds()
-    if total <= 0:
-        raise ConfigError("it has to be longer than 0 seconds")
-    return total
-
-
-def _lease(taken: _Given) -> LeaseOptions:
+def _lease(texts: _Given) -> LeaseOptions:
     default = LeaseOptions()
-    lease = taken.get("lease", _seconds, default.lease_seconds)
-    interval = taken.get("interval", _seconds, min(default.load_balancing_interval_seconds, lease / 3))
+    lease = texts.get("lease", parse_seconds, default.lease_seconds)
+    interval = min(default.load_balancing_interval_seconds, lease / 3)
+    interval = texts.get("loadBalancingInterval", parse_seconds, interval)
     # Members that start together are waited for as long as a cycle may take, and no longer.
     return LeaseOptions(
         lease_seconds=lease,
@@ -377,9 +305,9 @@ def _lease(taken: _Given) -> LeaseOptions:
 # Positions ---------------------------------------------------------------------------------------------------------
 
 
-def _starts(taken: _Given) -> StartPositions | None:
-    general = taken.get("start", _start, None)
-    named = taken.get("starts", _start_map, None)
+def _starting_positions(texts: _Given) -> StartPositions | None:
+    general = texts.get("startingPosition", parse_starting_position, None)
+    named = texts.get("startingPositions", parse_starting_positions, None)
     if general is None and named is None:
         return None
     by_partition = {} if named is None else dict(named)
@@ -388,108 +316,8 @@ def _starts(taken: _Given) -> StartPositions | None:
     return StartPositions(general or others, by_partition)
 
 
-def _ends(taken: _Given) -> EndPositions:
-    named = taken.get("ends", _end_map, None)
+def _ending_positions(texts: _Given) -> EndPositions:
+    named = texts.get("endingPositions", parse_ending_positions, None)
     by_partition = {} if named is None else dict(named)
     others = by_partition.pop("*", Position.latest())
-    return EndPositions(taken.get("end", _end, None) or others, by_partition)
-
-
-def _start(text: str) -> Position:
-    return _position_of_connector(_json(text)) if _is_json(text) else parse_position(text)
-
-
-def _end(text: str) -> Position:
-    """As a start, but an event at the position itself is read only if the text says so: ranges then join up."""
-    if _is_json(text):
-        return _position_of_connector(_json(text))
-    position = parse_position(text)
-    return position if text.endswith(":inclusive") else Position(position.kind, position.value, inclusive=False)
-
-
-def _start_map(text: str) -> dict[str, Position]:
-    return _by_partition(text, _start)
-
-
-def _end_map(text: str) -> dict[str, Position]:
-    return _by_partition(text, _end)
-
-
-def _is_json(text: str) -> bool:
-    return text.lstrip().startswith("{")
-
-
-def _json(text: str) -> dict[str, object]:
-    if len(text) > POSITIONS_LENGTH_MAX:
-        raise ConfigError(f"it has {len(text)} characters: at most {POSITIONS_LENGTH_MAX} are allowed")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise ConfigError("it is not a JSON object")
-    return value
-
-
-def _by_partition(text: str, parse: Callable[[str], Position]) -> dict[str, Position]:
-    """``{"0": "sequence:5", "*": "earliest"}``, or the JVM connector's JSON of partitions and positions."""
-    positions: dict[str, Position] = {}
-    for key, value in _json(text).items():
-        partition = _partition_of(key)
-        if partition in positions:
-            raise ConfigError(f"partition {partition} stands there twice")
-        if isinstance(value, dict):
-            positions[partition] = _position_of_connector(value)
-        elif isinstance(value, str):
-            positions[partition] = parse(value)
-        else:
-            raise ConfigError(f"partition {partition} needs a position, as text or as a JSON object")
-    return positions
-
-
-def _partition_of(key: str) -> str:
-    """A partition's id; the JVM connector writes it as JSON inside of JSON."""
-    if key == "*":
-        return key
-    if not _is_json(key):
-        return validate_partition_id(key)
-    partition = _json(key).get("partitionId")
-    if isinstance(partition, bool) or not isinstance(partition, int | str):
-        raise ConfigError('a partition is named as {"ehName": NAME, "partitionId": 0}')
-    return validate_partition_id(str(partition))
-
-
-_CONNECTOR_FIELDS: Final = {"offset", "seqNo", "enqueuedTime", "isInclusive"}
-
-
-def _position_of_connector(given: Mapping[str, object]) -> Position:
-    """``{"offset": null, "seqNo": 100, "enqueuedTime": null, "isInclusive": true}``: one of the three is in use."""
-    if unknown := given.keys() - _CONNECTOR_FIELDS:
-        raise ConfigError(f"a position has {', '.join(sorted(_CONNECTOR_FIELDS))}, and no {_shown(min(unknown))}")
-    inclusive = given.get("isInclusive", False)
-    if not isinstance(inclusive, bool):
-        raise ConfigError("isInclusive is true or false")
-    offset, sequence, time = given.get("offset"), given.get("seqNo", -1), given.get("enqueuedTime")
-    if isinstance(sequence, bool) or not isinstance(sequence, int):
-        raise ConfigError("seqNo is a whole number, or -1 where it is not in use")
-    # The connector's own order, and its examples write an offset of -1 beside others.
-    if isinstance(time, str) and time:
-        return Position.enqueued(_connector_time(time), inclusive=inclusive)
-    if sequence >= 0:
-        return Position.sequence(sequence, inclusive=inclusive)
-    match offset:
-        case "-1" | -1:
-            return Position.earliest()
-        case "@latest":
-            return Position.latest()
-        case str() if offset:
-            return Position.offset(offset, inclusive=inclusive)
-        case int():
-            return Position.offset(str(offset), inclusive=inclusive)
-    raise ConfigError('a position needs one of offset ("-1" for the start, "@latest" for the end), seqNo, enqueuedTime')
-
-
-def _connector_time(text: str) -> datetime:
-    position = parse_position(f"time:{text}")
-    assert isinstance(position.value, datetime)  # noqa: S101 - a time is all that it can be
-    return position.value
+    return EndPositions(texts.get("endingPosition", parse_ending_position, None) or others, by_partition)

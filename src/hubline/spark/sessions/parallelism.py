@@ -14,7 +14,7 @@ TASKS_VARIABLE: Final = "HUBLINE_SPARK_TASKS"
 
 def task_count(options: Options) -> int:
     """At most so many tasks: the option, what the session knows, or as many as this machine has cores."""
-    if options.tasks is not None:
-        return options.tasks
+    if options.max_tasks is not None:
+        return options.max_tasks
     told = os.environ.get(TASKS_VARIABLE, "")
     return int(told) if told.isdecimal() and int(told) else os.cpu_count() or 1

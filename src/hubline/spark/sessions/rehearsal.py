@@ -27,7 +27,7 @@ def rehearse(folder: Path) -> None:
     """Returns when Java has ended, which is when it writes the classes that it had."""
     asyncio.run(_fill(folder))
     spark = session("rehearsal", master="local[2]")
-    events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", start="earliest").load()
+    events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", startingPosition="earliest").load()
     rows = parse_json(events, "device string, celsius double")
     sink = SqlSink(f"sqlite:///{folder}/rows.db", table="rows", create=True)
     _drain(rows.writeStream.foreachBatch(sink), folder / "rows")

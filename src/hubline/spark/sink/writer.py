@@ -79,7 +79,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatch]) -> Written:
     """Sends a task's rows, and returns once the hub has kept all of them."""
-    publishing = Publishing(options.hub, outage_seconds=options.outage_seconds)
+    publishing = Publishing(options.hub, outage_seconds=options.operation_timeout_seconds)
     partition_ids: tuple[str, ...] = ()
     count = 0
     try:

@@ -127,7 +127,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Called once, by the process that plans the query. An empty list would be read as one task without input."""
         ranges = asyncio.run(_planned(self._options, self._wanted))
-        packed = pack(ranges, tasks=task_count(self._options), split_events=self._options.split_events)
+        packed = pack(ranges, tasks=task_count(self._options), max_records=self._options.max_records_per_partition)
         return [RangesInput(one) for one in packed] or [RangesInput(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -148,7 +148,7 @@ class PushdownReader(BatchReader):
 async def _planned(options: Options, wanted: Wanted) -> list[Range]:
     hub = open_hub(options.hub)
     try:
-        properties = await Places(hub, group=options.group, seconds_max=options.timeout_seconds).hub()
+        properties = await Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds).hub()
         there = in_order(properties.partition_ids)
         options.require_partitions(there)
         chosen = [partition for partition in there if wanted.partitions is None or partition in wanted.partitions]
@@ -160,10 +160,10 @@ async def _planned(options: Options, wanted: Wanted) -> list[Range]:
 
 
 async def _range(hub: Hub, options: Options, wanted: Wanted, partition: str, turns: asyncio.Semaphore) -> Range:
-    places = Places(hub, group=options.group, seconds_max=options.timeout_seconds)
+    places = Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds)
     async with turns:
         start = await _start(places, options, partition)
-        end = await places.end(partition, options.end.for_partition(partition))
+        end = await places.end(partition, options.ending_positions.for_partition(partition))
         if wanted.time_min is not None:
             start = max(start, await places.start(partition, Position.enqueued(wanted.time_min)))
         if wanted.time_max is not None:

@@ -31,7 +31,7 @@ class EventHubs(DataSource):
     """Reads and writes event hubs, in batches and streams: ``format("eventhubs")``.
 
         spark.dataSource.register(EventHubs)
-        spark.readStream.format("eventhubs").option("hub", "env:TELEMETRY").option("start", "earliest").load()
+        spark.readStream.format("eventhubs").options(hub="env:TELEMETRY", startingPosition="earliest").load()
 
     Options are checked here, when the DataFrame is made: a wrong one is an error that says what to write instead.
     """
@@ -52,7 +52,7 @@ class EventHubs(DataSource):
 
         if self.parsed.lookback_seconds is not None:
             raise ConfigError(
-                'the option lookback is for streams: .option("start", "time:-24h") reads the last 24 hours'
+                'the option lookback is for streams: .option("startingPosition", "time:-24h") reads the last 24 hours'
             )
         require_schema(schema)
         # A reader that takes filters fails where Spark may not push them down, and that is Spark's default.

@@ -148,7 +148,7 @@ class HubMonitor:
             log.warning("hub_unavailable %s", error)
         elif _now() - self._failing_since >= self._outage_seconds:
             self._failed = HubUnavailable(
-                f"the hub could not be reached for {self._outage_seconds:g} s (option outage): {error}",
+                f"the hub could not be reached for {self._outage_seconds:g} s (option operationTimeout): {error}",
                 hub=error.hub,
                 partition=error.partition,
             )

@@ -105,8 +105,8 @@ class Places:
         numbers = f"the sequence numbers {there.begin_sequence} to {there.last_sequence}"
         return PositionInvalid(
             f"partition {there.partition} of hub {self._hub.name} cannot be read from {position}: {REASONS[reason]}. "
-            f"It holds {'no events' if there.is_empty else numbers}. Choose another start, or say with "
-            "the option on_data_loss how to go on: earliest or latest",
+            f"It holds {'no events' if there.is_empty else numbers}. Choose another starting "
+            "position, or set onDataLoss (in a pipeline: on_data_loss) to earliest or latest",
             hub=self._hub.name,
             partition=there.partition,
             reason=reason,

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 from hubline.adapters import open_hub, open_store
 from hubline.coordination.control_loop import ControlLoop
-from hubline.coordination.strategies import All, Greedy
+from hubline.coordination.strategies import All
 from hubline.errors import HubUnavailable, PositionInvalid
 from hubline.model.hubs import PartitionProperties
 from hubline.model.keys import GroupKey
@@ -118,8 +118,8 @@ class Planning:
         self._hub = hub
         self._store = store
         self._now = now
-        self._places = Places(hub, group=options.group, seconds_max=options.timeout_seconds)
-        self._watch = HubMonitor(self._places, outage_seconds=options.outage_seconds)
+        self._places = Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds)
+        self._watch = HubMonitor(self._places, outage_seconds=options.operation_timeout_seconds)
         self._share: OwnedPartitions | None = None
         self._pinned: Mapping[str, int] | None = None
         self._turn = 0
@@ -151,12 +151,13 @@ class Planning:
 
     def _membership(self) -> Membership:
         options = self._options
+        reads_all = isinstance(options.load_balancing, All)
         return Membership(
             self._group,
             owner_id=options.owner_id or _fresh_owner_id(),
-            strategy=options.strategy or (All() if options.reads_all else Greedy()),
-            # Who reads all waits for nobody to share with.
-            lease=replace(options.lease, startup_delay_seconds=0.0) if options.reads_all else options.lease,
+            strategy=options.load_balancing,
+            # A query that reads all partitions does not wait for others to share with.
+            lease=replace(options.lease, startup_delay_seconds=0.0) if reads_all else options.lease,
             start=self._start_positions,
             lookback_seconds=options.lookback_seconds,
         )
@@ -164,7 +165,7 @@ class Planning:
     @property
     def _group(self) -> GroupKey:
         hub = self._watch.hub
-        return GroupKey(hub.namespace, hub.name, self._options.group)
+        return GroupKey(hub.namespace, hub.name, self._options.consumer_group)
 
     @property
     def _created(self) -> str:
@@ -196,7 +197,7 @@ class Planning:
         if self._share is not None and not self._is_foreign(start):
             # What was done of a partition that is not held, or not yet, stays known: the store may not have it.
             entries = {**{partition: entry.let_go() for partition, entry in start.entries.items()}, **entries}
-        is_split = self._options.split_events is not None
+        is_split = self._options.max_records_per_partition is not None
         return self._remembered(StreamOffset(self._created, entries, is_split, self._group))
 
     async def ranges(self, start: StreamOffset, end: StreamOffset) -> list[Range]:
@@ -216,7 +217,7 @@ class Planning:
         there = await self._watch.look()
         self._pinned = {partition: held.last_sequence + 1 for partition, held in there.items()}
         if self._share is not None:
-            await self._share.settled(self._options.outage_seconds)
+            await self._share.settled(self._options.operation_timeout_seconds)
 
     async def done(self, end: StreamOffset) -> None:
         """All up to ``end`` is done, and Spark will not ask for the next batch."""
@@ -320,7 +321,7 @@ class Planning:
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again while the hub is out of reach, as long as that may be."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.outage_seconds
+        deadline = loop.time() + self._options.operation_timeout_seconds
         while True:
             try:
                 return await call()
@@ -339,8 +340,8 @@ class Planning:
 
     async def _allotted(self, backlogs: Mapping[str, int], places: Mapping[str, Entry]) -> dict[str, int]:
         """Events by partition, within the limits of events and of bytes."""
-        allotted = allot(backlogs, self._options.events_max, turn=self._turn)
-        bytes_max = self._options.bytes_max
+        allotted = allot(backlogs, self._options.max_events_per_trigger, turn=self._turn)
+        bytes_max = self._options.max_bytes_per_trigger
         if bytes_max is None or not allotted:
             return allotted
         sizes = {p: await self._size(p, places[p].end) for p in allotted}

@@ -44,7 +44,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if after is before else after.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxRows(self._options.events_max)
+        return ReadMaxRows(self._options.max_events_per_trigger)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For Spark's progress: less the end of the batch, it is the lag."""
@@ -59,8 +59,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         planned = StreamOffset.from_json(end)
         ranges = self._started().ranges(StreamOffset.from_json(start), planned)
-        split_events = self._options.split_events if planned.is_split else None
-        packed = pack(ranges, tasks=task_count(self._options), split_events=split_events)
+        max_records = self._options.max_records_per_partition if planned.is_split else None
+        packed = pack(ranges, tasks=task_count(self._options), max_records=max_records)
         return [RangesInput(one) for one in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -27,9 +27,9 @@ def allot(backlogs: Mapping[str, int], budget: int, *, turn: int = 0) -> dict[st
     return allotted
 
 
-def pack(ranges: Iterable[Range], *, tasks: int, split_events: int | None) -> list[tuple[Range, ...]]:
+def pack(ranges: Iterable[Range], *, tasks: int, max_records: int | None) -> list[tuple[Range, ...]]:
     """At most ``tasks`` lists of about equal length. A partition stays in one, unless large ranges are to be split."""
-    pieces = [piece for whole in ranges for piece in _split(whole, split_events)]
+    pieces = [piece for whole in ranges for piece in _split(whole, max_records)]
     pieces.sort(key=lambda piece: (-piece.count, piece.partition, piece.start))
     bins: list[list[Range]] = [[] for _ in range(min(tasks, len(pieces)))]
     heap = [(0, index) for index in range(len(bins))]
@@ -40,10 +40,10 @@ def pack(ranges: Iterable[Range], *, tasks: int, split_events: int | None) -> li
     return [tuple(sorted(packed, key=lambda piece: (piece.partition, piece.start))) for packed in bins]
 
 
-def _split(whole: Range, split_events: int | None) -> list[Range]:
+def _split(whole: Range, max_records: int | None) -> list[Range]:
     """Pieces of about equal length, none longer than asked."""
-    if split_events is None or whole.count <= split_events:
+    if max_records is None or whole.count <= max_records:
         return [whole]
-    parts = -(-whole.count // split_events)
+    parts = -(-whole.count // max_records)
     edges = [whole.start + whole.count * number // parts for number in range(parts + 1)]
     return [Range(whole.partition, start, end, whole.replayed_to) for start, end in itertools.pairwise(edges)]

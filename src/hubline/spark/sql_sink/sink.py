@@ -232,9 +232,9 @@ class SqlSink:
         if not batch.is_narrow:
             raise ConfigError(
                 "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had them "
-                "elsewhere (in the driver, in a checkpoint of a frame), or splits ranges (option split_events): then "
-                "no task has all rows of a partition, and none can commit them. Let the driver do so: "
-                "SqlSink(..., by='batch')"
+                "elsewhere (in the driver, in a checkpoint of a frame), or splits ranges "
+                "(option maxRecordsPerPartition): then no task has all rows of a partition, and none can commit "
+                "them. Let the driver do so: SqlSink(..., by='batch')"
             )
         _require_apart(frame)
         done = self._done_in_tasks(frame, batch.run_id, commits)

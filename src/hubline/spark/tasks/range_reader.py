@@ -215,7 +215,7 @@ class _RangeReader:
     async def batches(self) -> AsyncIterator[EventBatch]:
         """The events, in order. A hub that cannot be reached is tried again while its timeout lasts."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.timeout_seconds
+        deadline = loop.time() + self._options.receiver_timeout_seconds
         while self._next_sequence < self.wanted.end:
             try:
                 batch = await self._receive()
@@ -229,7 +229,7 @@ class _RangeReader:
                 await self.close()
                 self._next_sequence = self._after_gap(error)
             else:
-                deadline = loop.time() + self._options.timeout_seconds
+                deadline = loop.time() + self._options.receiver_timeout_seconds
                 yield batch
 
     def keep_link(self) -> None:
@@ -269,23 +269,25 @@ class _RangeReader:
             return kept
         partition = self.wanted.partition
         position = Position.sequence(self._next_sequence, inclusive=True)
-        opening = self._hub.open_receiver(partition, group=self._options.group, position=position)
-        return await within(self._options.timeout_seconds, opening, what=f"open partition {partition}")
+        opening = self._hub.open_receiver(partition, group=self._options.consumer_group, position=position)
+        return await within(self._options.receiver_timeout_seconds, opening, what=f"open partition {partition}")
 
     @property
     def _key(self) -> LinkKey:
-        return self._options.hub, self._options.group, self.wanted.partition
+        return self._options.hub, self._options.consumer_group, self.wanted.partition
 
     @property
     def _silence_seconds(self) -> float:
-        return min(SILENCE_SECONDS, self._options.timeout_seconds)
+        return min(SILENCE_SECONDS, self._options.receiver_timeout_seconds)
 
     async def _explained_silence(self) -> HubError:
         """The events of a range are there. If none come, it is the hub that changed, or the link that is dead."""
         partition = self.wanted.partition
-        there = await describe_partition(self._hub, partition, timeout_seconds=self._options.timeout_seconds)
+        there = await describe_partition(self._hub, partition, timeout_seconds=self._options.receiver_timeout_seconds)
         if self.wanted.end > there.last_sequence + 1:
-            places = Places(self._hub, group=self._options.group, seconds_max=self._options.timeout_seconds)
+            places = Places(
+                self._hub, group=self._options.consumer_group, seconds_max=self._options.receiver_timeout_seconds
+            )
             return places.invalid("beyond", Position.sequence(self.wanted.end - 1, inclusive=True), there)
         return HubUnavailable(
             f"partition {partition} of hub {self._hub.name} has sent nothing from {self._next_sequence} on for "
