@@ -210,9 +210,7 @@ def served(load: Load) -> Iterator[str]:
 @contextmanager
 def serving(folder: Path) -> Iterator[str]:
     """The hubs of a folder, served by a process of its own; gives the connection string of the one."""
-    server = subprocess.Popen(
-        [*SERVE, "--data", str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
+    server = subprocess.Popen([*SERVE, str(folder), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert server.stdout is not None
     try:
         yield _with_hub(server.stdout.readline().decode())

@@ -152,7 +152,7 @@ def _messages_events() -> Iterator[pa.RecordBatch]:
 def _serving(folder: Path) -> Iterator[tuple[int, int]]:
     """A ``hubline serve``: its process id and its port."""
     command = [sys.executable, "-c", "import sys; from hubline.cli.app import main; sys.exit(main())"]
-    command += ["serve", "--data", str(folder), "--port", "0", "--json"]
+    command += ["serve", str(folder), "--port", "0", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:

@@ -17,6 +17,7 @@
     ├── StoreError             the checkpoint store cannot do what was asked
     │   ├── StoreUnavailable   try again later
     │   ├── StoreNotFound      there is no such container, or no such file
+    │   ├── GroupNotFound      the store knows no such consumer group
     │   ├── StoreIncompatible  the schema is newer than this hubline
     │   ├── RecordDamaged      one record does not read back; the others are fine
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
@@ -148,6 +149,10 @@ class StoreUnavailable(StoreError):
 
 class StoreNotFound(StoreError):
     """There is no store at that address, and none is made: create it, or correct the address."""
+
+
+class GroupNotFound(StoreError):
+    """The store has nothing of the consumer group: no owner, no member and no checkpoint."""
 
 
 class StoreIncompatible(StoreError):

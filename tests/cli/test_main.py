@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 import typer
 
+import hubline
 from hubline import errors
-from hubline.cli import tail
+from hubline.cli import serve, tail
 from hubline.cli.app import app
-from hubline.cli.exit_codes import EXIT_CODES_HELP, ExitCode, complain, exit_code_of
+from hubline.cli.exit_codes import MEANINGS, ExitCode, complain, exit_code_of
 from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
@@ -62,7 +65,7 @@ def test_environment_twin_means_one_thing() -> None:
 def test_help_tells_the_exit_codes(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
-    assert all(str(code.value) in EXIT_CODES_HELP for code in ExitCode)
+    assert list(MEANINGS) == list(ExitCode)
     assert "141" in result.out
 
 
@@ -201,3 +204,24 @@ def test_first_of_many_errors_is_told_alone(
     result = cli("hub", "show", hub)
     assert (result.code, result.err) == (ExitCode.UNAVAILABLE, "hubline: partition 0 is away\n")
     assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_version_is_printed_as_a_flag(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBLINE_VERSION", "1.2.3")
+    result = cli("--version")
+    assert (result.code, result.out) == (ExitCode.OK, cli("version").out)
+
+
+def test_no_variable_of_its_own_is_the_twin_of_an_option() -> None:
+    """A secret of one command that another takes for an option would be published by it."""
+    source = "\n".join(path.read_text() for path in Path(hubline.__file__).parent.rglob("*.py"))
+    own = set(re.findall(r'"(HUBLINE_[A-Z_]+)"', source))
+    assert serve.KEY_VARIABLE in own
+    twins = {parameter.envvar for command in COMMANDS.values() for parameter in command.params}
+    assert own & twins == set()
+
+
+def test_key_of_the_server_is_not_sent_as_a_partition_key(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(serve.KEY_VARIABLE, PLANTED)
+    assert cli("send", hub, stdin=b"event\n").code == ExitCode.OK
+    assert cli("tail", hub, "--no-follow", "--json").json["partitionKey"] is None

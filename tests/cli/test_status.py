@@ -66,6 +66,17 @@ def test_json_has_the_documented_keys(cli: Cli, hub: str, group: Group) -> None:
     assert [each["partition"] for each in shown["partitions"]] == ["0", "1", "2", "3"]
 
 
+def test_group_that_the_store_does_not_know_is_an_error(cli: Cli, hub: str, group: Group) -> None:
+    store = ("--store", group.store_address)
+    run(group.store.renew_ownership(group.key, Member("idle", partitions_max=3), []))
+    assert cli("status", hub, *group.args).code == ExitCode.OK
+    for more in ((), ("--json",)):
+        result = cli("status", hub, *store, "--group", "biling", *more)
+        assert result.code == ExitCode.NOT_FOUND
+        assert "the store knows no consumer group biling of the hub orders" in result.err
+    assert result.json["lagEvents"] == 0
+
+
 def test_owner_epoch_and_request_are_shown(cli: Cli, hub: str, group: Group) -> None:
     key = group.key.partition("1")
     run(group.store.claim_ownership([Ownership(key, owner_id="a", epoch=7)]))

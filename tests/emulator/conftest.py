@@ -13,7 +13,7 @@ from tests.emulator.serving import Server, serving
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that checks keys."""
     data = tmp_path_factory.mktemp("served")
-    with serving(data, "--hub", "first:1") as running:
+    with serving(data, "--create", "first:1") as running:
         yield running
 
 

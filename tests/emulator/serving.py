@@ -41,7 +41,7 @@ class Server:
     port: int
     process: subprocess.Popen[str]
     announced: str
-    """The connection string that it printed."""
+    """The connection string that it printed for its first hub."""
 
     def connection_string(self, hub: str, *, key: str = KEY) -> str:
         return (
@@ -65,13 +65,13 @@ def serving(data: Path, *args: str, key: str | None = KEY) -> Iterator[Server]:
     """A server on a free port. It does not outlive the test."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HUBLINE_")}
     if key is not None:
-        environment["HUBLINE_KEY"] = key
-    command = [*HUBLINE, "serve", "--data", str(data), "--port", "0", "--json", "--key-name", KEY_NAME, *args]
+        environment["HUBLINE_SERVE_KEY"] = key
+    command = [*HUBLINE, "serve", str(data), "--port", "0", "--json", "--key-name", KEY_NAME, *args]
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert process.stdout is not None
     try:
         announced: dict[str, Any] = json.loads(process.stdout.readline())
-        yield Server(data, announced["port"], process, announced["connectionString"])
+        yield Server(data, announced["port"], process, announced["hubs"][0]["connectionString"])
     finally:
         process.kill()
         process.wait(PATIENCE_SECONDS)

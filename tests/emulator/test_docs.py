@@ -28,7 +28,7 @@ def programs(language: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def page_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    (args,) = re.findall(r"^\$ hubline serve --data ./data (.*)$", PAGE, re.MULTILINE)
+    (args,) = re.findall(r"^\$ hubline serve ./data (.*)$", PAGE, re.MULTILINE)
     with serving(tmp_path_factory.mktemp("data"), *args.split(), key=None) as server:
         yield server
 

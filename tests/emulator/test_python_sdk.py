@@ -427,10 +427,10 @@ def test_two_consumers_share_the_partitions(hub: str) -> None:
 
 def test_data_outlives_the_server(tmp_path_factory: pytest.TempPathFactory) -> None:
     data = tmp_path_factory.mktemp("kept")
-    with serving(data, "--hub", "telemetry:2") as first:
+    with serving(data, "--create", "telemetry:2") as first:
         send(first.connection_string("telemetry"), ["one", "two"], partition_id="1")
         assert first.stop() == 0
-    with serving(data, "--hub", "telemetry:2") as second, serving(data) as third:
+    with serving(data, "--create", "telemetry:2") as second, serving(data) as third:
         assert second.port != third.port
         for server in (second, third):
             connection_string = server.connection_string("telemetry")
@@ -439,7 +439,7 @@ def test_data_outlives_the_server(tmp_path_factory: pytest.TempPathFactory) -> N
 
 
 def test_without_a_key_any_is_taken(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with serving(tmp_path_factory.mktemp("open"), "--hub", "telemetry:1", key=None) as server:
+    with serving(tmp_path_factory.mktemp("open"), "--create", "telemetry:1", key=None) as server:
         connection_string = server.connection_string("telemetry", key="whatever")
         send(connection_string, ["x"])
         assert len(asyncio.run(receive(connection_string, 1, partition_id="0", starting_position=EARLIEST))) == 1

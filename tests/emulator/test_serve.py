@@ -44,16 +44,17 @@ def stopped(*args: str, number: int, environment: Mapping[str, str] | None = Non
         assert process.stdout is not None
         first = process.stdout.readline()
         process.send_signal(number)
-        rest, remarks = process.communicate(timeout=PATIENCE_SECONDS)
-        return process.returncode, first + rest, remarks
+        assert process.stderr is not None
+        code = process.wait(PATIENCE_SECONDS)
+        return code, first + process.stdout.read(), process.stderr.read()
     finally:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_signal_ends_it_with_code_0_and_one_line_was_printed(tmp_path: Path, number: signal.Signals) -> None:
-    code, printed, _ = stopped("--data", str(tmp_path / "new"), "--hub", "telemetry:2", "--port", "0", number=number)
+    code, printed, _ = stopped(str(tmp_path / "new"), "--create", "telemetry:2", "--port", "0", number=number)
     assert code == ExitCode.OK
     (line,) = printed.splitlines()
     assert line.startswith("Endpoint=sb://localhost:")
@@ -64,8 +65,8 @@ def test_signal_ends_it_with_code_0_and_one_line_was_printed(tmp_path: Path, num
 def test_configured_key_is_never_printed(tmp_path: Path) -> None:
     key_file = tmp_path / "key"
     key_file.write_text(f"{KEY}\n")
-    args = ["--data", str(tmp_path / "data"), "--hub", "a:1", "--port", "0", "--key-name", "mine"]
-    for more, environment in ((["--key-file", str(key_file)], {}), ([], {"HUBLINE_KEY": KEY})):
+    args = [str(tmp_path / "data"), "--create", "a:1", "--port", "0", "--key-name", "mine"]
+    for more, environment in ((["--key-file", str(key_file)], {}), ([], {"HUBLINE_SERVE_KEY": KEY})):
         code, printed, remarks = stopped(*args, *more, number=signal.SIGTERM, environment=environment)
         assert code == ExitCode.OK
         assert KEY not in printed + remarks
@@ -74,29 +75,36 @@ def test_configured_key_is_never_printed(tmp_path: Path) -> None:
 
 
 def test_json_tells_port_and_hubs(tmp_path: Path) -> None:
-    args = ["--data", str(tmp_path), "--hub", "b:1", "--hub", "a", "--port", "0", "--json"]
+    args = [str(tmp_path), "--create", "b:1", "--create", "a", "--port", "0", "--json"]
     _, printed, _ = stopped(*args, number=signal.SIGTERM)
     told = json.loads(printed)
-    assert set(told) == {"connectionString", "host", "port", "hubs"}
-    assert told["hubs"] == ["a", "b"]
-    assert "EntityPath" not in told["connectionString"]
+    assert set(told) == {"host", "port", "hubs"}
+    assert [each["hub"] for each in told["hubs"]] == ["a", "b"]
+    addresses = [parse_hub(each["connectionString"]) for each in told["hubs"]]
+    assert [address.name for address in addresses] == ["a", "b"]
+
+
+def test_each_hub_has_a_connection_string_that_clients_can_use(tmp_path: Path) -> None:
+    args = [f"local:{tmp_path}", "--create", "a:1", "--create", "b:1", "--port", "0"]
+    _, printed, _ = stopped(*args, number=signal.SIGTERM)
+    assert [parse_hub(line).name for line in printed.splitlines()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["--hub", "a:0"], ExitCode.USAGE, "NAME:PARTITIONS"),
-        (["--hub", "a:many"], ExitCode.USAGE, "NAME:PARTITIONS"),
-        (["--hub", "../a:1"], ExitCode.USAGE, "not allowed"),
-        (["--hub", "a:5000"], ExitCode.USAGE, "1024"),
+        (["--create", "a:0"], ExitCode.USAGE, "NAME:N"),
+        (["--create", "a:many"], ExitCode.USAGE, "NAME:N"),
+        (["--create", "../a:1"], ExitCode.USAGE, "not allowed"),
+        (["--create", "a:5000"], ExitCode.USAGE, "1024"),
         ([], ExitCode.USAGE, "there are no hubs in"),
-        (["--hub", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "set a key"),
-        (["--hub", "a:1", "--key-file", "missing"], ExitCode.FAILED, "missing"),
-        (["--hub", "a:1", "--tls", "missing", "missing"], ExitCode.FAILED, "No such file"),
+        (["--create", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "set a key"),
+        (["--create", "a:1", "--key-file", "missing"], ExitCode.FAILED, "missing"),
+        (["--create", "a:1", "--tls", "missing", "missing"], ExitCode.FAILED, "No such file"),
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path, args: list[str], code: ExitCode, says: str) -> None:
-    done = serve("--data", str(tmp_path / "data"), "--port", "0", *args)
+    done = serve(str(tmp_path / "data"), "--port", "0", *args)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
     assert done.stderr.startswith("hubline: ")
@@ -107,13 +115,13 @@ def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path, args: list[st
 def test_port_in_use_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = serve("--data", str(tmp_path), "--hub", "a:1", "--port", str(port))
+        done = serve(str(tmp_path), "--create", "a:1", "--port", str(port))
     assert done.returncode == ExitCode.UNAVAILABLE
     assert str(port) in done.stderr
 
 
 def test_existing_hub_keeps_its_partitions(tmp_path: Path) -> None:
     for count in (3, 7):
-        with serving(tmp_path, "--hub", f"telemetry:{count}") as server:
+        with serving(tmp_path, "--create", f"telemetry:{count}") as server:
             assert server.stop() == 0
     assert len(list((tmp_path / "telemetry").glob("*.*.db"))) == 3

@@ -40,7 +40,7 @@ SHOWN_TO_ALL = (
 @pytest.fixture(scope="module")
 def shown(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What Spark shows of a session with secrets in it."""
-    with serving(tmp_path_factory.mktemp("served"), "--hub", "telemetry:2") as server:
+    with serving(tmp_path_factory.mktemp("served"), "--create", "telemetry:2") as server:
         return everything_shown(spark, tmp_path_factory.mktemp("planted"), server.connection_string("telemetry"))
 
 

@@ -31,7 +31,7 @@ SENT_COLUMNS = "body string, properties map<string,string>, partitionId string"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("served"), "--hub", "first:1") as running:
+    with serving(tmp_path_factory.mktemp("served"), "--create", "first:1") as running:
         yield running
 
 

@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(400)
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("served"), "--hub", "unused:1") as running:
+    with serving(tmp_path_factory.mktemp("served"), "--create", "unused:1") as running:
         yield running
 
 

@@ -49,7 +49,7 @@ def _own_process() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("served"), "--hub", "telemetry:2") as running:
+    with serving(tmp_path_factory.mktemp("served"), "--create", "telemetry:2") as running:
         asyncio.run(_fill(running.data, [5_000, 5_000], b""))
         yield running
 

@@ -70,7 +70,12 @@ class _Settings:
 
 @app.callback()
 def _root(
-    context: typer.Context, debug: Annotated[bool, option("--debug", "Show where an error comes from.")] = False
+    context: typer.Context,
+    debug: Annotated[bool, option("--debug", "Show where an error comes from.")] = False,
+    # Without an environment twin: HUBLINE_VERSION is a likely name for a version number.
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=version.print_and_exit)
+    ] = False,
 ) -> None:
     """Partitioned event hubs: create them, send to them, and see who reads them and how far."""
     context.ensure_object(_Settings).debug = debug

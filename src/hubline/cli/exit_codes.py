@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 import traceback
+from typing import Final
 
 from hubline import errors
 
@@ -26,12 +27,20 @@ class ExitCode(enum.IntEnum):
     PIPE_CLOSED = 141
 
 
-EXIT_CODES_HELP = (
-    "Exit codes: 0 done, 1 failed, 2 wrong usage, address or position, 3 hub, partition or store not found, 4 hub or "
-    "store unavailable (trying again may help), 5 not confirmed, 6 warnings but no errors (doctor), 7 the checks of a "
-    "pipeline found problems, 8 a stage of a pipeline failed too often, 130 interrupted, 141 the reader of the "
-    "output went away."
-)
+MEANINGS: Final = {
+    ExitCode.OK: "done",
+    ExitCode.FAILED: "failed",
+    ExitCode.USAGE: "wrong usage, address or position",
+    ExitCode.NOT_FOUND: "hub, partition, store or consumer group not found",
+    ExitCode.UNAVAILABLE: "hub or store unavailable (trying again may help)",
+    ExitCode.NOT_CONFIRMED: "not confirmed",
+    ExitCode.WARNED: "warnings but no errors (doctor)",
+    ExitCode.CHECKS_FAILED: "the checks of a pipeline found problems",
+    ExitCode.STAGE_FAILED: "a stage of a pipeline failed too often",
+    ExitCode.INTERRUPTED: "interrupted",
+    ExitCode.PIPE_CLOSED: "the reader of the output went away",
+}
+EXIT_CODES_HELP: Final = f"Exit codes: {', '.join(f'{code.value} {text}' for code, text in MEANINGS.items())}."
 
 
 def exit_code_of(error: Exception) -> ExitCode:
@@ -39,7 +48,7 @@ def exit_code_of(error: Exception) -> ExitCode:
     match error:
         case errors.ConfigError() | errors.PositionInvalid():
             return ExitCode.USAGE
-        case errors.HubNotFound() | errors.PartitionNotFound() | errors.StoreNotFound():
+        case errors.HubNotFound() | errors.PartitionNotFound() | errors.StoreNotFound() | errors.GroupNotFound():
             return ExitCode.NOT_FOUND
         case errors.PipelineInvalid():
             return ExitCode.CHECKS_FAILED

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from hubline.addresses.hub_address import AMQP_PORT, AMQPS_PORT
+import typer
+
+from hubline.addresses.hub_address import AMQP_PORT, AMQPS_PORT, parse_local_root
 from hubline.addresses.names import validate_hub_name
 from hubline.cli.arguments import JsonOption, env_twin, option
 from hubline.cli.exit_codes import say
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_KEY_NAME: Final = "RootManageSharedAccessKey"
 # The environment variable that may hold the key. A flag for it would show it in the list of processes.
-KEY_VARIABLE: Final = env_twin("key")
+KEY_VARIABLE: Final = "HUBLINE_SERVE_KEY"
 # What the service generates: 32 random bytes.
 KEY_BYTES: Final = 32
 KEY_LENGTH_MAX: Final = 1024
@@ -34,19 +36,25 @@ DEFAULT_PARTITIONS: Final = 4
 
 
 def serve(
-    data: Annotated[Path, option("--data", "The folder of the hubs; it is created if need be.", metavar="DIR")],
-    hub: Annotated[
+    folder: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER",
+            envvar=env_twin("serve-folder"),
+            help="The folder of the hubs. It is created if it does not exist.",
+        ),
+    ],
+    create: Annotated[
         list[str] | None,
         option(
-            "--hub",
-            "Create this hub if it is not there, with so many partitions; may be given several times. "
-            "All hubs of the folder are served.",
-            verb="serve",
-            metavar="NAME[:PARTITIONS]",
+            "--create",
+            f"Create this hub if it does not exist, with N partitions (default: {DEFAULT_PARTITIONS}). "
+            "You can give it several times. All hubs of the folder are served.",
+            metavar="NAME[:N]",
         ),
     ] = None,
     host: Annotated[
-        str, option("--host", "The address to listen on; other than loopback needs a key.", metavar="HOST")
+        str, option("--host", "The address to listen on. Other than loopback needs a key.", metavar="HOST")
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -54,7 +62,7 @@ def serve(
     ] = None,
     tls: Annotated[
         tuple[Path, Path] | None,
-        option("--tls", "Speak TLS, with this certificate (chain) and key, both PEM files.", metavar="CERT KEY"),
+        option("--tls", "Use TLS with this certificate (chain) and key, both PEM files.", metavar="CERT KEY"),
     ] = None,
     key_name: Annotated[str, option("--key-name", "The name of the shared access key.", metavar="NAME")] = (
         DEFAULT_KEY_NAME
@@ -63,28 +71,27 @@ def serve(
         Path | None,
         option(
             "--key-file",
-            f"A file that holds the shared access key; {KEY_VARIABLE} may hold the key itself. "
-            "Default: every key is taken, on loopback only.",
+            f"A file that holds the shared access key; or set {KEY_VARIABLE} to the key itself. "
+            "Default: any key is accepted, on loopback only.",
             metavar="FILE",
         ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Serve local hubs over AMQP: the official Event Hubs clients connect to them as to the service.
+    """Serve local hubs over AMQP, as Event Hubs does.
 
-    Prints one line, a connection string, when it is ready. SIGTERM and Ctrl-C end it: what was sent is kept and
-    answered first. Clients speak plain TCP by UseDevelopmentEmulator=true.
+    The official Event Hubs clients connect to it unchanged. When the server is ready, it prints a connection string for
+    each hub. SIGTERM and Ctrl-C stop it, after all events that were sent are on the disk and acknowledged.
 
     \b
     Examples:
-      hubline serve --data ./data --hub telemetry:4
-      hubline serve --data ./data --hub telemetry:4 --hub orders:8 --port 0 --json
-      HUBLINE_KEY=... hubline serve --data ./data --host 0.0.0.0
+      hubline serve ./data --create telemetry:4
+      hubline serve ./data --create telemetry:4 --create orders:8 --port 0 --json
+      HUBLINE_SERVE_KEY=... hubline serve ./data --host 0.0.0.0
     """
-    hubs = [_parse_hub(text) for text in hub or []]
     serving = _Serving(
-        data=data,
-        hubs=hubs,
+        folder=parse_local_root(folder) if folder.startswith("local:") else Path(folder),
+        new_hubs=[_parse_hub(text) for text in create or []],
         host=host,
         port=(AMQPS_PORT if tls else AMQP_PORT) if port is None else port,
         tls=_tls_context(*tls) if tls else None,
@@ -98,15 +105,15 @@ def serve(
 @dataclass(frozen=True, slots=True)
 class _NewHub:
     name: str
-    partitions: int | None
+    partitions: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Serving:
-    """What was asked for, checked."""
+    """The options of the command, checked."""
 
-    data: Path
-    hubs: list[_NewHub]
+    folder: Path
+    new_hubs: list[_NewHub]
     host: str
     port: int
     tls: ssl.SSLContext | None
@@ -143,20 +150,19 @@ async def _serve(serving: _Serving) -> None:
     from hubline.emulator import Endpoint
     from hubline.hubs.local import create_hub, list_hubs
 
-    for hub in serving.hubs:
-        partitions = hub.partitions or DEFAULT_PARTITIONS
-        await create_hub(serving.data, hub.name, partitions=partitions, exist_ok=True)
-    names = await list_hubs(serving.data)
+    for hub in serving.new_hubs:
+        await create_hub(serving.folder, hub.name, partitions=hub.partitions, exist_ok=True)
+    names = await list_hubs(serving.folder)
     if not names:
-        raise ConfigError(f"there are no hubs in {serving.data}: create one with --hub NAME:PARTITIONS")
+        raise ConfigError(f"there are no hubs in {serving.folder}: create one with --create NAME:N")
     stopping = _stop_signal()
-    hubs = _FolderHubs(serving.data)
+    hubs = _FolderHubs(serving.folder)
     endpoint = Endpoint(hubs, key=serving.key)
     try:
         port = await endpoint.start(serving.host, serving.port, tls=serving.tls)
         _announce(serving, port, names)
         await stopping.wait()
-        say(f"stopping: {counted(endpoint.connections_count, 'connection')} to say goodbye to")
+        say(f"stopping: closing {counted(endpoint.connections_count, 'connection')}")
     finally:
         await endpoint.stop()
         await hubs.close()
@@ -170,35 +176,31 @@ def _stop_signal() -> asyncio.Event:
 
 
 def _announce(serving: _Serving, port: int, names: list[str]) -> None:
-    """The line that says that all is ready: scripts wait for it."""
+    """Prints a connection string for each hub. Scripts wait for the first line: it says that the server is ready."""
     shown_host = "localhost" if serving.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else serving.host  # noqa: S104
-    # A key that somebody configured is theirs to know. Without one any will do, but clients insist on having one.
+    # A configured key is not shown. Without one the server accepts any key, but clients insist on having one.
     key = "<the configured key>" if serving.key else secrets.token_urlsafe(KEY_BYTES)
-    parts = [
-        f"Endpoint=sb://{shown_host}:{port}",
-        f"SharedAccessKeyName={serving.key_name}",
-        f"SharedAccessKey={key}",
-        *([f"EntityPath={names[0]}"] if len(names) == 1 else []),
-        *([] if serving.tls else ["UseDevelopmentEmulator=true"]),
-    ]
-    connection_string = ";".join(parts)
+    before = (
+        f"Endpoint=sb://{shown_host}:{port};SharedAccessKeyName={serving.key_name};SharedAccessKey={key};EntityPath="
+    )
+    after = "" if serving.tls else ";UseDevelopmentEmulator=true"
+    connection_strings = {name: f"{before}{name}{after}" for name in names}
     if serving.json:
-        print_json({"connectionString": connection_string, "host": serving.host, "port": port, "hubs": names})
+        hubs = [{"hub": name, "connectionString": text} for name, text in connection_strings.items()]
+        print_json({"host": serving.host, "port": port, "hubs": hubs})
     else:
-        print(connection_string)
+        print("\n".join(connection_strings.values()))
     sys.stdout.flush()
-    say(f"serving {counted(len(names), 'hub')} of {serving.data} on {serving.host}:{port}: {', '.join(names)}")
+    say(f"serving {counted(len(names), 'hub')} of {serving.folder} on {serving.host}:{port}: {', '.join(names)}")
     if serving.key:
-        say(f"clients need the key {serving.key.name}, in place of <the configured key>")
-    if len(names) > 1:
-        say("add ;EntityPath=HUB to the connection string")
+        say(f"clients need the key {serving.key.name}: put it in place of <the configured key>")
 
 
 def _parse_hub(text: str) -> _NewHub:
     name, colon, count = text.partition(":")
     if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
-        raise ConfigError(f"--hub {text}: write NAME or NAME:PARTITIONS, for instance telemetry:4")
-    return _NewHub(validate_hub_name(name), int(count) if colon else None)
+        raise ConfigError(f"--create {text}: write NAME or NAME:N with N partitions, for instance telemetry:4")
+    return _NewHub(validate_hub_name(name), int(count) if colon else DEFAULT_PARTITIONS)
 
 
 def _configured_key(name: str, file: Path | None) -> SharedKey | None:
@@ -206,13 +208,13 @@ def _configured_key(name: str, file: Path | None) -> SharedKey | None:
 
     text = os.environ.get(KEY_VARIABLE, "")
     if text and file is not None:
-        raise ConfigError(f"--key-file and {KEY_VARIABLE} both give the key: keep one of them")
+        raise ConfigError(f"--key-file and {KEY_VARIABLE} both give the key: use one of them")
     if file is not None:
         text = _read_key(file)
     if not text:
         return None
     if len(text) > KEY_LENGTH_MAX or not text.isprintable() or ";" in text:
-        raise ConfigError(f"the key has to be one line of at most {KEY_LENGTH_MAX} printable characters, without ';'")
+        raise ConfigError(f"the key must be one line of at most {KEY_LENGTH_MAX} printable characters, without ';'")
     return SharedKey(name, Secret(text))
 
 

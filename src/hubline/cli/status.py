@@ -15,12 +15,13 @@ from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOpt
 from hubline.cli.exit_codes import complain
 from hubline.cli.output import counted, escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.cli.session import existing_store, using_hub, using_store
-from hubline.errors import HublineError, HubUnavailable, StoreUnavailable
+from hubline.errors import GroupNotFound, HublineError, HubUnavailable, StoreUnavailable
 from hubline.monitoring.lag import GroupLag, PartitionLag, measure
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from hubline.model.keys import GroupKey
     from hubline.model.ownership import Checkpoint
 
 
@@ -34,7 +35,8 @@ def status(
 ) -> None:
     """Show the owner, lease, checkpoint and lag of every partition, and all members.
 
-    Looking disturbs nobody. The lag in seconds is how long the oldest unhandled event has been waiting.
+    It does not affect consumers. The lag in seconds is how long the oldest event that is not processed has been
+    waiting. If the store does not know the group, it says so and exits with 3.
 
     \b
     Examples:
@@ -87,7 +89,10 @@ async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[
         group = GroupKey(hub.namespace, hub.name, look.group)
         while True:
             try:
-                show(await measure(hub, store, group, now=datetime.now(UTC)))
+                lag = await measure(hub, store, group, now=datetime.now(UTC))
+                show(lag)
+                if not lag.is_known and look.interval_seconds is None:
+                    raise _unknown(group)
             except (HubUnavailable, StoreUnavailable) as problem:
                 if look.interval_seconds is None:
                     raise
@@ -96,6 +101,13 @@ async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[
             if look.interval_seconds is None:
                 return
             await asyncio.sleep(look.interval_seconds)
+
+
+def _unknown(group: GroupKey) -> GroupNotFound:
+    return GroupNotFound(
+        f"the store knows no consumer group {group.group} of the hub {group.hub}: correct --group or --store, or start "
+        "a processor of this group"
+    )
 
 
 def _view(lag: GroupLag) -> RenderableType:
@@ -115,7 +127,11 @@ def _view(lag: GroupLag) -> RenderableType:
             for each in lag.members
         ],
     )
-    return Group(Text(summary), "", partitions, "", members if lag.members else Text("no members"))
+    return Group(Text(summary), "", partitions, "", members if lag.members else Text(_without_members(lag)))
+
+
+def _without_members(lag: GroupLag) -> str:
+    return "no members" if lag.is_known else "no members: the store does not know this group"
 
 
 def _behind(lag: GroupLag) -> str:

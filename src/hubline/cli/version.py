@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import typer
+
 from hubline.cli.arguments import JsonOption
 from hubline.cli.output import print_json
+
+
+def print_and_exit(is_asked: bool) -> None:
+    """For ``hubline --version``."""
+    if is_asked:
+        version()
+        raise typer.Exit
 
 
 def version(json: JsonOption = False) -> None:

@@ -39,6 +39,13 @@ class PartitionLag:
     lag_events: int | None
     lag_seconds: float | None
     problem: str | None
+    is_damaged: bool = False
+    """Whether the store has a record of the partition that does not read back."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the store has anything of the partition."""
+        return self.is_damaged or self.ownership is not None or self.checkpoint is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,11 @@ class GroupLag:
         return sum(each.lag_events is None for each in self.partitions)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the store has anything of the group: an owner, a member or a checkpoint, readable or not."""
+        return bool(self.members) or any(each.is_known for each in self.partitions)
+
+    @property
     def owned_count(self) -> Counter[str]:
         """How many partitions each owner has."""
         return Counter(each.ownership.owner_id for each in self.partitions if each.ownership)
@@ -80,8 +92,9 @@ async def measure(hub: Hub, store: CheckpointStore, group: GroupKey, *, now: dat
         held = await hub.describe_partition(partition)
         checkpoint = checkpoints.get(partition)
         events, seconds, problem = await _lag(hub, held, checkpoint, now)
+        is_damaged = partition in state.damaged
         problem = state.damaged.get(partition, problem)
-        return PartitionLag(held, ownerships.get(partition), checkpoint, events, seconds, problem)
+        return PartitionLag(held, ownerships.get(partition), checkpoint, events, seconds, problem, is_damaged)
 
     return GroupLag(group, now, tuple(await map_bounded(measured, partition_ids)), state.members)
 

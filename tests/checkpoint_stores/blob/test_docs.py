@@ -33,7 +33,7 @@ def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path, p
     text = (PAGES / f"{page}.md").read_text()
     (program,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert query in text
-    with serving(tmp_path, "--hub", "orders:2") as server:
+    with serving(tmp_path, "--create", "orders:2") as server:
         hub = server.connection_string("orders")
         for partition in ("0", "1"):
             send(hub, ["x"] * 10, partition_id=partition)

@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 170.0
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path / "hubs", "--hub", f"orders:{PARTITIONS_COUNT}") as running:
+    with serving(tmp_path / "hubs", "--create", f"orders:{PARTITIONS_COUNT}") as running:
         yield running
 
 

@@ -261,4 +261,4 @@ def _print_tally(tally: Tally) -> None:
     )
     if tally.repeated_count:
         print("duplicated are those that ben had handled, but not yet checkpointed, when it was killed")
-    print("next: docs/how-to/first-processor.md, or try: hubline --help")
+    print("next: create a hub of your own: hubline hub create local:./data/orders")
