@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
 from hubline.spark.sessions import session as sessions
-from hubline.spark.sessions.archive import OPTIONS_VARIABLE
+from hubline.spark.sessions.java_options import OPTIONS_VARIABLE
 from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from tests.emulator.serving import KEY, serving
 from tests.spark.hubs import TestHub
@@ -168,44 +168,16 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     assert dict(os.environ) == before
 
 
-def test_java_gets_a_collector_beside_the_users_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_gets_options_where_the_user_has_set_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(OPTIONS_VARIABLE, "-Xss2m")
     with sessions._launch_environment({"spark.master": "local[2]"}):
-        assert os.environ[OPTIONS_VARIABLE].split()[0] == "-Xss2m"
-        assert os.environ[OPTIONS_VARIABLE].split()[-1] == "-XX:+UseParallelGC"
+        assert os.environ[OPTIONS_VARIABLE] == "-Xss2m"
+    monkeypatch.delenv(OPTIONS_VARIABLE)
+    with sessions._launch_environment({"spark.master": "local[2]"}):
+        assert "-XX:+UseParallelGC" in os.environ[OPTIONS_VARIABLE].split()
     with sessions._launch_environment({"spark.master": "spark://host:7077"}):
-        assert "GC" not in os.environ[OPTIONS_VARIABLE]
-
-
-@pytest.mark.parametrize(
-    "where", [OPTIONS_VARIABLE, "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "PYSPARK_SUBMIT_ARGS", "settings", "file"]
-)
-def test_a_collector_that_the_user_chose_stays_the_only_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
-) -> None:
-    """Told of two, Java does not start."""
-    chosen = "-Xmx1g -XX:+UseZGC"
-    given = {"spark.master": "local[2]"}
-    monkeypatch.setenv(OPTIONS_VARIABLE, "")
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    if where == "settings":
-        given["spark.driver.extraJavaOptions"] = chosen
-    elif where == "file":
-        (tmp_path / "spark-defaults.conf").write_text(f"spark.driver.defaultJavaOptions {chosen}\n")
-    else:
-        monkeypatch.setenv(where, chosen)
-    with sessions._launch_environment(given):
-        assert "UseParallelGC" not in os.environ[OPTIONS_VARIABLE]
-
-
-def test_java_starts_though_a_collector_is_chosen_where_nobody_looks(tmp_path: Path) -> None:
-    (tmp_path / "arguments").write_text("-XX:+UseSerialGC")
-    code = "import hubline.spark; print(hubline.spark.session('x', master='local[1]').range(3).count())"
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"@{tmp_path}/arguments", OPTIONS_VARIABLE: ""}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ran.stdout.split()[-1:] == ["3"], ran.stderr
+        assert "GC" not in os.environ.get(OPTIONS_VARIABLE, "")
 
 
 def test_queries_find_in_the_map_that_they_share_all_that_spark_puts_there(spark: SparkSession, tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Archive:
 def _make(path: Path) -> None:
     unfinished = path.with_suffix(".unfinished")
     os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ['SPARK_SUBMIT_OPTS']} -XX:ArchiveClassesAtExit={unfinished}"
-    from hubline.spark.sessions.rehearsal import rehearse
+    from tests.support.rehearsal import rehearse
 
     rehearse(path.parent)
     unfinished.rename(path)

@@ -49,7 +49,6 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(pipeline.plan)
 app.command()(pipeline.run)
-app.command()(pipeline.prepare)
 app.add_typer(hub.app, name="hub")
 app.command()(serve.serve)
 app.command()(send.send)

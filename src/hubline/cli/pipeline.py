@@ -1,4 +1,4 @@
-"""``hubline plan``, ``hubline run`` and ``hubline prepare``: pipelines on Spark."""
+"""``hubline plan`` and ``hubline run``: pipelines on Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import typer
 from hubline.cli.arguments import JsonOption, env_twin, option
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import (
-    bytes_text,
     counted,
     escaped,
     print_json,
@@ -145,24 +144,6 @@ def run(
         _tell_problems(problems)
     if once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
-
-
-def prepare() -> None:
-    """Make Spark start sooner on this machine, by about five of sixteen seconds: keep the classes that Java loads.
-
-    A small query is rehearsed, which takes less than a minute. What is kept is a file of 170 MB in the environment of
-    this Python, to be made anew for another Java or another Spark. In a container's image, run it when that is built.
-
-    \b
-    Examples:
-      hubline prepare
-    """
-    _require_spark()
-    from hubline.spark.sessions.archive import make
-
-    with stderr_console().status("rehearsing a query on Spark, which takes less than a minute ..."):
-        archive = make()
-    say(f"kept the classes of Java in {archive} ({bytes_text(archive.stat().st_size)})")
 
 
 def _require_spark() -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
-from hubline.spark.sessions.archive import OPTIONS_VARIABLE, with_archive
 from hubline.spark.sessions.java import find_java, java_home
+from hubline.spark.sessions.java_options import OPTIONS_VARIABLE, java_options
 from hubline.spark.sessions.parallelism import TASKS_VARIABLE
 from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from hubline.spark.sessions.stderr_filter import pass_on
@@ -175,11 +175,9 @@ def _launch_environment(given: Mapping[str, str]) -> Iterator[None]:
     with java_home(java) as home:
         # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
         wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-        wanted |= with_archive(java, os.environ)
         is_local = _LOCAL.fullmatch(given.get("spark.master", "")) is not None
-        if is_local and not _is_told_a_collector(given):
-            options = wanted.get(OPTIONS_VARIABLE, os.environ.get(OPTIONS_VARIABLE, ""))
-            wanted[OPTIONS_VARIABLE] = f"{options} {_COLLECTOR}".strip()
+        if (options := java_options(java, given, _defaults_file(), is_local=is_local)) is not None:
+            wanted[OPTIONS_VARIABLE] = options
         if is_local and "PYSPARK_PYTHON" not in os.environ and _is_installed_as_files():
             wanted |= {"PYSPARK_PYTHON": str(_PYTHON), "HUBLINE_SPARK_PYTHON": sys.executable}
         if is_local:
@@ -195,25 +193,6 @@ def _launch_environment(given: Mapping[str, str]) -> Iterator[None]:
                     del os.environ[name]
                 else:
                     os.environ[name] = value
-
-
-# Of Java's garbage collectors the one that leaves most of a few cores to the tasks: queries are about a tenth faster.
-_COLLECTOR: Final = "-XX:+UseParallelGC"
-_COLLECTORS: Final = re.compile(r"-XX:\+Use\w+GC\b")
-# Where options of Java come from, beside Spark's settings.
-_OPTIONS_VARIABLES: Final = (
-    OPTIONS_VARIABLE,
-    "JAVA_TOOL_OPTIONS",
-    "JDK_JAVA_OPTIONS",
-    "_JAVA_OPTIONS",
-    "PYSPARK_SUBMIT_ARGS",
-)
-
-
-def _is_told_a_collector(given: Mapping[str, str]) -> bool:
-    """Whether somebody has chosen a garbage collector for the driver: told of two, Java does not start."""
-    in_environment = [os.environ.get(name, "") for name in _OPTIONS_VARIABLES]
-    return any(map(_COLLECTORS.search, [*in_environment, *given.values(), _defaults_file()]))
 
 
 # Starts workers sooner, see there; on machines that have a shell.
@@ -239,21 +218,11 @@ def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkCo
     counts nowhere else.
     """
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkRuntimeError
 
     if SparkContext._gateway is None:  # noqa: SLF001
         _started.update(_told_at_start(given, secrets))
         conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        try:
-            gateway = _gateway(conf)
-        except PySparkRuntimeError:
-            # Perhaps of two collectors: options may come from any file that Java, or Spark, looks into.
-            options = os.environ.get(OPTIONS_VARIABLE, "")
-            if _COLLECTOR not in options or _is_submitted():
-                raise
-            os.environ[OPTIONS_VARIABLE] = options.replace(_COLLECTOR, "").strip()
-            gateway = _gateway(conf)
-        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+        SparkContext._ensure_initialized(gateway=_gateway(conf))  # noqa: SLF001
     assert SparkContext._jvm is not None  # noqa: S101, SLF001
     for name in _started.keys() - given.keys():  # asked for by a session that is no more
         SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""``python -m hubline.spark.sessions.rehearsal FOLDER``: small queries, for the classes that Java loads for them.
+"""Small queries, for the classes that Java loads for them.
 
 What most queries need: a hub is read, JSON is parsed, rows are written by tasks, and counted by key.
 """
@@ -6,7 +6,6 @@ What most queries need: a hub is read, JSON is parsed, rows are written by tasks
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -32,8 +31,8 @@ def rehearse(folder: Path) -> None:
     sink = SqlSink(f"sqlite:///{folder}/rows.db", table="rows", create=True)
     _drain(rows.writeStream.foreachBatch(sink), folder / "rows")
     _drain(rows.groupBy("device").count().writeStream.format("noop").outputMode("update"), folder / "counts")
-    gateway = SparkContext._gateway  # noqa: SLF001 (Spark has no public way)
-    assert gateway is not None  # noqa: S101 (the session has one)
+    gateway = SparkContext._gateway
+    assert gateway is not None
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
@@ -51,7 +50,3 @@ async def _fill(folder: Path) -> None:
     for partition in _PARTITIONS:
         await sender.send(outgoing(_BODIES), partition=partition)
     await hub.close()
-
-
-if __name__ == "__main__":
-    rehearse(Path(sys.argv[1]))
