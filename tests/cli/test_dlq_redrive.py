@@ -14,8 +14,7 @@ import pytest
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
 from hubline.dead_letters.redrive_transaction import Chunk, LetterTransaction
-from hubline.dead_letters.selection import LetterChoice
-from hubline.model.dead_letters import DeadLetter
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import Processor
@@ -216,7 +215,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     key = GroupKey(opened.namespace, opened.name, "billing").partition("1")
     keep(url, [letter(1, group=key.group_key, partition="1")])
     with closing(SqlSink(url)) as sink:
-        other = LetterTransaction(sink, Chunk(key, LetterChoice(), -1, 10))
+        other = LetterTransaction(sink, Chunk(key, DeadLetterSelection(), -1, 10))
         other.take()
         result = cli("dlq", "redrive", "--sink", url, "--to", hub)
         other.rollback()

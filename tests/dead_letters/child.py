@@ -19,8 +19,8 @@ from hubline.dead_letters.redrive import Progress, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import Republisher
-from hubline.dead_letters.selection import LetterChoice
 from hubline.hubs.local import LocalHub
+from hubline.model.dead_letters import DeadLetterSelection
 from hubline.model.events import Event
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions, RetryPolicy
@@ -69,10 +69,12 @@ class Task:
     async def _job(self, hub: LocalHub) -> tuple[Redrive, Callable[[], Any]]:
         if not self.target:
             rerun = HandlerRedrive.of(processor_of(self))
-            made = rerun.redrive(LetterChoice(), body_group="readers")
+            made = rerun.redrive(DeadLetterSelection(), body_group="readers")
             return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.wiring.hub.close
         sender = await hub.open_sender()
-        return Redrive(SqlSink(self.url), LetterChoice(), Republisher(hub, sender), lot_count_max=10), sender.close
+        return Redrive(
+            SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), lot_count_max=10
+        ), sender.close
 
 
 def processor_of(task: Task) -> Processor:

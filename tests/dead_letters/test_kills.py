@@ -13,7 +13,7 @@ import pytest
 
 from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.dead_letters import LetterState
+from hubline.model.dead_letters import DeadLetterState
 from hubline.model.keys import GroupKey
 from hubline.sinks import SqlSink
 from tests.dead_letters.child import FAILING, STEPS, Task
@@ -42,13 +42,13 @@ def test_rows_and_letters_agree_wherever_a_redrive_by_handler_dies(task: Task) -
         assert killed.run_apart() == -signal.SIGKILL, step
         done = rows(task.url, "readings")
         assert rows(task.url, "own") == done, step
-        assert numbers(letters_in(task.url, LetterState.REDRIVEN)) == done, step
+        assert numbers(letters_in(task.url, DeadLetterState.REDRIVEN)) == done, step
         assert sorted([*done, *numbers(letters_in(task.url))]) == list(range(COUNT)), step
 
     asyncio.run(task.run())
     good = [sequence for sequence in range(COUNT) if sequence % FAILING]
     assert rows(task.url, "readings") == rows(task.url, "own") == good
-    assert numbers(letters_in(task.url, LetterState.REDRIVEN)) == good
+    assert numbers(letters_in(task.url, DeadLetterState.REDRIVEN)) == good
     assert numbers(letters_in(task.url)) == [sequence for sequence in range(COUNT) if not sequence % FAILING]
 
 
@@ -69,4 +69,4 @@ def test_nothing_is_lost_and_ids_repeat_wherever_a_redrive_to_a_hub_dies(task: T
     assert len(ids) == COUNT
     assert max(ids.values()) > 1, "a kill after sending sends again: else this test shows nothing"
     assert letters_in(task.url) == []
-    assert len(letters_in(task.url, LetterState.REDRIVEN)) == COUNT
+    assert len(letters_in(task.url, DeadLetterState.REDRIVEN)) == COUNT

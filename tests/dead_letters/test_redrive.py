@@ -17,11 +17,10 @@ from hubline.dead_letters.redrive import EventLookup, Outcome, Progress, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import REDRIVEN_PROPERTY, Republisher
-from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
 from hubline.event_ids import ID_PROPERTY, event_ids, split_ids
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.dead_letters import DeadLetter, LetterState, Stage
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
 from hubline.model.events import Event, outgoing
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
@@ -61,7 +60,7 @@ def redriven(
     url: str,
     work: Handling | None = None,
     *,
-    choice: LetterChoice | None = None,
+    choice: DeadLetterSelection | None = None,
     limit: int | None = None,
     bodies: EventLookup | None = None,
     removes: bool = False,
@@ -70,7 +69,7 @@ def redriven(
     async def run() -> list[Progress]:
         shelf = DeadLetterRepository(url)
         with closing(SqlSink(url)) as sink:
-            job = Redrive(sink, choice or LetterChoice(), work or Handling(), bodies, removes, lot_count_max)
+            job = Redrive(sink, choice or DeadLetterSelection(), work or Handling(), bodies, removes, lot_count_max)
             counts = await shelf.count(job.choice)
             await shelf.close()
             return [each async for each in job.run(counts, limit=limit)]
@@ -91,11 +90,11 @@ def rows(url: str, table: str = "done") -> list[int]:
         return [int(str(row[0])) for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1", ())]
 
 
-def letters_in(url: str, state: LetterState | None = LetterState.WAITING) -> list[DeadLetter]:
+def letters_in(url: str, state: DeadLetterState | None = DeadLetterState.WAITING) -> list[DeadLetter]:
     async def read() -> list[DeadLetter]:
         shelf = DeadLetterRepository(url)
         try:
-            return await shelf.page(LetterChoice(state=state), max_count=1_000)
+            return await shelf.page(DeadLetterSelection(state=state), max_count=1_000)
         finally:
             await shelf.close()
 
@@ -122,7 +121,7 @@ def test_letters_are_redriven_oldest_first_and_marked_with_their_rows(filled: st
     assert [len(part.letters) for part in progress] == [3, 3, 2]
     assert rows(filled) == list(range(8))
     assert letters_in(filled) == []
-    assert numbers(letters_in(filled, LetterState.REDRIVEN)) == list(range(8))
+    assert numbers(letters_in(filled, DeadLetterState.REDRIVEN)) == list(range(8))
 
 
 def test_redriving_again_finds_nothing(filled: str) -> None:
@@ -161,7 +160,7 @@ def test_what_raises_undoes_its_lot_and_no_other(filled: str) -> None:
     async def run() -> None:
         shelf = DeadLetterRepository(filled)
         with closing(SqlSink(filled)) as sink:
-            job = Redrive(sink, LetterChoice(), third_lot_raises, lot_count_max=3)
+            job = Redrive(sink, DeadLetterSelection(), third_lot_raises, lot_count_max=3)
             counts = await shelf.count(job.choice)
             await shelf.close()
             async for _ in job.run(counts):
@@ -226,13 +225,13 @@ def test_letters_whose_events_come_again_are_left_to_them(filled: str, last_sequ
 
 
 def test_choice_leaves_the_others(filled: str) -> None:
-    redriven(filled, choice=LetterChoice(error_text="take 5"))
+    redriven(filled, choice=DeadLetterSelection(error_text="take 5"))
     assert numbers(letters_in(filled)) == [0, 1, 2, 3, 4, 6, 7]
 
 
 def test_settled_letters_are_not_redriven_whatever_the_choice_says(filled: str) -> None:
     redriven(filled)
-    assert redriven(filled, choice=LetterChoice(state=None)) == []
+    assert redriven(filled, choice=DeadLetterSelection(state=None)) == []
     assert rows(filled) == list(range(8))
 
 
@@ -241,12 +240,12 @@ def test_two_redrives_at_once_run_no_letter_twice(filled: str) -> None:
 
     async def run() -> None:
         shelf = DeadLetterRepository(filled)
-        counts = await shelf.count(LetterChoice())
+        counts = await shelf.count(DeadLetterSelection())
         await shelf.close()
 
         async def one(work: Handling) -> None:
             with closing(SqlSink(filled)) as sink:
-                async for _ in Redrive(sink, LetterChoice(), work, lot_count_max=1).run(counts):
+                async for _ in Redrive(sink, DeadLetterSelection(), work, lot_count_max=1).run(counts):
                     pass
 
         await asyncio.gather(one(first), one(second))
@@ -277,10 +276,10 @@ def test_partition_that_another_redrive_has_is_left_to_it(postgres_database: obj
 
     async def run() -> list[Progress]:
         shelf = DeadLetterRepository(url)
-        counts = await shelf.count(LetterChoice())
+        counts = await shelf.count(DeadLetterSelection())
         await shelf.close()
         with closing(SqlSink(url)) as sink:
-            return [each async for each in Redrive(sink, LetterChoice(), nested).run(counts)]
+            return [each async for each in Redrive(sink, DeadLetterSelection(), nested).run(counts)]
 
     outer = asyncio.run(run())
     assert [(part.key.partition, part.is_busy) for part in inner[0]] == [("0", True), ("1", False)]
@@ -295,7 +294,7 @@ def quarantined(sequence: int, key: str, *, group: GroupKey = GROUP) -> DeadLett
 class TestOrderOfKeys:
     def test_what_followed_a_failed_event_stays_behind_it(self, filled: str) -> None:
         keep(filled, [letter(10, key="a"), quarantined(11, "a"), quarantined(12, "b"), quarantined(20, "a")])
-        progress = redriven(filled, Handling(failing={10}), choice=LetterChoice(), lot_count_max=1)
+        progress = redriven(filled, Handling(failing={10}), choice=DeadLetterSelection(), lot_count_max=1)
         done = outcomes(progress)
         assert (done["0/10"], done["0/11"], done["0/12"], done["0/20"]) == ("failed", "held", "redriven", "held")
         assert [each.attempts for each in letters_in(filled)] == [4, 3, 3]
@@ -309,9 +308,9 @@ class TestOrderOfKeys:
 
     def test_it_stays_behind_one_that_was_not_chosen(self, filled: str) -> None:
         keep(filled, [letter(10, key="a"), quarantined(11, "a"), letter(12, key="a")])
-        progress = redriven(filled, choice=LetterChoice(error_text="take 11"))
+        progress = redriven(filled, choice=DeadLetterSelection(error_text="take 11"))
         assert outcomes(progress) == {"0/11": "held"}
-        progress = redriven(filled, choice=LetterChoice(error_text="take 12"))
+        progress = redriven(filled, choice=DeadLetterSelection(error_text="take 12"))
         assert outcomes(progress) == {"0/12": "redriven"}
 
 
@@ -386,10 +385,10 @@ class TestBodies:
 
 async def redriven_by(url: str, work: object, bodies: EventLookup | None = None) -> list[Progress]:
     shelf = DeadLetterRepository(url)
-    counts = await shelf.count(LetterChoice())
+    counts = await shelf.count(DeadLetterSelection())
     await shelf.close()
     with closing(SqlSink(url)) as sink:
-        job = Redrive(sink, LetterChoice(), work, bodies)  # type: ignore[arg-type]
+        job = Redrive(sink, DeadLetterSelection(), work, bodies)  # type: ignore[arg-type]
         return [each async for each in job.run(counts)]
 
 

@@ -15,10 +15,9 @@ import hubline
 from hubline.dead_letters.handler_redrive import HandlerRedrive, batch_of
 from hubline.dead_letters.redrive import Progress
 from hubline.dead_letters.repository import DeadLetterRepository
-from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError, HandlerFailed
 from hubline.event_ids import ID_PROPERTY, event_ids
-from hubline.model.dead_letters import DeadLetter
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.model.events import Event, EventBatch
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
@@ -59,10 +58,10 @@ class Scene:
             options=ProcessorOptions(**{"retry": RETRY, **options}),
         )
 
-    def redrive(self, processor: Processor, choice: LetterChoice | None = None) -> list[Progress]:
+    def redrive(self, processor: Processor, choice: DeadLetterSelection | None = None) -> list[Progress]:
         async def run() -> list[Progress]:
             rerun = HandlerRedrive.of(processor)
-            job = rerun.redrive(choice or LetterChoice(), body_group="readers")
+            job = rerun.redrive(choice or DeadLetterSelection(), body_group="readers")
             shelf = DeadLetterRepository(self.url)
             counts = await shelf.count(job.choice)
             await shelf.close()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError
-from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
@@ -575,7 +575,7 @@ class TestLetters:
         sink = database.sink()
         sink.open(KEY, 1).commit(at(2), letters=[letter(2)])
         database.execute("UPDATE hubline_checkpoint SET sequence_number = 1")
-        database.execute(f"UPDATE hubline_dead_letter SET state = '{LetterState.DISCARDED}'")
+        database.execute(f"UPDATE hubline_dead_letter SET state = '{DeadLetterState.DISCARDED}'")
 
         sink.open(KEY, 1).commit(at(2), letters=[letter(2, TypeError("again"))])
 

@@ -13,10 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
 from hubline.dead_letters.repository import DeadLetterRepository
-from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError
 from hubline.event_ids import ID_PROPERTY
-from hubline.model.dead_letters import DeadLetter
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.secrets import Secret
 from hubline.spark import SqlSink, parse_json
 from hubline.spark.sql_sink.sink import Written, _Commits, _settings
@@ -62,7 +61,7 @@ def whole(body: bytes, number: int) -> dict[str, object]:
 def letters(database: SinkDatabase) -> list[DeadLetter]:
     async def found() -> list[DeadLetter]:
         shelf = DeadLetterRepository(database.url)
-        letters = await shelf.page(LetterChoice())
+        letters = await shelf.page(DeadLetterSelection())
         await shelf.close()
         return letters
 

@@ -11,6 +11,7 @@ import pytest
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.sql.dialect import Connection, Row, Statement
 from hubline.sql.pool import STORE_CONNECTIONS_MAX, AsyncSqlPool, SqlPool
+from hubline.sql.sqlite import DIALECT
 
 SOON_SECONDS = 0.05
 LATE_SECONDS = 30.0
@@ -45,6 +46,7 @@ class DriverError(Exception):
 
 class FakeDatabase:
     shown = "the fake store"
+    dialect = DIALECT
 
     def __init__(self) -> None:
         self.connections: list[FakeConnection] = []

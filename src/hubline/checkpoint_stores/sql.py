@@ -1,4 +1,4 @@
-"""The checkpoint store in a SQL database: the logic, once, for every database that :mod:`.database` describes."""
+"""The checkpoint store in a SQL database: the logic, once, for every database that has a dialect in `hubline.sql`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hubline.sql.checkpoint_rows import (
 from hubline.sql.dialect import Connection, Database, Statement
 from hubline.sql.fence import fenced, stored_checkpoint, take_fence
 from hubline.sql.pool import CALL_SECONDS_MAX, AsyncSqlPool
-from hubline.sql.queries import Queries
+from hubline.sql.queries import queries_for
 
 MEMBER_SECONDS_MAX = 86_400.0
 """A member not heard of for a day is deleted when another renews: no lease is that long, and the table stays small."""
@@ -40,9 +40,9 @@ class SqlStore:
 
     _shown = "an address that does not read"  # while its constructor runs
 
-    def __init__(self, database: Database, queries: Queries, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+    def __init__(self, database: Database, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self._shown = database.shown
-        self._queries = queries
+        self._queries = queries_for(database.dialect)
         self._pool = AsyncSqlPool(database, call_seconds_max=call_seconds_max)
 
     def __repr__(self) -> str:
@@ -166,9 +166,7 @@ class SqliteStore(SqlStore):
     """A :class:`~hubline.ports.CheckpointStore` in the file at ``path``, made if need be; its folder must be there."""
 
     def __init__(self, path: Path | str, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        super().__init__(
-            sqlite.SqliteDatabase(Path(path).absolute()), sqlite.QUERIES, call_seconds_max=call_seconds_max
-        )
+        super().__init__(sqlite.SqliteDatabase(Path(path).absolute()), call_seconds_max=call_seconds_max)
 
 
 class PostgresStore(SqlStore):
@@ -177,4 +175,4 @@ class PostgresStore(SqlStore):
     def __init__(self, conninfo: Secret, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         from hubline.sql import postgres  # SQLite must not cost the PostgreSQL driver
 
-        super().__init__(postgres.PostgresDatabase(conninfo), postgres.QUERIES, call_seconds_max=call_seconds_max)
+        super().__init__(postgres.PostgresDatabase(conninfo), call_seconds_max=call_seconds_max)

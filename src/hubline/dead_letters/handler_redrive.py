@@ -18,9 +18,8 @@ import pyarrow as pa
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.dead_letters.redrive import EventLookup, Redrive
 from hubline.dead_letters.redrive_transaction import LetterTransaction
-from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import ConfigError, HublineError
-from hubline.model.dead_letters import DeadLetter, Stage
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, Ownership
@@ -67,7 +66,7 @@ class HandlerRedrive:
         """The database of the rows and the letters."""
         return self.sink.address
 
-    def redrive(self, choice: LetterChoice, *, body_group: str, removes: bool = False) -> Redrive:
+    def redrive(self, choice: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
         """The redrive of the processor's own letters; bodies that are not kept are read from its hub."""
         own = replace(choice, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
         bodies = EventLookup(self.wiring.hub, body_group)

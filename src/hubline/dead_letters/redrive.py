@@ -14,9 +14,8 @@ from typing import Protocol, TypeVar
 
 from hubline.dead_letters.event_lookup import fetch_bodies
 from hubline.dead_letters.redrive_transaction import LETTERS_COUNT_MAX, Chunk, LetterTransaction, PartitionBusy
-from hubline.dead_letters.repository import LetterCount
-from hubline.dead_letters.selection import LetterChoice
-from hubline.model.dead_letters import DeadLetter, LetterState, Stage
+from hubline.dead_letters.repository import DeadLetterCount
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
 from hubline.model.keys import PartitionKey
 from hubline.ports import Hub
 from hubline.sinks.sql_sink.sink import SqlSink
@@ -89,13 +88,13 @@ class Redrive:
     """
 
     sink: SqlSink
-    choice: LetterChoice
+    choice: DeadLetterSelection
     work: Work
     bodies: EventLookup | None = None
     removes: bool = False
     lot_count_max: int = LETTERS_COUNT_MAX
 
-    async def run(self, counts: Sequence[LetterCount], *, limit: int | None = None) -> AsyncIterator[Progress]:
+    async def run(self, counts: Sequence[DeadLetterCount], *, limit: int | None = None) -> AsyncIterator[Progress]:
         """Redrives what was counted, and nothing that came since; tries at most ``limit`` letters."""
         left = limit
         for key, last_sequence in partitions_of(counts).items():
@@ -105,7 +104,7 @@ class Redrive:
                     left -= progress.tried_count
 
     async def _run_partition(self, key: PartitionKey, last_sequence: int, limit: int | None) -> AsyncIterator[Progress]:
-        choice = replace(self.choice, state=LetterState.WAITING)
+        choice = replace(self.choice, state=DeadLetterState.WAITING)
         stuck_keys: set[str] = set()
         after, left = -1, limit
         while left is None or left > 0:
@@ -193,11 +192,11 @@ async def in_thread(function: Callable[[], Result]) -> Result:
         raise
 
 
-def partitions_of(counts: Sequence[LetterCount]) -> dict[PartitionKey, int]:
+def partitions_of(counts: Sequence[DeadLetterCount]) -> dict[PartitionKey, int]:
     """The partitions that have letters waiting, and the newest letter of each."""
     found: dict[PartitionKey, int] = {}
     for each in counts:
-        if each.state == LetterState.WAITING:
+        if each.state == DeadLetterState.WAITING:
             found[each.key] = max(each.last_sequence, found.get(each.key, -1))
     return found
 

@@ -21,15 +21,13 @@ from dataclasses import dataclass
 from typing import Self
 
 from hubline.dead_letters.repository import letter_of
-from hubline.dead_letters.selection import LetterChoice
 from hubline.errors import SinkError, StoreUnavailable
-from hubline.model.dead_letters import DeadLetter, Stage
+from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
 from hubline.sinks.sql_sink.connection import FenceState, SinkConnection
 from hubline.sinks.sql_sink.rejected_rows import Units
 from hubline.sinks.sql_sink.sink import SinkPartition, SqlSink, Transaction, explained
-from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
-from hubline.sql.dead_letter_queries import POSTGRES, SQLITE, LetterQueries
+from hubline.sql.dead_letter_queries import DeadLetterQueries
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
 
@@ -42,7 +40,7 @@ class Chunk:
     """Which letters a transaction takes: the oldest of a partition that are chosen, after one and up to another."""
 
     key: PartitionKey
-    choice: LetterChoice
+    choice: DeadLetterSelection
     after_sequence: int
     last_sequence: int
     max_count: int = LETTERS_COUNT_MAX
@@ -147,7 +145,7 @@ class LetterTransaction(Transaction):
         ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
         if not is_locked:
             raise PartitionBusy(f"another redrive is at the letters of {lot.key}")
-        if (patience := queries.be_patient()) is not None:
+        if (patience := queries.allow_long_pauses()) is not None:
             _run(connection, patience)
         rows = _run(
             connection,
@@ -172,8 +170,8 @@ class LetterTransaction(Transaction):
         sequence = letter.event.sequence_number
         return sequence in self._left or sequence in self._failed or sequence in self._followers
 
-    def _queries(self, connection: SinkConnection) -> LetterQueries:
-        return LetterQueries(SQLITE if isinstance(connection, SqliteSinkConnection) else POSTGRES)
+    def _queries(self, connection: SinkConnection) -> DeadLetterQueries:
+        return DeadLetterQueries(connection.dialect)
 
 
 def _ahead(held: FenceState, letters: Iterable[DeadLetter]) -> Iterator[int]:

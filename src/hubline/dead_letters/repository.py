@@ -8,11 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 from hubline.adapters import require_there
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress, StoreAddress, parse_store
-from hubline.dead_letters.selection import LetterChoice, LetterId
 from hubline.errors import ConfigError, RecordDamaged, StoreError
-from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.sql.dead_letter_queries import POSTGRES, SQLITE, LetterQueries
+from hubline.sql.dead_letter_queries import DeadLetterQueries
 from hubline.sql.dead_letter_table import read_letter
 from hubline.sql.dialect import Database, Row
 from hubline.sql.pool import AsyncSqlPool
@@ -27,7 +26,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class LetterCount:
+class DeadLetterCount:
     """How many letters of a partition are in a state, with one type of error."""
 
     key: PartitionKey
@@ -42,8 +41,9 @@ class DeadLetterRepository:
 
     def __init__(self, url: str) -> None:
         self.address = sql_address(url)
-        self._queries = queries_of(self.address)
-        self._pool = AsyncSqlPool(_database(self.address))
+        database = _database(self.address)
+        self._queries = DeadLetterQueries(database.dialect)
+        self._pool = AsyncSqlPool(database)
 
     async def now(self) -> datetime:
         """The database's time, by which letters are dated."""
@@ -52,20 +52,20 @@ class DeadLetterRepository:
         assert isinstance(micros, int)  # noqa: S101 (the query has no other answer)
         return _EPOCH + timedelta(microseconds=micros)
 
-    async def count(self, choice: LetterChoice) -> list[LetterCount]:
+    async def count(self, choice: DeadLetterSelection) -> list[DeadLetterCount]:
         """How many letters are chosen, by partition, state and type of error."""
         counting = self._queries.count(choice)
         rows = await self._pool.run(lambda connection: connection.read(counting))
         return [
-            LetterCount(PartitionKey(*map(str, key)), str(state), str(error_type), int(str(count)), int(str(last)))
+            DeadLetterCount(PartitionKey(*map(str, key)), str(state), str(error_type), int(str(count)), int(str(last)))
             for *key, state, error_type, count, last in rows
         ]
 
     async def page(
         self,
-        choice: LetterChoice,
+        choice: DeadLetterSelection,
         *,
-        after: LetterId | None = None,
+        after: DeadLetterId | None = None,
         max_count: int = PAGE_COUNT,
         bodies: bool = True,
     ) -> list[DeadLetter]:
@@ -74,30 +74,30 @@ class DeadLetterRepository:
         rows = await self._pool.run(lambda connection: connection.read(reading))
         return [letter_of(row) for row in rows]
 
-    async def pages(self, choice: LetterChoice, *, bodies: bool = True) -> AsyncIterator[list[DeadLetter]]:
+    async def pages(self, choice: DeadLetterSelection, *, bodies: bool = True) -> AsyncIterator[list[DeadLetter]]:
         """All that are chosen, a page at a time. What is added or changed meanwhile may or may not be among them."""
         after = None
         while letters := await self.page(choice, after=after, bodies=bodies):
             yield letters
-            after = LetterId.of(letters[-1])
+            after = DeadLetterId.of(letters[-1])
 
-    async def find(self, letter: LetterId, choice: LetterChoice | None = None) -> DeadLetter:
+    async def find(self, letter: DeadLetterId, choice: DeadLetterSelection | None = None) -> DeadLetter:
         """One letter, in any state. Raises StoreError where there is none, ConfigError where there are several."""
-        found = await self.page(replace(choice or LetterChoice(), state=None, ids=(letter,)), max_count=2)
+        found = await self.page(replace(choice or DeadLetterSelection(), state=None, ids=(letter,)), max_count=2)
         if not found:
             raise StoreError(f"there is no dead letter {letter} in {self.address}")
         if len(found) > 1:
-            first, second = (LetterId.of(each) for each in found)
+            first, second = (DeadLetterId.of(each) for each in found)
             raise ConfigError(f"several groups have a dead letter {letter}: give one id whole, {first} or {second}")
         return found[0]
 
-    async def mark_some(self, choice: LetterChoice, state: LetterState) -> int:
+    async def mark_some(self, choice: DeadLetterSelection, state: DeadLetterState) -> int:
         """Marks some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
         marking = self._queries.mark_some(choice, state, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(marking))
         return len(rows)
 
-    async def delete_some(self, choice: LetterChoice) -> int:
+    async def delete_some(self, choice: DeadLetterSelection) -> int:
         """Removes some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
         deleting = self._queries.delete_some(choice, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(deleting))
@@ -116,12 +116,8 @@ def sql_address(url: str) -> PostgresAddress | SqliteAddress:
     return address
 
 
-def queries_of(address: PostgresAddress | SqliteAddress) -> LetterQueries:
-    return LetterQueries(POSTGRES if isinstance(address, PostgresAddress) else SQLITE)
-
-
 def letter_of(row: Row | Sequence[object]) -> DeadLetter:
-    """The letter in a row of :meth:`~hubline.sql.dead_letter_queries.LetterQueries.page`."""
+    """The letter in a row of :meth:`~hubline.sql.dead_letter_queries.DeadLetterQueries.page`."""
     namespace, hub, group, *own = row
     try:
         return read_letter(GroupKey(str(namespace), str(hub), str(group)), own)

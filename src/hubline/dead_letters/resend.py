@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from hubline.dead_letters.redrive import in_thread
 from hubline.dead_letters.redrive_transaction import LetterTransaction
-from hubline.dead_letters.selection import LetterId
 from hubline.errors import ConfigError, EventTooLarge
 from hubline.event_ids import ID_PROPERTY, event_ids, split_ids
-from hubline.model.dead_letters import DeadLetter
+from hubline.model.dead_letters import DeadLetter, DeadLetterId
 from hubline.model.events import outgoing
 from hubline.ports import Hub, Sender
 from hubline.sql.dead_letter_table import micros
@@ -95,7 +94,7 @@ def redriven_events(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
             "properties": {
                 **letter.event.properties,
                 ID_PROPERTY: redriven_id(letter),
-                REDRIVEN_PROPERTY: str(LetterId.of(letter)),
+                REDRIVEN_PROPERTY: str(DeadLetterId.of(letter)),
             },
         }
         for letter in letters

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import Self
 
+from hubline.errors import ConfigError
 from hubline.model.events import Event
-from hubline.model.keys import PartitionKey
+from hubline.model.keys import GroupKey, PartitionKey
 
 
-class LetterState(enum.StrEnum):
+class DeadLetterState(enum.StrEnum):
     """What became of a dead letter."""
 
     WAITING = "waiting"
@@ -56,7 +58,7 @@ class DeadLetter:
     traceback: str
     attempts: int
     stage: str = Stage.HANDLER
-    state: LetterState = LetterState.WAITING
+    state: DeadLetterState = DeadLetterState.WAITING
     failed_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     is_body_kept: bool = True
 
@@ -79,6 +81,66 @@ class DeadLetter:
             attempts=attempts,
             stage=stage,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterId:
+    """The key of a dead letter. `str()` gives `NAMESPACE/HUB/GROUP/PARTITION/SEQUENCE`.
+
+    Attributes:
+        group: The consumer group and its hub; None stands for any.
+        partition: The partition id.
+        sequence_number: The sequence number of the event.
+    """
+
+    group: GroupKey | None
+    partition: str
+    sequence_number: int
+
+    @classmethod
+    def of(cls, dead_letter: DeadLetter) -> Self:
+        """Returns the id of a dead letter."""
+        return cls(dead_letter.key.group_key, dead_letter.key.partition, dead_letter.event.sequence_number)
+
+    def __str__(self) -> str:
+        own = f"{self.partition}/{self.sequence_number}"
+        return own if self.group is None else f"{self.group}/{own}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSelection:
+    """Which dead letters are meant. By default, all that wait.
+
+    Attributes:
+        namespace: The namespace of their hub.
+        hub: The name of their hub.
+        group: Their consumer group.
+        partitions: Their partitions; empty for all.
+        since: The earliest time of the last failure.
+        until: The latest time of the last failure.
+        error_type: The name of the exception's type, with its module or without.
+        error_text: A part of the error's message, in upper or lower case.
+        state: Their state; None for every state.
+        ids: Their ids; empty for all.
+    """
+
+    namespace: str | None = None
+    hub: str | None = None
+    group: str | None = None
+    partitions: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    error_type: str | None = None
+    error_text: str | None = None
+    state: DeadLetterState | None = DeadLetterState.WAITING
+    ids: tuple[DeadLetterId, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, time in (("since", self.since), ("until", self.until)):
+            if time is not None and time.tzinfo is None:
+                raise ConfigError(f"{name} needs a time zone, for instance datetime.now(UTC)")
+        if self.since is not None and self.until is not None and self.since > self.until:
+            raise ConfigError("since is later than until: no dead letter can be between them")
 
 
 def _frames(trace: TracebackType | None) -> Iterator[str]:

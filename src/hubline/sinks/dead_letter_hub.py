@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from hubline.errors import ConfigError, EventTooLarge
-from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event, outgoing
 from hubline.model.keys import PartitionKey
 from hubline.ports import Hub, Sender
@@ -86,7 +86,7 @@ def letter_of(event: Event) -> DeadLetter:
             traceback=told["traceback"],
             attempts=int(told["attempts"]),
             stage=told["stage"],
-            state=LetterState.WAITING,
+            state=DeadLetterState.WAITING,
             failed_at=datetime.fromisoformat(told["failed"]),
             is_body_kept=told["body"] == "kept",
         )

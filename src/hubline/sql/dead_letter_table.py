@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self
 
-from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey
 
@@ -130,7 +130,7 @@ def read_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:
         traceback=traceback,
         attempts=_number(attempts),
         stage=stage,
-        state=LetterState(str(state)),
+        state=DeadLetterState(str(state)),
         failed_at=_EPOCH + _number(failed_at) * MICROSECOND,
         is_body_kept=body is not None,
     )

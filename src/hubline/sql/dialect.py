@@ -1,11 +1,12 @@
-"""What the two databases do each in its own way. Everything else is written once, in :mod:`.store`.
+"""What each database does in its own way. Everything else is written once.
 
-All of this is synchronous and runs in the threads of :mod:`.pool`; a connection is used by one thread at a time.
+All of this is synchronous; a connection is used by one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -22,6 +23,40 @@ class Statement:
 
     query: str
     params: Params
+
+
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a database spells in its own way: SQL text, never values."""
+
+    parameter: str  # what :name becomes, as a replacement for re.sub
+    now: str
+    now_micros: str  # the same as microseconds since 1970, as a whole number
+    epoch_seconds: str  # the same as seconds since 1970, as a float
+    age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is no time
+    micros: Callable[[str], str]  # the time in a column as microseconds since 1970
+    failed_micros: str  # the same for failed_at, which SQLite keeps in milliseconds
+    failed_time: Callable[[str], str]  # microseconds since 1970 as a time to compare failed_at with
+    contains_text: Callable[[str, str], str]  # whether a column has a text in it, in upper or lower case
+    largest: str  # the function that returns its largest argument
+    texts: str  # :texts, a JSON array of texts, as a query with one column
+    rows: str  # :rows as a subquery with columns new_partition, new_owner, new_epoch, known_version
+    locked_rows: str  # the same, once the ownership record of each is locked, one after the other
+    locked: str  # ends a query whose row is to be locked until the transaction ends
+    locked_for_removal: str  # the same for rows that may be removed
+    skip_locked: str  # ends a subquery whose rows are to be locked, except those that others have locked
+    try_lock: str  # locks :partition_lock until the transaction ends; false if another transaction has it
+    allow_long_pauses: str  # lets the transaction pause between two statements; empty where no bound forbids it
+
+    def spelled(self, text: str) -> str:
+        """A query with its parameters as the driver wants them."""
+        return _PARAMETER.sub(self.parameter, text)
+
+    def statement(self, text: str, params: Params) -> Statement:
+        return Statement(self.spelled(text), params)
 
 
 class Connection(Protocol):
@@ -60,6 +95,9 @@ class SchemaConnection(Connection, Protocol):
 
 class Database(Protocol):
     """Where connections come from."""
+
+    @property
+    def dialect(self) -> Dialect: ...
 
     @property
     def shown(self) -> str:

@@ -1,4 +1,4 @@
-"""The checkpoint store in a PostgreSQL database, shared by the processors of many machines."""
+"""PostgreSQL databases, shared by many machines: connections, dialect and error texts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from hubline.errors import ConfigError, StoreError, StoreUnavailable
 from hubline.secrets import Secret
-from hubline.sql.dialect import Row, Statement
+from hubline.sql.dialect import Dialect, Row, Statement
 from hubline.sql.migrations import load_migrations, migrate
-from hubline.sql.queries import GROUP, Dialect, queries_for
+from hubline.sql.queries import GROUP, queries_for
 
 STATEMENT_SECONDS_MAX = 10
 """Shorter than what a call may take: the server then says itself what was slow, and lets its locks go."""
@@ -52,23 +52,35 @@ _LOCKED_ROWS = """(
     ) AS locked
 )"""
 
-QUERIES = queries_for(
-    Dialect(
-        now="clock_timestamp()",  # now() is when the transaction began
-        epoch_seconds="CAST(extract(epoch FROM clock_timestamp()) AS float8)",
-        age=lambda column: (
-            f"CASE WHEN {column} IS NOT NULL "  # greatest() ignores a NULL
-            f"THEN CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8) END"
-        ),
-        texts="SELECT jsonb_array_elements_text(CAST(:texts AS jsonb)) AS value",
-        rows=_ROWS,
-        locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
-        skip_locked="FOR UPDATE SKIP LOCKED",
-        locked="FOR NO KEY UPDATE",
-        largest="greatest",
-        parameter=r"%(\1)s",
-    )
+PAUSE_SECONDS_MAX = 600
+"""How long handlers, or a hub, may work on a batch of dead letters. Only other redrives wait for it, and a processor
+that fails the same event again."""
+
+DIALECT = Dialect(
+    parameter=r"%(\1)s",
+    now="clock_timestamp()",  # now() is when the transaction began
+    now_micros="CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)",
+    epoch_seconds="CAST(extract(epoch FROM clock_timestamp()) AS float8)",
+    age=lambda column: (
+        f"CASE WHEN {column} IS NOT NULL "  # greatest() ignores a NULL
+        f"THEN CAST(greatest(0, extract(epoch FROM clock_timestamp() - {column})) AS float8) END"
+    ),
+    micros=lambda column: f"CAST(extract(epoch FROM {column}) * 1000000 AS bigint)",
+    failed_micros="CAST(extract(epoch FROM failed_at) * 1000000 AS bigint)",
+    failed_time=lambda micros: f"to_timestamp(0) + CAST({micros} AS bigint) * interval '1 microsecond'",
+    contains_text=lambda column, part: f"strpos(lower({column}), lower(CAST({part} AS text))) > 0",
+    largest="greatest",
+    texts="SELECT jsonb_array_elements_text(CAST(:texts AS jsonb)) AS value",
+    rows=_ROWS,
+    locked_rows=_LOCKED_ROWS.format(rows=_ROWS, group=GROUP),
+    locked="FOR NO KEY UPDATE",
+    locked_for_removal="FOR UPDATE",
+    skip_locked="FOR UPDATE SKIP LOCKED",
+    # By partition, and not by row: a second redrive that skipped the locked rows would run later events of a key first.
+    try_lock="SELECT pg_try_advisory_xact_lock(hashtextextended(CAST(:partition_lock AS text), 0))",
+    allow_long_pauses=f"SET LOCAL idle_in_transaction_session_timeout = '{PAUSE_SECONDS_MAX}s'",
 )
+QUERIES = queries_for(DIALECT)
 
 # Read from the catalog: to_regclass() may answer from a cache that misses what was committed since.
 _TABLE_EXISTS = Statement(
@@ -79,6 +91,8 @@ _MIGRATION_LOCK = int.from_bytes(b"hubline")  # advisory locks are numbers; this
 
 class PostgresDatabase:
     """Where connections to a PostgreSQL server come from; for the store, and for a sink in the same database."""
+
+    dialect = DIALECT
 
     def __init__(self, conninfo: Secret, *, statement_seconds_max: int = STATEMENT_SECONDS_MAX) -> None:
         if (problem := _problem(conninfo)) is not None:

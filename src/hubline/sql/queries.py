@@ -7,27 +7,12 @@ partition: ``[[partition, owner, epoch, known version], ...]``.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+import functools
 from dataclasses import asdict, dataclass
 
+from hubline.sql.dialect import Dialect
+
 GROUP = "namespace = :namespace AND hub = :hub AND consumer_group = :consumer_group"
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """What a database spells in its own way: SQL text, never values."""
-
-    now: str
-    epoch_seconds: str  # the same as seconds since 1970, as a float
-    age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is no time
-    texts: str  # :texts, a JSON array of texts, as a query with one column
-    rows: str  # :rows as a subquery with columns new_partition, new_owner, new_epoch, known_version
-    locked_rows: str  # the same, once the ownership record of each is locked, one after the other
-    skip_locked: str  # ends a subquery whose rows are to be locked, except those that others have locked
-    locked: str  # ends a query whose row is to be locked until the transaction ends
-    largest: str  # the function that returns its largest argument
-    parameter: str  # what :name becomes, as a replacement for re.sub
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +164,9 @@ class Queries:
 
 
 _OWNERSHIP = "partition_id, owner_id, epoch, version, {modified_age}, requested_by, {requested_age}"
-_PARAMETER = re.compile(r":([a-z_]+)")
 
 
+@functools.cache
 def queries_for(dialect: Dialect) -> Queries:
     """The queries as a dialect writes them."""
     ages = {"modified_age": dialect.age("modified_at"), "requested_age": dialect.age("requested_at")}
@@ -201,4 +186,4 @@ def queries_for(dialect: Dialect) -> Queries:
         "ownership": _OWNERSHIP.format(**ages),
     }
     texts = {name: template.format(**parts) for name, template in asdict(Queries()).items()}
-    return Queries(**{name: _PARAMETER.sub(dialect.parameter, text) for name, text in texts.items()})
+    return Queries(**{name: dialect.spelled(text) for name, text in texts.items()})

@@ -1,4 +1,4 @@
-"""The checkpoint store in an SQLite file, shared by the processes of one machine."""
+"""SQLite files, shared by the processes of one machine: connections, dialect and error texts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hubline.errors import StoreError, StoreUnavailable
-from hubline.sql.dialect import Row, Statement
+from hubline.sql.dialect import Dialect, Row, Statement
 from hubline.sql.migrations import load_migrations, migrate
-from hubline.sql.queries import Dialect, queries_for
+from hubline.sql.queries import queries_for
 
 LOCK_SECONDS_MAX = 5.0
 """Writers take turns of a few milliseconds each: whoever holds the file for longer hangs."""
@@ -26,26 +26,36 @@ _ROWS = """(
 )"""
 NOW = "CAST((julianday('now') - 2440587.5) * 86400000.0 AS INTEGER)"  # milliseconds since 1970
 
-QUERIES = queries_for(
-    Dialect(
-        now=NOW,
-        epoch_seconds=f"{NOW} / 1000.0",
-        age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {NOW} - {column}) / 1000.0 END",
-        texts="SELECT value FROM json_each(:texts)",
-        rows=_ROWS,
-        locked_rows=_ROWS,  # a transaction here locks the whole database
-        skip_locked="",
-        locked="",
-        largest="max",
-        parameter=r":\1",
-    )
+DIALECT = Dialect(
+    parameter=r":\1",
+    now=NOW,
+    now_micros=f"{NOW} * 1000",
+    epoch_seconds=f"{NOW} / 1000.0",
+    age=lambda column: f"CASE typeof({column}) WHEN 'integer' THEN max(0, {NOW} - {column}) / 1000.0 END",
+    micros=lambda column: column,
+    failed_micros="failed_at * 1000",
+    failed_time=lambda micros: f"{micros} / 1000.0",
+    contains_text=lambda column, part: f"instr(lower({column}), lower({part})) > 0",
+    largest="max",
+    texts="SELECT value FROM json_each(:texts)",
+    rows=_ROWS,
+    # A transaction here locks the whole database, and may pause for as long as it likes.
+    locked_rows=_ROWS,
+    locked="",
+    locked_for_removal="",
+    skip_locked="",
+    try_lock="SELECT :partition_lock IS NOT NULL",
+    allow_long_pauses="",
 )
+QUERIES = queries_for(DIALECT)
 
 _TABLE_EXISTS = Statement("SELECT count(*) FROM sqlite_schema WHERE name = 'hubline_schema'", {})
 
 
 class SqliteDatabase:
     """Where connections to an SQLite file come from; for the store, and for a sink in the same file."""
+
+    dialect = DIALECT
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -30,8 +30,8 @@ from hubline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hubline.dead_letters.repository import LetterCount
-    from hubline.dead_letters.selection import LetterChoice
+    from hubline.dead_letters.repository import DeadLetterCount
+    from hubline.model.dead_letters import DeadLetterSelection
 
 
 def discard(
@@ -76,7 +76,7 @@ def discard(
     say(f"{'deleted' if delete else 'discarded'} {counted(done, 'letter')}")
 
 
-async def _count(sink: str, choice: LetterChoice) -> tuple[LetterChoice, list[LetterCount]]:
+async def _count(sink: str, choice: DeadLetterSelection) -> tuple[DeadLetterSelection, list[DeadLetterCount]]:
     """How many there are, and the choice of just those: what fails from now on was not asked about."""
     async with using_shelf(sink) as shelf:
         now = await shelf.now()
@@ -84,9 +84,9 @@ async def _count(sink: str, choice: LetterChoice) -> tuple[LetterChoice, list[Le
         return pinned, await shelf.count(pinned)
 
 
-async def _discard(sink: str, choice: LetterChoice, *, delete: bool, advance: Callable[[int], None]) -> int:
+async def _discard(sink: str, choice: DeadLetterSelection, *, delete: bool, advance: Callable[[int], None]) -> int:
     # Dying in between leaves some of them discarded and the others as they were; doing it again is fine.
-    from hubline.model.dead_letters import LetterState
+    from hubline.model.dead_letters import DeadLetterState
 
     done = 0
     async with using_shelf(sink) as shelf:
@@ -94,7 +94,7 @@ async def _discard(sink: str, choice: LetterChoice, *, delete: bool, advance: Ca
             if delete:
                 count = await shelf.delete_some(choice)
             else:
-                count = await shelf.mark_some(choice, LetterState.DISCARDED)
+                count = await shelf.mark_some(choice, DeadLetterState.DISCARDED)
             if not count:
                 return done
             done += count

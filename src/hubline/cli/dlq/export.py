@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from hubline.dead_letters.selection import LetterChoice
-    from hubline.model.dead_letters import DeadLetter
+    from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 
 FORMATS: Final = {"jsonl": ".jsonl", "parquet": ".parquet", "arrow": ".arrow"}
 
@@ -196,7 +195,7 @@ def _row(letter: DeadLetter) -> dict[str, object]:
     }
 
 
-async def _export(sink: str, choice: LetterChoice, writing: AbstractContextManager[Writer]) -> int:
+async def _export(sink: str, choice: DeadLetterSelection, writing: AbstractContextManager[Writer]) -> int:
     async with using_shelf(sink) as shelf:
         count = total(await shelf.count(choice))
         done = 0

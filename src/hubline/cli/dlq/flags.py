@@ -18,8 +18,8 @@ from hubline.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from hubline.dead_letters.repository import DeadLetterRepository, LetterCount
-    from hubline.dead_letters.selection import LetterChoice
+    from hubline.dead_letters.repository import DeadLetterCount, DeadLetterRepository
+    from hubline.model.dead_letters import DeadLetterSelection
 
 STATES = ("waiting", "redriven", "discarded", "all")
 
@@ -71,14 +71,14 @@ class Flags:
     state: str = "waiting"
     letters: Sequence[str] | None = None
 
-    def choice(self) -> LetterChoice:
-        from hubline.dead_letters.selection import LetterChoice, parse_ids
-        from hubline.model.dead_letters import LetterState
+    def choice(self) -> DeadLetterSelection:
+        from hubline.dead_letters.selection import parse_dead_letter_ids
+        from hubline.model.dead_letters import DeadLetterSelection, DeadLetterState
 
         if self.state not in STATES:
             raise ConfigError(f"--state is {', '.join(STATES[:-1])} or {STATES[-1]}, and not {ascii(self.state)[:40]}")
         hub = None if self.hub is None else open_hub(self.hub)
-        return LetterChoice(
+        return DeadLetterSelection(
             namespace=None if hub is None else hub.namespace,
             hub=None if hub is None else hub.name,
             group=None if self.group is None else validate_group_name(self.group),
@@ -87,8 +87,8 @@ class Flags:
             until=None if self.until is None else parse_time(self.until),
             error_type=self.error_type,
             error_text=self.error_text,
-            state=None if self.state == "all" else LetterState(self.state),
-            ids=parse_ids(self.letters or ()),
+            state=None if self.state == "all" else DeadLetterState(self.state),
+            ids=parse_dead_letter_ids(self.letters or ()),
         )
 
 
@@ -104,5 +104,5 @@ async def using_shelf(sink: str) -> AsyncIterator[DeadLetterRepository]:
         await shelf.close()
 
 
-def total(counts: Sequence[LetterCount]) -> int:
+def total(counts: Sequence[DeadLetterCount]) -> int:
     return sum(each.count for each in counts)

@@ -31,8 +31,7 @@ from hubline.errors import ConfigError
 from hubline.monitoring.lag import CLI_GROUP
 
 if TYPE_CHECKING:
-    from hubline.dead_letters.selection import LetterChoice, LetterId
-    from hubline.model.dead_letters import DeadLetter
+    from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection
 
 app = typer.Typer(no_args_is_help=True, help="Look at dead letters, export, discard and redrive them.")
 
@@ -111,7 +110,7 @@ app.command()(exporting.export)
 
 
 async def _list(
-    sink: str, choice: LetterChoice, *, after: LetterId | None, limit: int
+    sink: str, choice: DeadLetterSelection, *, after: DeadLetterId | None, limit: int
 ) -> tuple[list[DeadLetter], bool]:
     """A page of letters, and whether there are more behind it."""
     async with using_shelf(sink) as shelf:
@@ -119,22 +118,22 @@ async def _list(
         return letters[:limit], len(letters) > limit
 
 
-def _whole_id(text: str | None) -> LetterId | None:
-    from hubline.dead_letters.selection import LetterId
+def _whole_id(text: str | None) -> DeadLetterId | None:
+    from hubline.dead_letters.selection import parse_dead_letter_id
 
     if text is None:
         return None
-    letter = LetterId.parse(text)
+    letter = parse_dead_letter_id(text)
     if letter.group is None:
         raise ConfigError(f"--after {letter}: give the whole id, as list --json prints it")
     return letter
 
 
 async def _find(sink: str, text: str, flags: Flags) -> DeadLetter:
-    from hubline.dead_letters.selection import LetterId
+    from hubline.dead_letters.selection import parse_dead_letter_id
 
     async with using_shelf(sink) as shelf:
-        letter = await shelf.find(LetterId.parse(text), flags.choice())
+        letter = await shelf.find(parse_dead_letter_id(text), flags.choice())
     if letter.is_body_kept or flags.hub is None:
         return letter
     return await _with_body(letter, flags.hub)

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from hubline.dead_letters.handler_redrive import HandlerRedrive
     from hubline.dead_letters.redrive import Progress, Redrive
-    from hubline.dead_letters.repository import LetterCount
-    from hubline.dead_letters.selection import LetterChoice
+    from hubline.dead_letters.repository import DeadLetterCount
+    from hubline.model.dead_letters import DeadLetterSelection
     from hubline.model.keys import PartitionKey
 
 REASON_SHOWN_LENGTH_MAX: Final = 300
@@ -101,7 +101,7 @@ class _Job:
     limit: int | None
     delete: bool
 
-    def count_of(self, counts: Sequence[LetterCount]) -> int:
+    def count_of(self, counts: Sequence[DeadLetterCount]) -> int:
         waiting = total(counts)
         return waiting if self.limit is None else min(waiting, self.limit)
 
@@ -115,7 +115,7 @@ class _Report:
     busy: list[PartitionKey] = field(default_factory=list)
 
     def add(self, done: Progress) -> None:
-        from hubline.dead_letters.selection import LetterId
+        from hubline.model.dead_letters import DeadLetterId
 
         if done.is_busy:
             self.busy.append(done.key)
@@ -123,10 +123,14 @@ class _Report:
             self.outcomes[each.outcome] += 1
             if self.json:
                 print_json(
-                    {"letter": str(LetterId.of(each.letter)), "outcome": each.outcome, "reason": each.reason or None}
+                    {
+                        "letter": str(DeadLetterId.of(each.letter)),
+                        "outcome": each.outcome,
+                        "reason": each.reason or None,
+                    }
                 )
             elif each.reason:
-                say(f"{LetterId.of(each.letter)} {each.outcome}: {escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}")
+                say(f"{DeadLetterId.of(each.letter)} {each.outcome}: {escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}")
 
     def end(self) -> None:
         """Says what happened. Ends with a code of its own where letters are left."""
@@ -159,7 +163,7 @@ async def _redrive(job: _Job, report: _Report, *, dry_run: bool) -> None:
 
 async def _run(
     prepared: Redrive,
-    counts: Sequence[LetterCount],
+    counts: Sequence[DeadLetterCount],
     limit: int | None,
     report: _Report,
     advance: Callable[[int], None],
@@ -175,7 +179,7 @@ async def _run(
 
 
 @asynccontextmanager
-async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
+async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
     """The redrive, with all that it needs open; and which letters it is about."""
     prepare = _by_handler if job.with_ is not None else _by_hub
     async with prepare(job) as prepared:
@@ -183,7 +187,7 @@ async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
 
 
 @asynccontextmanager
-async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
+async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
     from hubline.dead_letters.redrive import EventLookup, Redrive
     from hubline.dead_letters.resend import Republisher
     from hubline.sinks.sql_sink.sink import SqlSink
@@ -204,7 +208,7 @@ async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
 
 
 @asynccontextmanager
-async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
+async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
     from hubline.cli.dlq.load_processor import load_processor
     from hubline.dead_letters.handler_redrive import HandlerRedrive
 
@@ -220,7 +224,7 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, LetterChoice]]:
         await rerun.wiring.hub.close()
 
 
-def _check_same(job: _Job, choice: LetterChoice, rerun: HandlerRedrive) -> None:
+def _check_same(job: _Job, choice: DeadLetterSelection, rerun: HandlerRedrive) -> None:
     """The processor says which letters are its own. Flags that say something else are a mistake."""
     from hubline.dead_letters.repository import sql_address
 

@@ -11,7 +11,7 @@ from hubline.cli.output import bytes_text, escaped, json_time, table, timestamp,
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hubline.dead_letters.repository import LetterCount
+    from hubline.dead_letters.repository import DeadLetterCount
     from hubline.model.dead_letters import DeadLetter
 
 ERROR_SHOWN_LENGTH_MAX: Final = 60
@@ -42,7 +42,7 @@ def listed(letters: Sequence[DeadLetter]) -> Table:
     return table(columns, rows)
 
 
-def counted_by_error(counts: Sequence[LetterCount]) -> Table:
+def counted_by_error(counts: Sequence[DeadLetterCount]) -> Table:
     """How many letters there are of each kind."""
     rows = [(str(each.key), each.state, each.error_type, each.count) for each in counts]
     return table(("partition", "state", "error", ">letters"), rows)
@@ -50,11 +50,11 @@ def counted_by_error(counts: Sequence[LetterCount]) -> Table:
 
 def letter_data(letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
     """For --json and export. Without ``body`` only what is known of the letter itself."""
-    from hubline.dead_letters.selection import LetterId
+    from hubline.model.dead_letters import DeadLetterId
 
     event = letter.event
     data: dict[str, object] = {
-        "letter": str(LetterId.of(letter)),
+        "letter": str(DeadLetterId.of(letter)),
         "namespace": letter.key.namespace,
         "hub": letter.key.hub,
         "group": letter.key.group,
@@ -86,11 +86,11 @@ def _event_data(letter: DeadLetter) -> dict[str, object]:
 
 def described(letter: DeadLetter) -> Iterator[str]:
     """One letter in full, line by line."""
-    from hubline.dead_letters.selection import LetterId
+    from hubline.model.dead_letters import DeadLetterId
 
     event = letter.event
     facts = {
-        "letter": LetterId.of(letter),
+        "letter": DeadLetterId.of(letter),
         "state": letter.state,
         "failed": f"{timestamp(letter.failed_at)}, {letter.stage}, after {visible(letter.attempts)} attempts",
         "error": f"{letter.error_type}: {letter.error_text}",

@@ -33,7 +33,7 @@ from hubline.sinks.sql_sink.table_schema import (
 )
 from hubline.sql.checkpoint_rows import of_checkpoint, of_group, of_partition, read_checkpoint
 from hubline.sql.dead_letter_table import DeadLetterRow
-from hubline.sql.dialect import Connection, Database, Row, Statement
+from hubline.sql.dialect import Connection, Database, Dialect, Row, Statement
 from hubline.sql.fence import NOBODY, take_fence
 from hubline.sql.queries import Queries
 
@@ -81,6 +81,7 @@ class CommitPlan:
 class SinkConnection(ABC):
     """One connection. What it raises of the driver's, :meth:`explain` turns into what a caller can act on."""
 
+    dialect: Dialect
     queries: Queries
 
     def __init__(self, database: Database, connection: Connection) -> None:

@@ -35,7 +35,7 @@ from hubline.sql.checkpoint_rows import of_partition, read_checkpoint
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
-from hubline.sql.postgres import QUERIES, PostgresConnection, PostgresDatabase
+from hubline.sql.postgres import DIALECT, QUERIES, PostgresConnection, PostgresDatabase
 
 COPY_ROWS = 8_192
 """Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a refusal costs one."""
@@ -192,6 +192,7 @@ _LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
 class PostgresSinkConnection(SinkConnection):
     """A :class:`~hubline.sinks.sql_sink.connection.SinkConnection` of PostgreSQL."""
 
+    dialect = DIALECT
     queries = QUERIES
 
     def __init__(self, database: PostgresDatabase, connection: PostgresConnection) -> None:

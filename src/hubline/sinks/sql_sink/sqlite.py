@@ -23,7 +23,7 @@ from hubline.sinks.sql_sink.connection import (
 from hubline.sinks.sql_sink.table_schema import Column, Plan, Refusal, TableName, Target, insertion
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
-from hubline.sql.sqlite import NOW, QUERIES, SqliteConnection, SqliteDatabase
+from hubline.sql.sqlite import DIALECT, NOW, QUERIES, SqliteConnection, SqliteDatabase
 
 # SQLite has neither times nor decimals: they are kept as text, which sorts, and which its functions read.
 _TIMES: Mapping[str, Target] = dict.fromkeys(("instant", "timestamp", "date", "time"), "text")
@@ -56,6 +56,7 @@ _REFUSALS = (sqlite3.IntegrityError, sqlite3.DataError, OverflowError, UnicodeEr
 class SqliteSinkConnection(SinkConnection):
     """A :class:`~hubline.sinks.sql_sink.connection.SinkConnection` of SQLite."""
 
+    dialect = DIALECT
     queries = QUERIES
 
     def __init__(self, database: SqliteDatabase, connection: SqliteConnection) -> None:

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import pytest
 
 from hubline.dead_letters.repository import DeadLetterRepository
-from hubline.dead_letters.selection import LetterChoice, LetterId
+from hubline.dead_letters.selection import parse_dead_letter_id
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreNotFound
-from hubline.model.dead_letters import DeadLetter, LetterState
+from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey
 from tests.dead_letters.conftest import GROUP, keep, letter
 
@@ -32,7 +32,7 @@ def on(url: str, work: Callable[[DeadLetterRepository], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-def chosen(url: str, choice: LetterChoice, **how: Any) -> list[str]:
+def chosen(url: str, choice: DeadLetterSelection, **how: Any) -> list[str]:
     """Partition and sequence number of each letter."""
     letters = on(url, lambda shelf: shelf.page(choice, **how))
     return [f"{each.key.partition}/{each.event.sequence_number}" for each in letters]
@@ -60,44 +60,44 @@ def filled(url: str) -> str:
 def test_letter_reads_back_as_it_was(url: str) -> None:
     kept = letter(5, body=b"\xff\x00\x80", key="k\u20ac", properties={"a": "b", "nul": "\x00", "\u20ac": ""})
     keep(url, [kept])
-    found = on(url, lambda shelf: shelf.find(LetterId.parse("0/5")))
+    found = on(url, lambda shelf: shelf.find(parse_dead_letter_id("0/5")))
     assert replace(found, failed_at=kept.failed_at) == kept
     assert abs(found.failed_at - datetime.now(UTC)) < timedelta(minutes=5)
 
 
 def test_pointer_has_no_body_and_says_so(url: str) -> None:
     keep(url, [letter(5, properties={"a": "b"})], keep_dead_letter_bodies=False)
-    found = on(url, lambda shelf: shelf.find(LetterId.parse("0/5")))
+    found = on(url, lambda shelf: shelf.find(parse_dead_letter_id("0/5")))
     assert (found.is_body_kept, found.event.body, found.event.properties) == (False, b"", {})
 
 
 def test_page_without_bodies_still_says_that_they_are_kept(filled: str) -> None:
-    (first, *_) = on(filled, lambda shelf: shelf.page(LetterChoice(), bodies=False))
+    (first, *_) = on(filled, lambda shelf: shelf.page(DeadLetterSelection(), bodies=False))
     assert (first.is_body_kept, first.event.body) == (True, b"")
 
 
 CHOICES = [
-    (LetterChoice(), ["0/3", "0/3", "0/10", "1/2", "10/7"]),
-    (LetterChoice(group="billing"), ["0/3", "0/10", "1/2", "10/7"]),
-    (LetterChoice(hub="orders", namespace="local:/data", group="audit"), ["0/3"]),
-    (LetterChoice(hub="others"), []),
-    (LetterChoice(partitions=("1", "10")), ["1/2", "10/7"]),
-    (LetterChoice(error_type="KeyError"), ["0/10"]),
-    (LetterChoice(error_type="Refused"), ["1/2"]),
-    (LetterChoice(error_type="tests.dead_letters.test_shelf.Refused"), ["1/2"]),
-    (LetterChoice(error_type="efused"), []),
-    (LetterChoice(error_type="a.very.long.name.of.a.type.that.no.letter.has.Refused"), []),
-    (LetterChoice(error_text="no such"), ["1/2"]),
-    (LetterChoice(error_text="50% off: o'brien"), ["0/10"]),
-    (LetterChoice(error_text="_"), []),
-    (LetterChoice(state=LetterState.DISCARDED), []),
-    (LetterChoice(state=None, partitions=("10",)), ["10/7"]),
-    (LetterChoice(ids=(LetterId.parse("0/3"), LetterId.parse("1/2"))), ["0/3", "0/3", "1/2"]),
-    (LetterChoice(ids=(LetterId.parse("local:/data/orders/audit/0/3"),)), ["0/3"]),
-    (LetterChoice(since=datetime(2100, 1, 1, tzinfo=UTC)), []),
-    (LetterChoice(until=datetime(2020, 1, 1, tzinfo=UTC)), []),
-    (LetterChoice(since=datetime.min.replace(tzinfo=UTC), partitions=("10",)), ["10/7"]),
-    (LetterChoice(partitions=("1'; DROP TABLE hubline_dead_letter; --",)), []),
+    (DeadLetterSelection(), ["0/3", "0/3", "0/10", "1/2", "10/7"]),
+    (DeadLetterSelection(group="billing"), ["0/3", "0/10", "1/2", "10/7"]),
+    (DeadLetterSelection(hub="orders", namespace="local:/data", group="audit"), ["0/3"]),
+    (DeadLetterSelection(hub="others"), []),
+    (DeadLetterSelection(partitions=("1", "10")), ["1/2", "10/7"]),
+    (DeadLetterSelection(error_type="KeyError"), ["0/10"]),
+    (DeadLetterSelection(error_type="Refused"), ["1/2"]),
+    (DeadLetterSelection(error_type="tests.dead_letters.test_repository.Refused"), ["1/2"]),
+    (DeadLetterSelection(error_type="efused"), []),
+    (DeadLetterSelection(error_type="a.very.long.name.of.a.type.that.no.letter.has.Refused"), []),
+    (DeadLetterSelection(error_text="no such"), ["1/2"]),
+    (DeadLetterSelection(error_text="50% off: o'brien"), ["0/10"]),
+    (DeadLetterSelection(error_text="_"), []),
+    (DeadLetterSelection(state=DeadLetterState.DISCARDED), []),
+    (DeadLetterSelection(state=None, partitions=("10",)), ["10/7"]),
+    (DeadLetterSelection(ids=(parse_dead_letter_id("0/3"), parse_dead_letter_id("1/2"))), ["0/3", "0/3", "1/2"]),
+    (DeadLetterSelection(ids=(parse_dead_letter_id("local:/data/orders/audit/0/3"),)), ["0/3"]),
+    (DeadLetterSelection(since=datetime(2100, 1, 1, tzinfo=UTC)), []),
+    (DeadLetterSelection(until=datetime(2020, 1, 1, tzinfo=UTC)), []),
+    (DeadLetterSelection(since=datetime.min.replace(tzinfo=UTC), partitions=("10",)), ["10/7"]),
+    (DeadLetterSelection(partitions=("1'; DROP TABLE hubline_dead_letter; --",)), []),
 ]
 
 
@@ -111,65 +111,65 @@ def test_letters_are_chosen_by_what_they_are(filled: str) -> None:
 
 
 def test_times_are_those_of_the_database_to_the_microsecond(filled: str) -> None:
-    letters = on(filled, lambda shelf: shelf.page(LetterChoice()))
+    letters = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
     newest = max(each.failed_at for each in letters)
     step = timedelta(milliseconds=1)
-    assert len(chosen(filled, LetterChoice(until=newest))) == 5
-    assert chosen(filled, LetterChoice(since=newest + step)) == []
+    assert len(chosen(filled, DeadLetterSelection(until=newest))) == 5
+    assert chosen(filled, DeadLetterSelection(since=newest + step)) == []
     assert on(filled, lambda shelf: shelf.now()) >= newest
 
 
 def test_pages_follow_each_other_whatever_is_added_meanwhile(filled: str) -> None:
-    first = on(filled, lambda shelf: shelf.page(LetterChoice(group="billing"), max_count=2))
+    first = on(filled, lambda shelf: shelf.page(DeadLetterSelection(group="billing"), max_count=2))
     keep(filled, [letter(1, group=GroupKey("local:/data", "orders", "a new one"))])
-    after = LetterId.of(first[-1])
-    assert chosen(filled, LetterChoice(group="billing"), after=after) == ["1/2", "10/7"]
+    after = DeadLetterId.of(first[-1])
+    assert chosen(filled, DeadLetterSelection(group="billing"), after=after) == ["1/2", "10/7"]
 
 
 def test_all_pages_give_every_letter_once(url: str) -> None:
     keep(url, [letter(sequence) for sequence in range(250)])
 
     async def read(shelf: DeadLetterRepository) -> list[int]:
-        return [each.event.sequence_number async for page in shelf.pages(LetterChoice()) for each in page]
+        return [each.event.sequence_number async for page in shelf.pages(DeadLetterSelection()) for each in page]
 
     assert on(url, read) == list(range(250))
 
 
 def test_count_tells_where_they_are_and_what_of(filled: str) -> None:
-    counts = on(filled, lambda shelf: shelf.count(LetterChoice(group="billing")))
+    counts = on(filled, lambda shelf: shelf.count(DeadLetterSelection(group="billing")))
     assert [(each.key.partition, each.error_type, each.state, each.count) for each in counts] == [
         ("0", "KeyError", "waiting", 1),
         ("0", "ValueError", "waiting", 1),
-        ("1", "tests.dead_letters.test_shelf.Refused", "waiting", 1),
+        ("1", "tests.dead_letters.test_repository.Refused", "waiting", 1),
         ("10", "ValueError", "waiting", 1),
     ]
 
 
 def test_marking_ends_when_nothing_is_left(filled: str) -> None:
     async def work(shelf: DeadLetterRepository) -> list[int]:
-        choice = LetterChoice(group="billing")
-        return [await shelf.mark_some(choice, LetterState.DISCARDED) for _ in range(2)]
+        choice = DeadLetterSelection(group="billing")
+        return [await shelf.mark_some(choice, DeadLetterState.DISCARDED) for _ in range(2)]
 
     assert on(filled, work) == [4, 0]
-    assert chosen(filled, LetterChoice()) == ["0/3"]
-    assert chosen(filled, LetterChoice(state=LetterState.DISCARDED)) == ["0/3", "0/10", "1/2", "10/7"]
+    assert chosen(filled, DeadLetterSelection()) == ["0/3"]
+    assert chosen(filled, DeadLetterSelection(state=DeadLetterState.DISCARDED)) == ["0/3", "0/10", "1/2", "10/7"]
 
 
 def test_removed_letters_are_gone(filled: str) -> None:
-    assert on(filled, lambda shelf: shelf.delete_some(LetterChoice(partitions=("0",)))) == 3
-    assert chosen(filled, LetterChoice(state=None)) == ["1/2", "10/7"]
+    assert on(filled, lambda shelf: shelf.delete_some(DeadLetterSelection(partitions=("0",)))) == 3
+    assert chosen(filled, DeadLetterSelection(state=None)) == ["1/2", "10/7"]
 
 
 def test_ambiguous_letter_is_asked_for_by_its_whole_id(filled: str) -> None:
     with pytest.raises(ConfigError, match="local:/data/orders/audit/0/3 or local:/data/orders/billing/0/3"):
-        on(filled, lambda shelf: shelf.find(LetterId.parse("0/3")))
-    found = on(filled, lambda shelf: shelf.find(LetterId.parse("0/3"), LetterChoice(group="audit")))
+        on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/3")))
+    found = on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/3"), DeadLetterSelection(group="audit")))
     assert found.key.group == "audit"
 
 
 def test_missing_letter_is_an_error(filled: str) -> None:
     with pytest.raises(StoreError, match="no dead letter 0/99"):
-        on(filled, lambda shelf: shelf.find(LetterId.parse("0/99")))
+        on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/99")))
 
 
 def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
@@ -181,7 +181,7 @@ def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
         connection.execute("UPDATE hubline_dead_letter SET state = 'lost'")
     connection.close()
     with pytest.raises(RecordDamaged, match="local:/data/orders/billing/0/3 does not read back"):
-        on(url, lambda shelf: shelf.page(LetterChoice(state=None)))
+        on(url, lambda shelf: shelf.page(DeadLetterSelection(state=None)))
 
 
 def test_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
@@ -193,14 +193,14 @@ def test_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
 @pytest.mark.parametrize("text", ["", "0", "0/", "/1", "0/x", "a/b/0/1", "0/1/2", "0/99999999999999999999", "0/-1"])
 def test_what_is_no_letter_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
-        LetterId.parse(text)
+        parse_dead_letter_id(text)
 
 
 def test_id_reads_back(filled: str) -> None:
-    letters: list[DeadLetter] = on(filled, lambda shelf: shelf.page(LetterChoice()))
+    letters: list[DeadLetter] = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
     for each in letters:
-        assert LetterId.parse(str(LetterId.of(each))) == LetterId.of(each)
+        assert parse_dead_letter_id(str(DeadLetterId.of(each))) == DeadLetterId.of(each)
 
 
 def test_group_of_a_letter_is_its_own() -> None:
-    assert LetterId.of(letter(1)).group == GROUP
+    assert DeadLetterId.of(letter(1)).group == GROUP
