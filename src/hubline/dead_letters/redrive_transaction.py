@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from hubline.dead_letters.repository import letter_of
+from hubline.dead_letters.repository import read_dead_letter_row
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
@@ -157,7 +157,7 @@ class LetterTransaction(Transaction):
                 max_count=lot.max_count,
             ),
         )
-        taken = [letter_of(row[:-1]) for row in rows]
+        taken = [read_dead_letter_row(row[:-1]) for row in rows]
         if self._taken is not None and taken != self._taken:  # begun anew, after it was undone
             raise StoreUnavailable(f"letters of {lot.key} were changed meanwhile: run it again")
         self._taken = taken

@@ -1,4 +1,4 @@
-"""The dead letters of a database, as people look at them and tidy them up."""
+"""Dead letters in a database: list, count, mark and delete them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,25 @@ from hubline.sql.dialect import Database, Row
 from hubline.sql.pool import AsyncSqlPool
 
 PAGE_COUNT = 100
-"""Letters read at once: of the largest events that hubs take, 100 MB."""
+"""Dead letters read at once: of the largest events that hubs take, 100 MB."""
 
 CHANGE_COUNT = 1_000
-"""Letters marked or removed in one transaction: short enough to be in nobody's way."""
+"""Dead letters marked or deleted in one transaction: short enough to be in nobody's way."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCount:
-    """How many letters of a partition are in a state, with one type of error."""
+    """How many dead letters of a partition are in a state, with one type of error.
+
+    Attributes:
+        key: The partition.
+        state: Their state.
+        error_type: The name of the exception's type.
+        count: How many there are.
+        last_sequence: The sequence number of the newest one's event.
+    """
 
     key: PartitionKey
     state: str
@@ -37,7 +45,20 @@ class DeadLetterCount:
 
 
 class DeadLetterRepository:
-    """Dead letters in a SQL database, which is named as sinks are. Nothing is opened before the first call."""
+    """The dead letters of a SQL database. It is opened by the first call.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://...`, as for `SqlSink`. A file must exist.
+
+    Raises:
+        ConfigError: The address is not that of a SQL database, or the file does not exist.
+
+    Example:
+        repository = DeadLetterRepository("sqlite:///state.db")
+        for dead_letter in await repository.page(DeadLetterSelection(error_type="ValueError")):
+            print(DeadLetterId.of(dead_letter), dead_letter.error_text)
+        await repository.close()
+    """
 
     def __init__(self, url: str) -> None:
         self.address = sql_address(url)
@@ -46,15 +67,15 @@ class DeadLetterRepository:
         self._pool = AsyncSqlPool(database)
 
     async def now(self) -> datetime:
-        """The database's time, by which letters are dated."""
+        """Returns the database's time, which dates dead letters."""
         asking = self._queries.now()
         ((micros,),) = await self._pool.run(lambda connection: connection.read(asking))
         assert isinstance(micros, int)  # noqa: S101 (the query has no other answer)
         return _EPOCH + timedelta(microseconds=micros)
 
-    async def count(self, choice: DeadLetterSelection) -> list[DeadLetterCount]:
-        """How many letters are chosen, by partition, state and type of error."""
-        counting = self._queries.count(choice)
+    async def count(self, selection: DeadLetterSelection) -> list[DeadLetterCount]:
+        """Counts the selected dead letters by partition, state and type of error."""
+        counting = self._queries.count(selection)
         rows = await self._pool.run(lambda connection: connection.read(counting))
         return [
             DeadLetterCount(PartitionKey(*map(str, key)), str(state), str(error_type), int(str(count)), int(str(last)))
@@ -63,43 +84,59 @@ class DeadLetterRepository:
 
     async def page(
         self,
-        choice: DeadLetterSelection,
+        selection: DeadLetterSelection,
         *,
         after: DeadLetterId | None = None,
         max_count: int = PAGE_COUNT,
         bodies: bool = True,
     ) -> list[DeadLetter]:
-        """Letters in the order of their keys. Without ``bodies`` only the rest of each is read."""
-        reading = self._queries.page(choice, after=after, max_count=max_count, bodies=bodies)
+        """Returns dead letters in the order of their keys.
+
+        Args:
+            selection: Which dead letters.
+            after: The last one of the page before. By default, the first page is read.
+            max_count: The most to return.
+            bodies: Whether to read the events' bodies.
+        """
+        reading = self._queries.page(selection, after=after, max_count=max_count, bodies=bodies)
         rows = await self._pool.run(lambda connection: connection.read(reading))
-        return [letter_of(row) for row in rows]
+        return [read_dead_letter_row(row) for row in rows]
 
-    async def pages(self, choice: DeadLetterSelection, *, bodies: bool = True) -> AsyncIterator[list[DeadLetter]]:
-        """All that are chosen, a page at a time. What is added or changed meanwhile may or may not be among them."""
+    async def pages(self, selection: DeadLetterSelection, *, bodies: bool = True) -> AsyncIterator[list[DeadLetter]]:
+        """Yields all that are selected, a page at a time. Changes made meanwhile may or may not show."""
         after = None
-        while letters := await self.page(choice, after=after, bodies=bodies):
-            yield letters
-            after = DeadLetterId.of(letters[-1])
+        while page := await self.page(selection, after=after, bodies=bodies):
+            yield page
+            after = DeadLetterId.of(page[-1])
 
-    async def find(self, letter: DeadLetterId, choice: DeadLetterSelection | None = None) -> DeadLetter:
-        """One letter, in any state. Raises StoreError where there is none, ConfigError where there are several."""
-        found = await self.page(replace(choice or DeadLetterSelection(), state=None, ids=(letter,)), max_count=2)
+    async def find(self, dead_letter_id: DeadLetterId, selection: DeadLetterSelection | None = None) -> DeadLetter:
+        """Returns one dead letter, in any state.
+
+        Raises:
+            StoreError: There is no such dead letter.
+            ConfigError: Several consumer groups have one with this id.
+        """
+        found = await self.page(
+            replace(selection or DeadLetterSelection(), state=None, ids=(dead_letter_id,)), max_count=2
+        )
         if not found:
-            raise StoreError(f"there is no dead letter {letter} in {self.address}")
+            raise StoreError(f"there is no dead letter {dead_letter_id} in {self.address}")
         if len(found) > 1:
             first, second = (DeadLetterId.of(each) for each in found)
-            raise ConfigError(f"several groups have a dead letter {letter}: give one id whole, {first} or {second}")
+            raise ConfigError(
+                f"several groups have a dead letter {dead_letter_id}: give one id whole, {first} or {second}"
+            )
         return found[0]
 
-    async def mark_some(self, choice: DeadLetterSelection, state: DeadLetterState) -> int:
-        """Marks some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
-        marking = self._queries.mark_some(choice, state, max_count=CHANGE_COUNT)
+    async def mark_some(self, selection: DeadLetterSelection, state: DeadLetterState) -> int:
+        """Marks up to 1,000 dead letters and returns how many; 0 if none is left. Those in a redrive are skipped."""
+        marking = self._queries.mark_some(selection, state, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(marking))
         return len(rows)
 
-    async def delete_some(self, choice: DeadLetterSelection) -> int:
-        """Removes some of the letters and says how many; 0 where nothing is left. Those of a redrive are left to it."""
-        deleting = self._queries.delete_some(choice, max_count=CHANGE_COUNT)
+    async def delete_some(self, selection: DeadLetterSelection) -> int:
+        """Deletes up to 1,000 dead letters and returns how many; 0 if none is left. Those in a redrive are skipped."""
+        deleting = self._queries.delete_some(selection, max_count=CHANGE_COUNT)
         (rows,) = await self._pool.run(lambda connection: connection.write(deleting))
         return len(rows)
 
@@ -116,8 +153,8 @@ def sql_address(url: str) -> PostgresAddress | SqliteAddress:
     return address
 
 
-def letter_of(row: Row | Sequence[object]) -> DeadLetter:
-    """The letter in a row of :meth:`~hubline.sql.dead_letter_queries.DeadLetterQueries.page`."""
+def read_dead_letter_row(row: Row | Sequence[object]) -> DeadLetter:
+    """The dead letter in a row of `DeadLetterQueries.page`."""
     namespace, hub, group, *own = row
     try:
         return read_letter(GroupKey(str(namespace), str(hub), str(group)), own)
