@@ -144,7 +144,7 @@ def test_position_that_is_not_there_is_an_error(cli: Cli, hub: str) -> None:
     append(hub, "0", "a")
     result = cli("tail", hub, "--partition", "0", "--from", "sequence:7")
     assert result.code == ExitCode.USAGE
-    assert "after its last event" in result.err
+    assert "after the last event" in result.err
 
 
 def test_partitions_can_be_chosen(cli: Cli, hub: str) -> None:

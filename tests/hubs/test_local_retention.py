@@ -114,7 +114,7 @@ def test_a_position_whose_events_were_removed_is_expired_and_the_one_before_them
             assert await bounds(hub) == (3, 3)
 
             for position in (Position.sequence(2, inclusive=True), Position.sequence(1), Position.sequence(-1)):
-                with pytest.raises(PositionInvalid, match="retention has removed") as refused:
+                with pytest.raises(PositionInvalid, match="have been removed") as refused:
                     await opened(hub, position)
                 assert refused.value.reason == "expired"
                 assert (refused.value.begin_sequence, refused.value.last_sequence) == (3, 3)

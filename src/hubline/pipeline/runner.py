@@ -37,6 +37,7 @@ from hubline.addresses.hub_address import LocalHubAddress
 from hubline.addresses.store_address import SqliteAddress, parse_store
 from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
+from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.pipeline.checks import Checked
 from hubline.pipeline.datasets import FormatPlace, HubPlace, validate_master
 from hubline.pipeline.output_folders import claim
@@ -50,7 +51,6 @@ from hubline.retry import RetryPolicy
 from hubline.spark.sessions.session import register, session
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.owned_partitions import STOP_SECONDS_MAX
-from hubline.spark.source.position_lookup import OF_ANOTHER_HUB
 from hubline.spark.sql_sink.micro_batch import analyzed
 
 if TYPE_CHECKING:

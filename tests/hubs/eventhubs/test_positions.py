@@ -9,6 +9,7 @@ import pytest
 
 from hubline.errors import PositionInvalid
 from hubline.hubs.eventhubs.start_position import Progress, Start, resolve
+from hubline.hubs.position_check import PositionCheck
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
@@ -61,7 +62,7 @@ def sequences(events: EventBatch) -> list[int]:
     ],
 )
 def test_positions_become_selectors(position: Position, selector: str, next_sequence: int | None) -> None:
-    start = resolve(HUB, position, partition(2, 9))
+    start = resolve(PositionCheck(HUB), position, partition(2, 9))
     assert start.selector == f"amqp.annotation.{selector}"
     assert start.next_sequence == next_sequence
 
@@ -85,7 +86,7 @@ def test_what_the_partition_does_not_reach_is_refused(
     position: Position, there: PartitionProperties, reason: str
 ) -> None:
     with pytest.raises(PositionInvalid) as refused:
-        resolve(HUB, position, there)
+        resolve(PositionCheck(HUB), position, there)
     assert (refused.value.reason, refused.value.partition) == (reason, "0")
     assert (refused.value.begin_sequence, refused.value.last_sequence) == (there.begin_sequence, there.last_sequence)
 
@@ -95,7 +96,7 @@ def test_what_the_partition_does_not_reach_is_refused(
     [(Position.earliest(), 0), (Position.latest(inclusive=True), 0), (Position.sequence(-1), 0)],
 )
 def test_a_partition_that_never_had_an_event_is_read_from_its_first(position: Position, expected: int) -> None:
-    start = resolve(HUB, position, partition(0, -1))
+    start = resolve(PositionCheck(HUB), position, partition(0, -1))
     assert start.next_sequence in (None, expected)
 
 

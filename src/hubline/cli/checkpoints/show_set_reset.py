@@ -6,7 +6,6 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -187,12 +186,17 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
     from hubline.model.positions import Position
 
     held = await hub.describe_partition(key.partition)
-    next_sequence = await _next_sequence(hub, held, position)
-    if next_sequence > held.last_sequence + 1:
-        raise ConfigError(
-            f"partition {key.partition} {_described(held)}, and {position} is beyond "
-            f"{'that' if held.is_empty else 'them'}: to go on with the next one to come, use --to latest"
-        )
+    try:
+        next_sequence = await _next_sequence(hub, held, position)
+    except PositionInvalid as error:
+        if error.reason == "foreign":
+            raise
+        next_sequence = held.begin_sequence
+        if error.reason == "beyond":
+            raise ConfigError(
+                f"partition {key.partition} {_described(held)}, and {position} is beyond "
+                f"{'that' if held.is_empty else 'them'}: to go on with the next one to come, use --to latest"
+            ) from None
     if held.last_offset is None:
         return Checkpoint.before_first(key)
     if held.is_empty:
@@ -219,27 +223,15 @@ def _described(held: PartitionProperties) -> str:
 
 async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position) -> int:
     """The sequence number of the first event at the position; the one after the last if it is still to come."""
-    from hubline.model.positions import PositionKind
+    from hubline.hubs.position_check import PositionCheck
 
-    end = held.last_sequence + 1
-    match position.kind, position.value:
-        case PositionKind.LATEST | PositionKind.ENQUEUED, _ if held.is_empty:
-            return end
-        case PositionKind.EARLIEST, _:
-            return held.begin_sequence
-        case PositionKind.LATEST, _:
-            return end - 1 if position.inclusive else end
-        case PositionKind.SEQUENCE, int(sequence):
-            return sequence if position.inclusive else sequence + 1
-        case PositionKind.OFFSET, str(offset) if offset == held.last_offset and not position.inclusive:
-            return end
-        case PositionKind.ENQUEUED, datetime() as time if held.last_enqueued_time and time > held.last_enqueued_time:
-            return end
-        case _:
-            try:
-                event = await peek(hub, held.partition, position)
-            except PositionInvalid as error:
-                if held.is_empty and error.reason == "expired":
-                    return end  # retention took it, and all that came after it
-                raise
-            return end if event is None else event.sequence_number
+    try:
+        known = PositionCheck(hub.name).known_sequence(position, held)
+        event = await peek(hub, held.partition, position) if known is None else None
+    except PositionInvalid as error:
+        if held.is_empty and error.reason == "expired":
+            return held.last_sequence + 1  # retention took it, and all that came after it
+        raise
+    if known is not None:
+        return known
+    return held.last_sequence + 1 if event is None else event.sequence_number

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from hubline.errors import PositionInvalid
+from hubline.hubs.position_check import PositionCheck
 from hubline.model.events import EventBatch
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position, PositionKind
@@ -26,12 +27,6 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 START_OFFSET: Final = "-1"
 # Numbers, or numbers with colons. Anything else is no offset, and might say something else inside of a selector.
 _OFFSET_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
-
-_INVALID: Final = {
-    "expired": "events from there on have been removed",
-    "beyond": "it is after the last event",
-    "foreign": "that offset is not one of this partition's",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +57,10 @@ class Progress:
     """
 
     def __init__(self, hub: str, position: Position, there: PartitionProperties) -> None:
-        self._hub = hub
+        self._check = PositionCheck(hub)
         self._position = position
         self._there = there
-        self.start = resolve(hub, position, there)
+        self.start = resolve(self._check, position, there)
         self.last_sequence = there.last_sequence
         """The newest sequence number that is known of."""
         self.missing_from: int | None = None
@@ -96,7 +91,7 @@ class Progress:
         return batch
 
     def refuse(self, reason: str) -> PositionInvalid:
-        self.failed = invalid(self._hub, reason, self._position, self._there)
+        self.failed = self._check.invalid(reason, self._position, self._there)
         return self.failed
 
     def explain(self, there: PartitionProperties) -> None:
@@ -104,29 +99,21 @@ class Progress:
         missing_from, self.missing_from = self.missing_from, None
         if missing_from is not None and there.begin_sequence > missing_from:
             position = Position.sequence(missing_from, inclusive=True)
-            self.failed = invalid(self._hub, "expired", position, there)
+            self.failed = self._check.invalid("expired", position, there)
 
 
-def resolve(hub: str, position: Position, there: PartitionProperties) -> Start:
+def resolve(check: PositionCheck, position: Position, there: PartitionProperties) -> Start:
     """How to ask the service for the position. Raises PositionInvalid if the partition does not reach there."""
     value = position.value
     if position.kind is PositionKind.EARLIEST or value == START_OFFSET:
         return Start.earliest()
-    if position.kind is PositionKind.LATEST:
-        includes_newest = position.inclusive and not there.is_empty
-        return Start.at_sequence(there.last_sequence + (0 if includes_newest else 1))
     if isinstance(value, datetime):
         return _at_time(value, inclusive=position.inclusive)
-    if isinstance(value, str):
-        return _at_offset(hub, position, value, there)
-    assert isinstance(value, int)  # noqa: S101  (the only kind left)
-    # A position before the very first event skips nothing: it is the first event's.
-    next_sequence = max(value if position.inclusive else value + 1, 0)
-    if next_sequence < there.begin_sequence:
-        raise invalid(hub, "expired", position, there)
-    if next_sequence > there.last_sequence + 1:
-        raise invalid(hub, "beyond", position, there)
-    return Start.at_sequence(next_sequence)
+    next_sequence = check.known_sequence(position, there)
+    if next_sequence is not None:
+        return Start.at_sequence(next_sequence)
+    assert isinstance(value, str)  # noqa: S101  (the only kind left)
+    return _at_offset(check, position, value, there)
 
 
 def _at_time(time: datetime, *, inclusive: bool) -> Start:
@@ -137,25 +124,12 @@ def _at_time(time: datetime, *, inclusive: bool) -> Start:
     return Start(f"{_ENQUEUED} > '{milliseconds}'")
 
 
-def _at_offset(hub: str, position: Position, offset: str, there: PartitionProperties) -> Start:
+def _at_offset(check: PositionCheck, position: Position, offset: str, there: PartitionProperties) -> Start:
     """Offsets are opaque: the event that has it is asked for too, to see that it is there."""
-    if offset == there.last_offset and (there.is_empty or not position.inclusive):
+    if offset == there.last_offset and there.is_empty:
         return Start.at_sequence(there.last_sequence + 1)
     if not _OFFSET_PATTERN.fullmatch(offset) or there.last_sequence < 0:
-        raise invalid(hub, "foreign", position, there)
+        raise check.invalid("foreign", position, there)
     if there.is_empty:
-        raise invalid(hub, "expired", position, there)
+        raise check.invalid("expired", position, there)
     return Start(f"{_OFFSET} >= '{offset}'", offset=offset, skips_first=not position.inclusive)
-
-
-def invalid(hub: str, reason: str, position: Position, there: PartitionProperties) -> PositionInvalid:
-    return PositionInvalid(
-        f"partition {there.partition} of hub {hub} cannot be read from {position}: {_INVALID[reason]}. It holds the "
-        f"sequence numbers {there.begin_sequence} to {there.last_sequence}; choose another position, "
-        "for instance earliest",
-        hub=hub,
-        partition=there.partition,
-        reason=reason,
-        begin_sequence=there.begin_sequence,
-        last_sequence=there.last_sequence,
-    )

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from hubline.errors import HubDamaged, HubError, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.errors import HubDamaged, HubError, ReaderRefused, ReaderStolen
 from hubline.hubs.local.sqlite_files import (
     PAGE_BYTES,
     Connections,
@@ -31,8 +31,9 @@ from hubline.hubs.local.sqlite_files import (
     transaction,
 )
 from hubline.hubs.local.stored_batch import Payload, PayloadDamaged, StoredBatch, decode, offset_sequence, offset_text
+from hubline.hubs.position_check import PositionCheck
 from hubline.model.hubs import PartitionProperties
-from hubline.model.positions import Position, PositionKind
+from hubline.model.positions import Position
 
 # What one read takes into memory at most, beside a batch that is larger by itself.
 READ_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -52,12 +53,6 @@ TRIM_BATCHES_MAX: Final = 256
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-
-_INVALID: Final = {
-    "expired": "retention has removed events from there on",
-    "beyond": "that is after its last event",
-    "foreign": "that is not an offset of this hub, or one of a hub of this name that was deleted since",
-}
 
 _SCHEMA: Final = """
 CREATE TABLE state (
@@ -186,6 +181,7 @@ class Partition:
     ) -> None:
         self._connections = connections
         self._where = where
+        self._check = PositionCheck(where.hub)
         self._tag = tag
         self._missing = missing
         self.id = where.partition or ""
@@ -212,6 +208,9 @@ class Partition:
     def describe(self) -> PartitionProperties:
         with self._transaction(writes=False) as connection:
             state = self._state(connection)
+        return self._properties(state)
+
+    def _properties(self, state: _State) -> PartitionProperties:
         has_had_events = state.next_sequence > 0
         return PartitionProperties(
             self.id,
@@ -384,28 +383,17 @@ class Partition:
 
     def _resolve(self, connection: sqlite3.Connection, state: _State, position: Position) -> int:
         """The sequence number that a reader starts with. Raises PositionInvalid."""
-        next_sequence = self._sequence_at(connection, state, position)
-        if next_sequence is None:
-            raise self._invalid(state, "foreign", position)
-        if next_sequence < state.begin_sequence:
-            raise self._invalid(state, "expired", position)
-        if next_sequence > state.next_sequence:
-            raise self._invalid(state, "beyond", position)
-        return next_sequence
-
-    def _sequence_at(self, connection: sqlite3.Connection, state: _State, position: Position) -> int | None:
-        value = position.value
-        if position.kind is PositionKind.EARLIEST:
-            return state.begin_sequence
-        if position.kind is PositionKind.LATEST:
-            return max(state.last_sequence, state.begin_sequence) if position.inclusive else state.next_sequence
+        value, held = position.value, self._properties(state)
+        next_sequence = self._check.known_sequence(position, held)
+        if next_sequence is not None:
+            return next_sequence
         if isinstance(value, datetime):
             return self._sequence_at_time(connection, state, value, inclusive=position.inclusive)
-        sequence = offset_sequence(self._tag, value) if isinstance(value, str) else value
+        assert isinstance(value, str)  # noqa: S101 (the only kind left)
+        sequence = offset_sequence(self._tag, value)
         if sequence is None:
-            return None
-        # A position before the very first event skips nothing: it is the first event's.
-        return max(sequence if position.inclusive else sequence + 1, 0)
+            raise self._check.invalid("foreign", position, held)
+        return self._check.checked_sequence(sequence if position.inclusive else sequence + 1, position, held)
 
     def _sequence_at_time(
         self, connection: sqlite3.Connection, state: _State, time: datetime, *, inclusive: bool
@@ -417,17 +405,6 @@ class Partition:
             (microseconds if inclusive else microseconds + 1,),
         ).fetchone()
         return int(row[0]) if row else state.next_sequence
-
-    def _invalid(self, state: _State, reason: str, position: Position) -> PositionInvalid:
-        return PositionInvalid(
-            f"{self._where} cannot be read from {position}: {_INVALID[reason]}. It holds the sequence numbers "
-            f"{state.begin_sequence} to {state.last_sequence}; choose another position, for instance earliest",
-            hub=self._where.hub,
-            partition=self.id,
-            reason=reason,
-            begin_sequence=state.begin_sequence,
-            last_sequence=state.last_sequence,
-        )
 
     def _refused(self, epoch: int | None, holder: _Holder) -> ReaderRefused:
         own = "no epoch" if epoch is None else f"epoch {epoch}"

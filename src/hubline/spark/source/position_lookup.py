@@ -6,11 +6,11 @@ PositionInvalid; nothing is skipped in silence.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Final
 
 from hubline.errors import HubUnavailable, PositionInvalid
 from hubline.hubs.hub_calls import describe_partition, within
+from hubline.hubs.position_check import PositionCheck
 from hubline.model.events import EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.ownership import Checkpoint
@@ -20,12 +20,7 @@ from hubline.ports import Hub
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 
-OF_ANOTHER_HUB: Final = "it is of another hub"
-REASONS: Final = {
-    "expired": "events from there on have been removed",
-    "beyond": "it is after the last event",
-    "foreign": f"{OF_ANOTHER_HUB}, or of one of this name that was deleted since",
-}
+_FIX: Final = "Choose another start, or say with the option on_data_loss how to go on: earliest or latest"
 
 
 class Places:
@@ -33,6 +28,7 @@ class Places:
 
     def __init__(self, hub: Hub, *, group: str, seconds_max: float) -> None:
         self._hub = hub
+        self._check = PositionCheck(hub.name, fix=_FIX)
         self._group = group
         self._seconds_max = seconds_max
 
@@ -45,19 +41,8 @@ class Places:
     async def start(self, partition: str, position: Position) -> int:
         """The sequence number of the first event from a position on; of the next to come, if there is none yet."""
         there = await self.described(partition)
-        value = position.value
-        match position.kind:
-            case PositionKind.EARLIEST:
-                return there.begin_sequence
-            case PositionKind.LATEST:
-                return there.last_sequence + (0 if position.inclusive and not there.is_empty else 1)
-        if isinstance(value, int):
-            return self._at_sequence(value if position.inclusive else value + 1, position, there)
-        if isinstance(value, datetime) and _is_after_all(value, position, there):
-            return there.last_sequence + 1
-        if value == there.last_offset and not position.inclusive:
-            return there.last_sequence + 1
-        return (await self._first(partition, position)).first_sequence
+        known = self._check.known_sequence(position, there)
+        return (await self._first(partition, position)).first_sequence if known is None else known
 
     async def end(self, partition: str, position: Position) -> int:
         """Where a range ends that stops before the event at a position, or after it if the position is inclusive.
@@ -78,7 +63,7 @@ class Places:
         """The sequence number after a checkpoint, once it is certain that it is this hub's."""
         there = await self.described(partition)
         after = checkpoint.sequence_number + 1
-        start = self._at_sequence(after, checkpoint.resume, there)
+        start = self._check.checked_sequence(after, checkpoint.resume, there)
         # Without an offset (the SQL sink knows none of an event that its query left out) there is nothing to compare.
         if checkpoint.sequence_number < 0 or checkpoint.offset in ("", there.last_offset):
             return start
@@ -102,25 +87,7 @@ class Places:
         return batch.nbytes / len(batch)
 
     def invalid(self, reason: str, position: Position, there: PartitionProperties) -> PositionInvalid:
-        numbers = f"the sequence numbers {there.begin_sequence} to {there.last_sequence}"
-        return PositionInvalid(
-            f"partition {there.partition} of hub {self._hub.name} cannot be read from {position}: {REASONS[reason]}. "
-            f"It holds {'no events' if there.is_empty else numbers}. Choose another starting "
-            "position, or set onDataLoss (in a pipeline: on_data_loss) to earliest or latest",
-            hub=self._hub.name,
-            partition=there.partition,
-            reason=reason,
-            begin_sequence=there.begin_sequence,
-            last_sequence=there.last_sequence,
-        )
-
-    def _at_sequence(self, sequence: int, position: Position, there: PartitionProperties) -> int:
-        # A position before the very first event skips nothing: it is the first event's.
-        if max(sequence, 0) < there.begin_sequence:
-            raise self.invalid("expired", position, there)
-        if sequence > there.last_sequence + 1:
-            raise self.invalid("beyond", position, there)
-        return max(sequence, 0)
+        return self._check.invalid(reason, position, there)
 
     async def _first(self, partition: str, position: Position, *, max_count: int = 1) -> EventBatch:
         """The first events from a position on, which are there."""
@@ -145,8 +112,3 @@ def first_wanted(position: Position) -> int:
     if not isinstance(position.value, int):
         return 0
     return max(position.value if position.inclusive else position.value + 1, 0)
-
-
-def _is_after_all(time: datetime, position: Position, there: PartitionProperties) -> bool:
-    last = there.last_enqueued_time
-    return there.is_empty or last is None or last < time or (last == time and not position.inclusive)

@@ -48,6 +48,7 @@ from pyspark.sql.types import StructField, StructType
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError
+from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
@@ -61,7 +62,6 @@ from hubline.spark.dead_letter_rows import letter_of, letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.source.offsets import Entry, Gap
-from hubline.spark.source.position_lookup import OF_ANOTHER_HUB
 from hubline.spark.sql_sink.column_lineage import made_in_batch, overwritten_columns
 from hubline.spark.sql_sink.micro_batch import MicroBatch, analyzed, require_one_hub
 from hubline.spark.sql_sink.pruning import is_handed_over, leaving_out, unread

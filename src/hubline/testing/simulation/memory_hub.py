@@ -17,6 +17,7 @@ from hubline.errors import HubError, PartitionNotFound, PositionInvalid, ReaderR
 from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing
 from hubline.hubs.local.stored_batch import require_sizes
 from hubline.hubs.partition_hash import partition_index
+from hubline.hubs.position_check import PositionCheck
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position, PositionKind
@@ -65,6 +66,7 @@ class MemoryHub:
         self.namespace = "memory"
         self.name = name
         self._now = now
+        self._check = PositionCheck(name)
         self._life = next(_lives)
         self._partitions = [_Partition() for _ in range(partitions_count)]
         self._turns = itertools.count()
@@ -95,6 +97,9 @@ class MemoryHub:
         return HubProperties(self.namespace, self.name, ids, _START)
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
+        return self._properties(partition)
+
+    def _properties(self, partition: str) -> PartitionProperties:
         log = self._partition(partition)
         last = log.last_sequence
         return PartitionProperties(
@@ -152,40 +157,24 @@ class MemoryHub:
         log.wake()
 
     def _next_sequence(self, partition: str, position: Position) -> int:
-        log = self._partition(partition)
-        if position.kind is PositionKind.EARLIEST:
-            return log.begin_sequence
-        if position.kind is PositionKind.LATEST:
-            return max(log.last_sequence, log.begin_sequence) if position.inclusive else log.last_sequence + 1
+        held = self._properties(partition)
+        known = self._check.known_sequence(position, held)
+        if known is not None:
+            return known
         if position.kind is PositionKind.ENQUEUED:
-            return log.begin_sequence + _count_before(log.rows, position)
-        if position.kind is PositionKind.SEQUENCE:
-            sequence = position.value
-            assert isinstance(sequence, int)
-        else:
-            sequence = self._sequence_of(partition, str(position.value))
-        following = sequence + (not position.inclusive)
-        if following < log.begin_sequence or following > log.last_sequence + 1:
-            raise self._invalid(partition, position, "expired" if following < log.begin_sequence else "beyond")
-        return following
+            return held.begin_sequence + _count_before(self._partition(partition).rows, position)
+        sequence = self._sequence_of(position, held)
+        return self._check.checked_sequence(sequence + (not position.inclusive), position, held)
 
-    def _sequence_of(self, partition: str, offset: str) -> int:
-        life, _, digits = offset.partition("-")
+    def _sequence_of(self, position: Position, held: PartitionProperties) -> int:
+        life, _, digits = str(position.value).partition("-")
         if life != str(self._life) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
-            raise self._invalid(partition, Position.offset(offset), "foreign")
+            raise self._check.invalid("foreign", position, held)
         return int(digits)
 
-    def _invalid(self, partition: str, position: Position, reason: str) -> PositionInvalid:
-        log = self._partition(partition)
-        return PositionInvalid(
-            f"partition {partition} cannot be read from {position}: {reason}; it holds "
-            f"{log.begin_sequence} to {log.last_sequence}",
-            hub=self.name,
-            partition=partition,
-            reason=reason,
-            begin_sequence=log.begin_sequence,
-            last_sequence=log.last_sequence,
-        )
+    def _expired(self, partition: str, next_sequence: int) -> PositionInvalid:
+        position = Position.sequence(next_sequence, inclusive=True)
+        return self._check.invalid("expired", position, self._properties(partition))
 
 
 class MemoryReceiver:
@@ -210,8 +199,7 @@ class MemoryReceiver:
             self._require_held()
             self.last_sequence = self._log.last_sequence
             if self._next_sequence < self._log.begin_sequence:
-                position = Position.sequence(self._next_sequence, inclusive=True)
-                raise self._hub._invalid(self._partition, position, "expired")  # noqa: SLF001
+                raise self._hub._expired(self._partition, self._next_sequence)  # noqa: SLF001
             if self._next_sequence <= self._log.last_sequence:
                 return self._take(max_count)
             if loop.time() >= deadline:
