@@ -41,9 +41,9 @@ from yarl import URL
 from benchmarks.harness import Result, benchmark
 from hubline.addresses.blob_address import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobAddress
 from hubline.addresses.store_address import parse_store
-from hubline.checkpoint_stores.blob import BlobStore, LeasedBlobStore, Written
+from hubline.checkpoint_stores.blob import BlobStore, Written
 from hubline.checkpoint_stores.blob.http import API_VERSION, BULK_REQUESTS_MAX, CONNECTIONS_MAX
-from hubline.checkpoint_stores.blob.layout import lease_blob, ownership_prefix
+from hubline.checkpoint_stores.blob.layout import ownership_blob, ownership_prefix
 from hubline.concurrency import map_bounded
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint, Member, Ownership
@@ -105,21 +105,25 @@ def blob_cycle_beside_sdk() -> Iterator[Result]:
 
 @benchmark("blob-fixed-renew-32")
 def blob_fixed_renew() -> Iterator[Result]:
-    """Renew 32 fixed leases, and write their checkpoints."""
+    """Renew 32 locked partitions, and write their checkpoints."""
     with azurite() as server:
         yield from asyncio.run(_fixed_renewals(server.new_container()))
 
 
 async def _fixed_renewals(address: str) -> list[Result]:
-    parsed = parse_store(f"{address}?lease=60s")
+    parsed = parse_store(address)
     assert isinstance(parsed, BlobAddress)
-    store = LeasedBlobStore(parsed)
+    store = BlobStore(parsed).with_locks(60)
     keys = [GROUP.partition(str(number)) for number in range(FEW_COUNT)]
     held = await store.claim_ownership([Ownership(key, ME.owner_id, epoch=1) for key in keys])
+    for key in keys:
+        await store.fence(key, 1)
     sequences = itertools.count()
 
     async def renew() -> None:
-        assert len(await store.renew_ownership(GROUP, ME, held)) == FEW_COUNT
+        nonlocal held
+        held = await store.renew_ownership(GROUP, ME, held)
+        assert len(held) == FEW_COUNT
         sequence = next(sequences)
         checkpoints = [Checkpoint(key, str(sequence), sequence) for key in keys]
         await map_bounded(
@@ -128,7 +132,7 @@ async def _fixed_renewals(address: str) -> list[Result]:
 
     async with _bare(address) as put:
         bare_keys = [SDK_GROUP.partition(str(number)) for number in range(FEW_COUNT)]
-        ids = {lease_blob(key): str(uuid.uuid4()) for key in bare_keys}
+        ids = {ownership_blob(key): str(uuid.uuid4()) for key in bare_keys}
         acquire = {"x-ms-lease-action": "acquire", "x-ms-lease-duration": "60"}
         for blob, lease_id in ids.items():
             await put(blob, "", {"x-ms-blob-type": "BlockBlob"})

@@ -72,9 +72,9 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
             return PostgresStore(conninfo)
         case BlobAddress() as address:
-            from hubline.checkpoint_stores.blob import BlobStore, LeasedBlobStore
+            from hubline.checkpoint_stores.blob import BlobStore
 
-            return BlobStore(address) if address.lease_seconds is None else LeasedBlobStore(address)
+            return BlobStore(address)
         case opened:
             return opened
 

@@ -224,11 +224,15 @@ class SharedStore(Protocol):
 
 
 @runtime_checkable
-class LeasedStore(Protocol):
-    """A store that keeps leases itself: a claim under a lease that runs is lost. For partitions that never move."""
+class LockingStore(Protocol):
+    """A store that can lock partitions, so that they cannot be taken from an active owner at all."""
 
-    @property
-    def lease_seconds(self) -> float: ...
+    def with_locks(self, seconds: int) -> CheckpointStore:
+        """The same store, for an owner whose claims also lock their partitions for this long, and renewals again.
+
+        A claim under somebody else's lock is lost. The two share what they have open: closing one closes both.
+        """
+        ...
 
 
 def shares_with_sdks(store: CheckpointStore) -> bool:

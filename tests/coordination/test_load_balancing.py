@@ -21,6 +21,7 @@ TEXTS: list[tuple[str, Strategy]] = [
     ("balanced", Balanced()),
     ("greedy", Greedy()),
     ("fixed:2", Fixed(2)),
+    ("fixed:2:30s", Fixed(2, lease=30)),
     ("all", All()),
 ]
 

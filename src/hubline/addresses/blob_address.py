@@ -11,9 +11,8 @@ from typing import Final
 from hubline.addresses.connection_strings import connection_string_parts, host_and_port, required
 from hubline.addresses.names import validated
 from hubline.addresses.references import resolve
-from hubline.addresses.values import parse_duration
 from hubline.errors import ConfigError
-from hubline.secrets import Secret, shown
+from hubline.secrets import Secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,6 @@ class BlobAddress:
 
     ``endpoint`` has no slash at its end; where the account is not part of the host's name, it ends in ``/ACCOUNT``.
     There is the account's key, or a signature (the query of a signed URL), or neither: then Entra credentials are used.
-    With ``lease_seconds``, partitions are locked by the service's own leases of that length.
     """
 
     endpoint: str
@@ -30,11 +28,9 @@ class BlobAddress:
     container: str
     key: Secret | None = None
     signature: Secret | None = None
-    lease_seconds: int | None = None
 
     def __str__(self) -> str:
-        lease = "" if self.lease_seconds is None else f"?lease={self.lease_seconds}s"
-        return f"{self.endpoint}/{self.container}{lease}"
+        return f"{self.endpoint}/{self.container}"
 
 
 # Blob containers ---------------------------------------------------------------------------------------------------
@@ -44,9 +40,6 @@ EMULATOR_ACCOUNT: Final = "devstoreaccount1"
 EMULATOR_KEY: Final = Secret("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==")
 EMULATOR_ENDPOINT: Final = f"http://127.0.0.1:10000/{EMULATOR_ACCOUNT}"
 BLOB_FORM: Final = "https://ACCOUNT.blob.core.windows.net/CONTAINER"
-# What the service grants. It also has leases without an end, which a crash would make everlasting.
-BLOB_LEASE_SECONDS_MIN: Final = 15
-BLOB_LEASE_SECONDS_MAX: Final = 60
 
 _STORAGE_PART_NAMES: Final = (
     "DefaultEndpointsProtocol",
@@ -57,7 +50,6 @@ _STORAGE_PART_NAMES: Final = (
     "EndpointSuffix",
     "UseDevelopmentStorage",
     "Container",
-    "Lease",
     # Of other services, and of use to nobody here; portals put them into what people copy.
     "BlobSecondaryEndpoint",
     "QueueEndpoint",
@@ -78,29 +70,8 @@ def parse_blob_url(what: str, text: str) -> BlobAddress:
         raise ConfigError(f"{what}: write {BLOB_FORM}, or http://127.0.0.1:PORT/{EMULATOR_ACCOUNT}/CONTAINER")
     *account, container = match[3].split("/")[1:]
     endpoint = _blob_endpoint(what, match[1], match[2], account[0] if account else None)
-    lease_seconds, query = _blob_lease(what, match[4] or "")
-    bare = BlobAddress(*endpoint, container=_container_name(what, container), lease_seconds=lease_seconds)
-    return _with_credential(what, bare, **_blob_secrets(what, query))
-
-
-def _blob_lease(what: str, query: str) -> tuple[int | None, str]:
-    """The lease that a query asks for, and the rest of the query."""
-    parts = query.split("&")
-    leases = [part.partition("=")[2] for part in parts if part.partition("=")[0] == "lease"]
-    rest = "&".join(part for part in parts if part.partition("=")[0] != "lease")
-    if len(leases) > 1:
-        raise ConfigError(f"{what}: lease= stands there twice: keep one of them")
-    return (_lease_seconds(what, leases[0]) if leases else None), rest
-
-
-def _lease_seconds(what: str, text: str) -> int:
-    seconds = parse_duration(text).total_seconds()
-    if not (BLOB_LEASE_SECONDS_MIN <= seconds <= BLOB_LEASE_SECONDS_MAX and seconds.is_integer()):
-        raise ConfigError(
-            f"{what}: Blob Storage grants leases of {BLOB_LEASE_SECONDS_MIN} to {BLOB_LEASE_SECONDS_MAX} whole "
-            f"seconds, not {shown(text)}: write lease=30s, or leave it out to do without the service's leases"
-        )
-    return int(seconds)
+    bare = BlobAddress(*endpoint, container=_container_name(what, container))
+    return _with_credential(what, bare, **_blob_secrets(what, match[4] or ""))
 
 
 def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
@@ -113,7 +84,7 @@ def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
         if name not in ("key", "sas"):
             raise ConfigError(
                 f"{what}: after the '?' stands a whole signature (with its sig=...), or key= or sas= followed by "
-                "env:NAME or file:PATH, where the account's key or a signature is kept; and lease=30s for Fixed(count)"
+                "env:NAME or file:PATH, where the account's key or a signature is kept"
             )
         if not reference.startswith(("env:", "file:")):
             raise ConfigError(
@@ -168,12 +139,11 @@ def _container_name(what: str, name: str) -> str:
 def parse_storage_connection_string(what: str, text: str) -> BlobAddress:
     parts = connection_string_parts(what, text, _STORAGE_PART_NAMES)
     container = _container_name(what, required(what, parts, "Container", "=NAME, the container of the checkpoints"))
-    lease = _lease_seconds(what, parts["Lease"]) if "Lease" in parts else None
     if "UseDevelopmentStorage" in parts:
         if parts["UseDevelopmentStorage"].lower() != "true":
             raise ConfigError(f"{what}: UseDevelopmentStorage takes true, or is left out")
-        return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY, lease_seconds=lease)
-    bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container, lease_seconds=lease)
+        return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY)
+    bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container)
     secrets = {"key": parts.get("AccountKey"), "signature": parts.get("SharedAccessSignature")}
     return _with_credential(what, bare, **{name: Secret(text) for name, text in secrets.items() if text})
 

@@ -27,7 +27,7 @@ from hubline.coordination.strategies import Fixed, Plan, Strategy
 from hubline.errors import ConfigError, HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreError
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
-from hubline.ports import CheckpointStore, LeasedStore, shares_with_sdks
+from hubline.ports import CheckpointStore, LockingStore, shares_with_sdks
 
 log = logging.getLogger("hubline.dispatch")
 
@@ -80,21 +80,25 @@ class _Held:
         return replace(self.ownership, owner_id="", epoch=max(self.ownership.epoch, self.epoch_floor))
 
 
-def check_leases(store: CheckpointStore, strategy: Strategy, lease: LeaseOptions) -> None:
-    """Whether a store that keeps leases itself can do what is wanted of it. Raises ConfigError."""
-    if not isinstance(store, LeasedStore):
-        return
-    if not isinstance(strategy, Fixed):
+def locking_store(store: CheckpointStore, strategy: Strategy, lease: LeaseOptions) -> CheckpointStore:
+    """The store for a strategy: the same one, or one that locks partitions if the strategy asks for it.
+
+    Raises:
+        ConfigError: If the store cannot lock partitions, or the locks would end before the leases.
+    """
+    if not isinstance(strategy, Fixed) or strategy.lock_seconds is None:
+        return store
+    if not isinstance(store, LockingStore):
         raise ConfigError(
-            f"{store!r} locks partitions by leases, and none moves while its owner lives: that is for "
-            "strategy=Fixed(count); for shares that even out, leave ?lease= out of the address"
+            f"{store!r} cannot lock partitions: Fixed(lease=...) needs a store in Azure Blob Storage. Leave lease out: "
+            "a Fixed consumer does not release partitions while it is active"
         )
-    if lease.lease_seconds != store.lease_seconds:
+    if strategy.lock_seconds < lease.lease_seconds:
         raise ConfigError(
-            f"{store!r} locks partitions for {store.lease_seconds:g} s, and the processor counts on "
-            f"{lease.lease_seconds:g} s: give it LeaseOptions(lease_seconds={store.lease_seconds:g}), or the address "
-            f"?lease={lease.lease_seconds:g}s"
+            f"Fixed(lease=...) locks partitions for {strategy.lock_seconds} s, but their owner keeps them for "
+            f"{lease.lease_seconds:g} s: use LeaseOptions(lease_seconds={strategy.lock_seconds}), or a longer lock"
         )
+    return store.with_locks(strategy.lock_seconds)
 
 
 class Dispatcher:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from hubline.addresses.did_you_mean import nearest
+from hubline.addresses.values import parse_duration
 from hubline.coordination.fair_share import classify, fair_share
 from hubline.coordination.snapshot import Snapshot, first_expiry_seconds, recovered_after_restart
 from hubline.errors import ConfigError
@@ -30,6 +31,10 @@ from hubline.secrets import shown
 
 HANDOVER_POLL_SECONDS = 0.5
 """How soon a greedy member looks again for what it asked for: draining a partition takes about one batch."""
+
+LOCK_SECONDS_MIN: Final = 15
+LOCK_SECONDS_MAX: Final = 60
+"""What Blob Storage grants. It also has leases without an end, which would outlast a crash for good."""
 
 FIXED_PACE_SECONDS = 1.0
 """Fixed members claim one partition in this time, so that members that start together share them out."""
@@ -128,17 +133,27 @@ class Fixed:
 
     Args:
         count: How many partitions this consumer takes.
+        lease: Only for a store in Azure Blob Storage: also lock each partition by a lease of the service of this
+            length, 15 to 60 seconds, as in ``"30s"`` or ``30``. Nobody can take a locked partition, not even an
+            official SDK. It must not be shorter than ``LeaseOptions.lease_seconds``. Default: no lock.
 
     Raises:
-        ConfigError: If the count is not a whole number of at least 1.
+        ConfigError: If the count is not a whole number of at least 1, or Blob Storage has no lease of this length.
     """
 
     count: int
+    lease: str | int | None = None
 
     def __post_init__(self) -> None:
         _require_whole("Fixed takes", self.count)
         if self.count < 1:
             raise ConfigError(f"Fixed takes at least one partition, not {self.count}")
+        object.__setattr__(self, "lease", None if self.lease is None else _lock_seconds(self.lease))
+
+    @property
+    def lock_seconds(self) -> int | None:
+        """The length of the lock in seconds. None: no lock."""
+        return self.lease if isinstance(self.lease, int) else None
 
     @property
     def partitions_max(self) -> int | None:
@@ -171,22 +186,23 @@ class All:
 
 
 _BY_NAME: Final[dict[str, Callable[[], Strategy]]] = {"balanced": Balanced, "greedy": Greedy, "all": All}
-_FIXED: Final = re.compile(r"fixed:([1-9][0-9]{0,5})")
-_FORMS: Final = '"balanced", "greedy", "fixed:N" (as in "fixed:2") or "all"'
+_FIXED: Final = re.compile(r"fixed:([1-9][0-9]{0,5})(?::([^:]+))?")
+_FORMS: Final = '"balanced", "greedy", "fixed:N" (as in "fixed:2"), "fixed:N:LEASE" (as in "fixed:2:30s") or "all"'
 
 
 def parse_load_balancing(value: str | Strategy) -> Strategy:
     """Turns the value of a ``load_balancing`` option into a strategy.
 
     Args:
-        value: ``"balanced"``, ``"greedy"``, ``"fixed:N"``, ``"all"``, or a strategy, which is returned unchanged.
+        value: ``"balanced"``, ``"greedy"``, ``"fixed:N"``, ``"fixed:N:LEASE"``, ``"all"``, or a strategy, which is
+            returned unchanged.
 
     Raises:
         ConfigError: If it is neither.
     """
     if isinstance(value, str):
         if match := _FIXED.fullmatch(value):
-            return Fixed(int(match[1]))
+            return Fixed(int(match[1]), lease=match[2])
         if value in _BY_NAME:
             return _BY_NAME[value]()
         raise ConfigError(f"{shown(value)} is not a load balancing strategy: write {_FORMS}{nearest(value, _BY_NAME)}")
@@ -202,11 +218,25 @@ def load_balancing_text(strategy: Strategy) -> str:
         ConfigError: If a text cannot express it: a strategy of the user's own, or one with ``partitions_max``.
     """
     if isinstance(strategy, Fixed):
-        return f"fixed:{strategy.count}"
+        lock = "" if strategy.lock_seconds is None else f":{strategy.lock_seconds}s"
+        return f"fixed:{strategy.count}{lock}"
     for name, known in _BY_NAME.items():
         if strategy == known():
             return name
     raise ConfigError(f"{strategy!r} cannot be written as text: use {_FORMS}")
+
+
+def _lock_seconds(lease: object) -> int:
+    """The length of a lock, which may be a text such as ``30s``."""
+    seconds = parse_duration(lease).total_seconds() if isinstance(lease, str) else lease
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not float(seconds).is_integer():
+        seconds = 0
+    if not LOCK_SECONDS_MIN <= seconds <= LOCK_SECONDS_MAX:
+        raise ConfigError(
+            f"Blob Storage grants leases of {LOCK_SECONDS_MIN} to {LOCK_SECONDS_MAX} whole seconds, not {lease!r}: "
+            'write for instance Fixed(2, lease="30s")'
+        )
+    return int(seconds)
 
 
 def _check_maximum(partitions_max: int | None) -> None:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hubline.checkpoint_stores.blob import Blob
-from hubline.checkpoint_stores.blob.layout import LEASE, fixed_prefix, ownership_prefix
-from hubline.checkpoint_stores.blob.records import OWNER
-from hubline.cli.checkpoints.copy import LIVING_SECONDS
 from hubline.cli.checkpoints.old_blobs import OldPartition
 from hubline.cli.output import counted
-from hubline.doctor.findings import Finding, error, note, ok, warning
+from hubline.doctor.findings import Finding, note, ok, warning
 from hubline.model.keys import GroupKey
 
 # Enough to see what the container is for.
@@ -32,12 +28,9 @@ class BlobSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What is in the whole container: groups, in lower case, of the store's kind (with fixed leases, or without) and of
-    the other; who owns partitions of the examined group there; and old blobs."""
+    """What is in the whole container: groups, in lower case, and old blobs."""
 
     groups: frozenset[GroupKey]
-    other_groups: frozenset[GroupKey]
-    other_owners: frozenset[str]
     olds: tuple[OldPartition, ...]
 
 
@@ -49,34 +42,6 @@ def check_neighbours(group: GroupKey, groups: frozenset[GroupKey]) -> list[Findi
     message = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
     fix = "before the first start that is so; else correct the container, the hub's name or the group"
     return [warning("blob.neighbours", message, where=where, fix=fix)]
-
-
-def check_kinds(group: GroupKey, facts: ContainerFacts, *, is_fixed: bool) -> list[Finding]:
-    """A group can be kept with fixed leases or without. Those who do the one do not see those who do the other."""
-    if in_lower_case(group) not in facts.other_groups:
-        return []
-    here, there = ("with", "without") if is_fixed else ("without", "with")
-    if facts.other_owners:
-        message = f"others read this group {there} ?lease= in the address of the store: each side reads every partition"
-        fix = f"stop them, and start them {here} it; their progress comes over with `hubline checkpoints copy`"
-        return [error("blob.kinds", message, where=", ".join(sorted(facts.other_owners)), fix=fix)]
-    message = (
-        f"the container also has progress of this group {there} ?lease= in the address, which is not used {here} it"
-    )
-    return [
-        note("blob.kinds", message, fix="to go on from there: `hubline checkpoints copy` from the one to the other")
-    ]
-
-
-def owners_of(group: GroupKey, blobs: Iterable[Blob], *, is_fixed: bool) -> frozenset[str]:
-    """Who owns partitions of the group and is alive, as far as the blobs alone tell."""
-    prefix = fixed_prefix(group) + LEASE if is_fixed else ownership_prefix(group)
-    return frozenset(
-        owner
-        for blob in blobs
-        if blob.name.startswith(prefix) and (owner := blob.metadata.get(OWNER))
-        if (blob.is_leased if is_fixed else blob.age_seconds <= LIVING_SECONDS)
-    )
 
 
 def in_lower_case(group: GroupKey) -> GroupKey:

@@ -48,17 +48,6 @@ def check_lease(
     return lease, [ok("interval.ok", facts)]
 
 
-def check_fixed_lease(lease: LeaseOptions, store_seconds: float) -> list[Finding]:
-    """Where the store keeps the leases, the processors have to count on the same."""
-    if lease.lease_seconds == store_seconds:
-        return []
-    message = (
-        f"the store locks partitions for {store_seconds:g} s, and the processors count on {lease.lease_seconds:g} s"
-    )
-    fix = "processors refuse to start so: give both the same, LeaseOptions(lease_seconds=...) and ?lease="
-    return [error("interval.fixed-lease", message, where="--lease", fix=fix)]
-
-
 def check_speed(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]:
     """Whether the store answers fast enough for the renewals."""
     if facts.list_seconds <= lease.renew_interval_seconds * SLOW_SHARE_MAX:

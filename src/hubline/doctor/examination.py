@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, TypeVar
 
 from hubline import errors
 from hubline.adapters import open_hub, open_store
-from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.hub_address import parse_hub
 from hubline.addresses.store_address import MemoryAddress, SqliteAddress, StoreAddress, parse_store
-from hubline.checkpoint_stores.blob import BlobStore, Container, LeasedBlobStore
-from hubline.checkpoint_stores.blob.layout import fixed_prefix, group_prefix
+from hubline.checkpoint_stores.blob import BlobStore, Container
+from hubline.checkpoint_stores.blob.layout import group_prefix
 from hubline.cli.checkpoints.copy import LIVING_SECONDS
 from hubline.cli.checkpoints.old_blobs import find_old, groups_in
 from hubline.cli.output import counted
@@ -25,18 +24,15 @@ from hubline.coordination.lease_options import LeaseOptions
 from hubline.doctor.check_blobs import (
     BlobSettings,
     ContainerFacts,
-    check_kinds,
     check_neighbours,
     check_old_blobs,
     check_settings,
-    owners_of,
     soft_delete_days,
 )
 from hubline.doctor.check_checkpoints import check_checkpoints, check_damage
 from hubline.doctor.check_group import check_group
 from hubline.doctor.check_intervals import (
     check_clock,
-    check_fixed_lease,
     check_hub_clock,
     check_lease,
     check_sdk_intervals,
@@ -49,7 +45,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint, GroupState
 from hubline.model.positions import Position
 from hubline.monitoring.lag import CLI_GROUP, peek
-from hubline.ports import CheckpointStore, Examinable, Hub, LeasedStore, shares_with_sdks
+from hubline.ports import CheckpointStore, Examinable, Hub, shares_with_sdks
 
 Result = TypeVar("Result")
 
@@ -62,8 +58,8 @@ UNKNOWN: Final = GroupKey("unknown", "unknown", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class ExaminationRequest:
-    """What to examine. ``seconds_max`` bounds each question. Without a ``lease_seconds`` it is that of the store's
-    address, or the processors' default."""
+    """What to examine. ``seconds_max`` bounds each question. Without a ``lease_seconds`` it is the processors'
+    default."""
 
     hub: str
     store: str
@@ -94,7 +90,7 @@ class Examination:
     async def examine_all(self) -> None:
         order = self._order
         lease, judged = check_lease(
-            order.lease_seconds or _fixed_lease_seconds(order.store) or LeaseOptions().lease_seconds,
+            order.lease_seconds or LeaseOptions().lease_seconds,
             order.renew_interval_seconds,
             order.handover_timeout_seconds,
             order.sdk_lease_seconds,
@@ -228,10 +224,8 @@ class Examination:
         await self._ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
         if shares_with_sdks(store):
             facts = replace(facts, sdk_owners=_sdk_owners(facts.state, lease))
-        if isinstance(store, BlobStore | LeasedBlobStore):
+        if isinstance(store, BlobStore):
             await self._examine_blobs(store, group)
-        if isinstance(store, LeasedStore):
-            self.findings += check_fixed_lease(lease, store.lease_seconds)
         if isinstance(store, Examinable):
             facts = await self._look_into(store, facts)
         self.findings += check_speed(lease, facts)
@@ -247,20 +241,18 @@ class Examination:
         self.findings += check_clock(clock, sdk_members=bool(facts.sdk_owners))
         return replace(facts, damaged_checkpoints=examined.damaged)
 
-    async def _examine_blobs(self, store: BlobStore | LeasedBlobStore, group: GroupKey) -> None:
-        is_fixed, container = isinstance(store, LeasedBlobStore), store.container
-        prefix = fixed_prefix(group) if is_fixed else group_prefix(group)
+    async def _examine_blobs(self, store: BlobStore, group: GroupKey) -> None:
+        container = store.container
         settings = await self.probe_optional(
-            "blob.settings", "the account's settings", _blob_settings(container, prefix)
+            "blob.settings", "the account's settings", _blob_settings(container, group_prefix(group))
         )
         self.findings += check_settings(settings) if settings else []
         self._tell("looking for old blobs")
         message = "what else is in the container"
-        found = await self.probe_optional("blob.layout", message, _container_facts(container, group, is_fixed=is_fixed))
+        found = await self.probe_optional("blob.layout", message, _container_facts(container))
         if found is not None:
             self.findings += check_old_blobs(group, found.olds)
             self.findings += check_neighbours(group, found.groups)
-            self.findings += check_kinds(group, found, is_fixed=is_fixed)
 
     # Asking --------------------------------------------------------------------------------------------------------
 
@@ -387,22 +379,12 @@ async def _blob_settings(container: Container, prefix: str) -> BlobSettings:
     )
 
 
-async def _container_facts(container: Container, group: GroupKey, *, is_fixed: bool) -> ContainerFacts:
+async def _container_facts(container: Container) -> ContainerFacts:
     blobs, _ = await container.list("")
     return ContainerFacts(
-        groups=frozenset(groups_in(blobs, fixed=is_fixed)),
-        other_groups=frozenset(groups_in(blobs, fixed=not is_fixed)),
-        other_owners=owners_of(group, blobs, is_fixed=not is_fixed),
+        groups=frozenset(groups_in(blobs)),
         olds=tuple(await find_old(container, blobs, living_seconds=LIVING_SECONDS)),
     )
-
-
-def _fixed_lease_seconds(store: str) -> int | None:
-    """What the store's address says; nothing if it does not read, of which the store's own check tells."""
-    with suppress(errors.ConfigError):
-        address = parse_store(store)
-        return address.lease_seconds if isinstance(address, BlobAddress) else None
-    return None
 
 
 def _has_more(checkpoint: Checkpoint, held: PartitionProperties) -> bool:

@@ -69,4 +69,6 @@ def _progress(stage: PlannedStage) -> str:
 
 
 def _fixed(ownership: str) -> str:
-    return f"each runner keeps {ownership.removeprefix('fixed:')} partitions, and gives none up while it lives"
+    _, count, *lock = ownership.split(":")
+    locked = ", locked by Blob Storage" if lock else ""
+    return f"each runner keeps {count} partitions{locked}, and gives none up while it lives"

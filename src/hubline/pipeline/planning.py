@@ -16,7 +16,7 @@ from hubline.addresses.choices import choice_of
 from hubline.addresses.names import validate_group_name
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
 from hubline.addresses.values import parse_duration, parse_position
-from hubline.coordination.strategies import Balanced, Fixed, Greedy
+from hubline.coordination.strategies import Balanced, Fixed, Greedy, load_balancing_text, parse_load_balancing
 from hubline.errors import ConfigError, Problem
 from hubline.model.positions import ON_DATA_LOSS, OnDataLoss, Position, PositionKind
 from hubline.pipeline.datasets import (
@@ -477,16 +477,16 @@ def _contradictions(stage: Stage, target: Place, checkpoint: Checkpoints, owners
 def ownership_text(value: Sharing) -> str:
     """As the source takes it."""
     match value:
-        case Fixed(count):
-            return f"fixed:{count}"
+        case Fixed():
+            return load_balancing_text(value)
         case Balanced(partitions_max) | Greedy(partitions_max):
             if partitions_max is not None:
                 raise ConfigError("partitions_max is for processors: a stage takes Balanced(), Greedy() or Fixed(n)")
             return "balanced" if isinstance(value, Balanced) else "greedy"
         case "all" | "balanced" | "greedy":
             return value
-        case str() if re.fullmatch(r"fixed:[1-9][0-9]{0,5}", value):
-            return value
+        case str() if re.fullmatch(r"fixed:[1-9][0-9]{0,5}(:.*)?", value):
+            return load_balancing_text(parse_load_balancing(value))
     raise ConfigError("write 'all', hubline.Balanced(), hubline.Greedy() or hubline.Fixed(n); in TOML \"fixed:2\"")
 
 

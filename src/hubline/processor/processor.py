@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
-from hubline.coordination.dispatcher import check_leases
+from hubline.coordination.dispatcher import locking_store
 from hubline.coordination.strategies import Greedy, Strategy
 from hubline.errors import ConfigError, ProcessorError
 from hubline.hubs.hub_calls import within
@@ -91,9 +91,9 @@ class Processor:
         self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
         validate_owner_id(self.owner_id)
         self._hub = open_hub(hub)
-        self._store = open_store(store)
-        check_leases(self._store, self._strategy, self._options.lease)
-        self._owned_resources = [made for given, made in ((hub, self._hub), (store, self._store)) if given is not made]
+        opened = open_store(store)
+        self._store = locking_store(opened, self._strategy, self._options.lease)
+        self._owned_resources = [made for given, made in ((hub, self._hub), (store, opened)) if given is not made]
         self._runtime: Runtime | None = None
         self._handlers: dict[str, Handler] = {}
         self._register_overrides()

@@ -22,17 +22,20 @@ from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions
 
 GROUP = "fixed"
-# The shortest lease that the service grants.
+# The shortest lock that the service grants.
 LEASE_SECONDS = 15
-OPTIONS = ProcessorOptions(
-    checkpoint=CheckpointPolicy.every_batch(),
-    lease=LeaseOptions(
-        lease_seconds=LEASE_SECONDS,
-        renew_interval_seconds=1.0,
-        load_balancing_interval_seconds=1.0,
-        startup_delay_seconds=0.1,
-    ),
-)
+
+
+def options(*, lease_seconds: float = LEASE_SECONDS) -> ProcessorOptions:
+    return ProcessorOptions(
+        checkpoint=CheckpointPolicy.every_batch(),
+        lease=LeaseOptions(
+            lease_seconds=lease_seconds,
+            renew_interval_seconds=1.0,
+            load_balancing_interval_seconds=1.0,
+            startup_delay_seconds=0.1,
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Task:
     store: str
     owner_id: str
     folder: str
+    lease_seconds: float = LEASE_SECONDS
 
 
 class FixedMember:
@@ -81,9 +85,9 @@ async def run(task: Task) -> None:
         task.store,
         group=GROUP,
         start=Position.earliest(),
-        strategy=Fixed(1),
+        strategy=Fixed(1, lease=LEASE_SECONDS),
         owner_id=task.owner_id,
-        options=OPTIONS,
+        options=options(lease_seconds=task.lease_seconds),
     )
 
     with (folder / "journal").open("a", buffering=1) as journal:

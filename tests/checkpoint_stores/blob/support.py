@@ -12,7 +12,7 @@ from azure.eventhub.extensions.checkpointstoreblobaio import BlobCheckpointStore
 
 from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.store_address import parse_store
-from hubline.checkpoint_stores.blob import BlobStore, Container, LeasedBlobStore, Written
+from hubline.checkpoint_stores.blob import BlobStore, Container, Written
 from hubline.checkpoint_stores.blob.auth import credential_of
 from hubline.checkpoint_stores.blob.http import Transport
 from hubline.checkpoint_stores.blob.store import REFRESH_SECONDS
@@ -32,9 +32,9 @@ def blob_store(
     return BlobStore(blob_address(address), refresh_seconds=refresh_seconds, clock=clock)
 
 
-def leased_store(address: str, *, lease: str = "15s", clock: Callable[[], float] = time.time) -> LeasedBlobStore:
-    """One that locks by the service's leases; the shortest there are, unless said otherwise."""
-    return LeasedBlobStore(blob_address(f"{address}?lease={lease}"), clock=clock)
+def locking_blob_store(address: str, *, seconds: int = 15, refresh_seconds: float = REFRESH_SECONDS) -> BlobStore:
+    """One that also locks partitions, for the shortest time that the service grants unless said otherwise."""
+    return blob_store(address, refresh_seconds=refresh_seconds).with_locks(seconds)
 
 
 def play(address: str, scenario: Callable[[BlobStore], Awaitable[None]], **settings: Any) -> None:

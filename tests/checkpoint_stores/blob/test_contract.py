@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from hubline.checkpoint_stores.blob import BlobStore, LeasedBlobStore
-from hubline.checkpoint_stores.blob.layout import lease_blob
+from hubline.checkpoint_stores.blob import BlobStore
+from hubline.checkpoint_stores.blob.layout import ownership_blob
 from hubline.model.ownership import Ownership
 from hubline.testing.contracts.store import (
     CheckpointContract,
@@ -18,7 +18,7 @@ from hubline.testing.contracts.store import (
     RaceContract,
     StoreFactory,
 )
-from tests.checkpoint_stores.blob.support import blob_store, leased_store
+from tests.checkpoint_stores.blob.support import blob_store, locking_blob_store
 
 pytestmark = pytest.mark.xdist_group("azurite")
 
@@ -56,17 +56,17 @@ class TestPacedBlobStore(BlobFactory, OwnershipContract, MembershipContract, Han
         return blob_store(self.container)
 
 
-class TestLeasedBlobStore(BlobFactory, OwnershipContract, MembershipContract, CheckpointContract, RaceContract):
-    """With the service's own leases: a lease that runs is taken by nobody, and nobody is asked to hand over."""
+class TestLockingBlobStore(BlobFactory, OwnershipContract, MembershipContract, CheckpointContract, RaceContract):
+    """With locks: nobody takes a locked partition, asked for or not."""
 
     renewal_is_a_write = False
     partition_count = 32
 
-    def open_store(self) -> LeasedBlobStore:
-        return leased_store(self.container, lease="60s")
+    def open_store(self) -> BlobStore:
+        return locking_blob_store(self.container, seconds=60)
 
     async def lapse(self, ownership: Ownership) -> None:
         """Broken by hand, which ends it at once. That those that lapse by themselves end too is shown elsewhere."""
-        store = leased_store(self.container)
-        await store.container.break_lease(lease_blob(ownership.key))
+        store = blob_store(self.container)
+        await store.container.break_lease(ownership_blob(ownership.key))
         await store.close()

@@ -136,13 +136,9 @@ class Container:
         headers = {"x-ms-proposed-lease-id": lease_id, "x-ms-lease-duration": str(seconds), "If-Match": f'"{etag}"'}
         return await self._lease(name, "acquire", headers, status=201)
 
-    async def change_lease(self, name: str, lease_id: str, *, to: str) -> bool:
-        """Whether the blob, leased under the one id, is leased under the other now."""
-        return await self._lease(name, "change", {"x-ms-lease-id": lease_id, "x-ms-proposed-lease-id": to}, status=200)
-
     async def renew_lease(self, name: str, lease_id: str) -> bool:
-        """Whether the blob is leased under this id, and its time starts anew. One that lapsed and that nobody took
-        since comes back."""
+        """Whether the blob is leased under this id, and its time starts again. One that lapsed comes back, if nobody
+        has leased or written the blob since."""
         return await self._lease(name, "renew", {"x-ms-lease-id": lease_id}, status=200)
 
     async def release_lease(self, name: str, lease_id: str) -> bool:

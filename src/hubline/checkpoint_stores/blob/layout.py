@@ -10,11 +10,6 @@ and beside it, under a prefix that the SDKs never list:
     hubline/{namespace}/{hub}/{group}/member/{owner}       ownerid, partitionsmax; its age is the member's
     hubline/{namespace}/{hub}/{group}/request/{partition}  ownerid of who asks; its age is the request's
     hubline/{namespace}/{hub}/{group}/fence/{partition}    hublineepoch, while there is no checkpoint to keep it
-
-Groups that are kept with the service's own leases (``?lease=``) are elsewhere, and share nothing with the SDKs:
-
-    hubline-fixed/{namespace}/{hub}/{group}/lease/{partition}  the owner, its lease and the checkpoint, all in one
-    hubline-fixed/{namespace}/{hub}/{group}/member/{owner}     as above
 """
 
 from __future__ import annotations
@@ -25,14 +20,12 @@ from urllib.parse import quote
 from hubline.model.keys import GroupKey, PartitionKey
 
 OWN_PREFIX: Final = "hubline/"
-FIXED_PREFIX: Final = "hubline-fixed/"
 
 OWNERSHIP: Final = "ownership/"
 CHECKPOINT: Final = "checkpoint/"
 MEMBER: Final = "member/"
 REQUEST: Final = "request/"
 FENCE: Final = "fence/"
-LEASE: Final = "lease/"
 
 
 def group_prefix(group: GroupKey) -> str:
@@ -71,19 +64,6 @@ def fence_blob(key: PartitionKey) -> str:
 
 def member_blob(group: GroupKey, owner_id: str) -> str:
     return own_prefix(group) + MEMBER + _quoted(owner_id)
-
-
-def fixed_prefix(group: GroupKey) -> str:
-    """What the names of all blobs of a group with leases start with."""
-    return FIXED_PREFIX + group_prefix(group)
-
-
-def lease_blob(key: PartitionKey) -> str:
-    return fixed_prefix(key.group_key) + LEASE + key.partition
-
-
-def fixed_member_blob(group: GroupKey, owner_id: str) -> str:
-    return fixed_prefix(group) + MEMBER + _quoted(owner_id)
 
 
 def _quoted(owner_id: str) -> str:

@@ -13,6 +13,7 @@ Where the service offers one blob at a time, these are the steps, and what dying
 from __future__ import annotations
 
 import asyncio
+import copy
 import math
 import random
 import time
@@ -29,6 +30,7 @@ from hubline.checkpoint_stores.blob.auth import credential_of
 from hubline.checkpoint_stores.blob.client import Container, Written
 from hubline.checkpoint_stores.blob.http import BULK_REQUESTS_MAX, Transport
 from hubline.checkpoint_stores.blob.listing import Blob
+from hubline.checkpoint_stores.blob.locks import PartitionLocks, lock_id
 from hubline.checkpoint_stores.blob.records import (
     EPOCH,
     OWNER,
@@ -129,6 +131,7 @@ class BlobStore:
         self._refresh_seconds = refresh_seconds
         self._renewed_at: dict[tuple[GroupKey, str], float] = {}
         self._fences: dict[PartitionKey, _Fence] = {}
+        self._locks: PartitionLocks | None = None
 
     def __repr__(self) -> str:
         return f"BlobStore({self._shown})"
@@ -137,6 +140,12 @@ class BlobStore:
     def container(self) -> Container:
         """The blobs themselves, for who looks for faults or moves them."""
         return self._container
+
+    def with_locks(self, seconds: int) -> BlobStore:
+        """This store, for an owner whose claims also lock their partitions by leases of Blob Storage."""
+        locking = copy.copy(self)
+        locking._locks = PartitionLocks(self._container, seconds=seconds)  # noqa: SLF001 - its own copy
+        return locking
 
     # Ownership
 
@@ -167,6 +176,8 @@ class BlobStore:
         _, listing = await gather_two(announcing, self._list(group))
         listed = {one.key.partition: one for one in listing.state.ownerships}
         kept = [found for one in owned if (found := listed.get(one.key.partition)) and found.version == one.version]
+        if self._locks is not None:
+            kept = await self._locks.renew(kept)
         # Beside SDKs at the pace of those that renew most often (Go and JavaScript, every 10 s): they judge by their
         # own clocks, and one that is ahead must find as much room here as it finds among its own kind.
         has_sdk_owners = listing.has_sdk_owners(beside=member)
@@ -213,28 +224,64 @@ class BlobStore:
 
     async def _claim(self, claim: Ownership) -> tuple[Ownership, bool] | None:
         """The record as it was written, and whether its epoch is another than before; None if the claim is lost."""
-        name, metadata = layout.ownership_blob(claim.key), ownership_metadata(claim.owner_id, claim.epoch)
         if claim.version is None:
-            return _won(claim, await self._container.create(name, metadata), is_new_epoch=True)
+            return await self._claim_first(claim)
         version = Version.of(claim.version)
         if version is None:
             return None
-        written = await self._container.replace(name, metadata, etag=version.etag)
+        if not claim.owner_id:
+            written = await self._write_released(claim, version)
+        elif self._locks and not await self._locks.acquire(claim.key, claim.owner_id, etag=version.etag):
+            return None
+        else:
+            # Dying here leaves a lock that nobody uses; it lapses.
+            written = await self._write_owner(claim.key, claim.owner_id, claim.epoch, version, locked_by=claim.owner_id)
         return _won(claim, written, is_new_epoch=version.epoch != claim.epoch)
 
+    async def _claim_first(self, claim: Ownership) -> tuple[Ownership, bool] | None:
+        metadata = ownership_metadata(claim.owner_id, claim.epoch)
+        written = await self._container.create(layout.ownership_blob(claim.key), metadata)
+        if not isinstance(written, Written):
+            return None
+        # Dying here leaves a record without a lock. It is free after a lease, as every record.
+        if self._locks is None or not claim.owner_id:
+            return _won(claim, written, is_new_epoch=True)
+        is_locked = await self._locks.acquire(claim.key, claim.owner_id, etag=written.etag)
+        return _won(claim, written if is_locked else None, is_new_epoch=True)
+
+    async def _write_released(self, claim: Ownership, version: Version) -> Written | Blob | None:
+        """Writes that nobody owns the partition, and then releases its lock: before, another could take it over."""
+        if self._locks is None:
+            return await self._write_owner(claim.key, "", claim.epoch, version)
+        written = await self._write_owner(claim.key, "", claim.epoch, version, locked_by=version.owner_id)
+        if isinstance(written, Blob) and written.etag == version.etag and not written.is_leased:
+            return await self._write_owner(claim.key, "", claim.epoch, version)  # the lock has lapsed
+        if isinstance(written, Written):
+            # Dying here leaves a partition that nobody owns, and that nobody can claim until the lock lapses.
+            await self._locks.release(claim.key, version.owner_id)
+        return written
+
+    async def _write_owner(
+        self, key: PartitionKey, owner_id: str, epoch: int, version: Version, *, locked_by: str = ""
+    ) -> Written | Blob | None:
+        lease_id = lock_id(key, locked_by) if self._locks and locked_by else ""
+        metadata = ownership_metadata(owner_id, epoch)
+        return await self._container.replace(layout.ownership_blob(key), metadata, etag=version.etag, lease_id=lease_id)
+
     async def _rewrite(self, owned: Ownership) -> Ownership | None:
-        """Writes what a record says once more; makes the blob anew if it vanished."""
+        """Writes what a record says once more. A blob that has vanished is made again, unless its lock went with it."""
         version = Version.of(owned.version or "")
         if version is None:
             return None
-        name, metadata = layout.ownership_blob(owned.key), ownership_metadata(version.owner_id, version.epoch)
-        written = await self._container.replace(name, metadata, etag=version.etag)
-        if written is None:
-            written = await self._container.create(name, metadata)
+        owner_id, epoch = version.owner_id, version.epoch
+        written = await self._write_owner(owned.key, owner_id, epoch, version, locked_by=owner_id)
+        if written is None and self._locks is None:
+            written = await self._container.create(
+                layout.ownership_blob(owned.key), ownership_metadata(owner_id, epoch)
+            )
         if not isinstance(written, Written):
             return None
-        renewed = replace(version, etag=written.etag)
-        return Ownership(owned.key, version.owner_id, version.epoch, str(renewed))
+        return Ownership(owned.key, owner_id, epoch, str(replace(version, etag=written.etag)))
 
     def _refreshed_part(self, group: GroupKey, member: Member) -> float:
         """The part of its ownership blobs that a member writes now: what comes up to all of them in time."""
@@ -463,6 +510,9 @@ class BlobStore:
             epoch = ownership_epoch(found)
         except Damage:
             return True  # nobody can own it as it is
+        if found.is_leased:
+            # Dying here leaves an owner without its lock. It finds out at its next renewal, and loses the partition.
+            await self._container.break_lease(found.name)
         taken = await self._container.replace(found.name, ownership_metadata("", epoch + 1), etag=found.etag)
         return isinstance(taken, Written)
 

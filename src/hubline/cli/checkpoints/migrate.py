@@ -71,11 +71,6 @@ def migrate(
     address = parse_store(store)
     if not isinstance(address, BlobAddress):
         raise ConfigError("only blob containers have old blobs: give https://ACCOUNT.blob.core.windows.net/CONTAINER")
-    if address.lease_seconds is not None:
-        raise ConfigError(
-            "old blobs become checkpoints that the SDKs read: leave ?lease= out of the address; then they come to "
-            "fixed leases with `hubline checkpoints copy`"
-        )
     moves = asyncio.run(_plan(store, prefix))
     if not moves:
         say("there are no old blobs: nothing to change")

@@ -14,7 +14,7 @@ from typing import Final
 
 from hubline.addresses.names import validate_partition_id
 from hubline.checkpoint_stores.blob import Blob, Container
-from hubline.checkpoint_stores.blob.layout import FIXED_PREFIX, OWN_PREFIX
+from hubline.checkpoint_stores.blob.layout import OWN_PREFIX
 from hubline.checkpoint_stores.blob.records import OWNER, Damage, read_checkpoint
 from hubline.cli.session import in_order
 from hubline.concurrency import map_bounded
@@ -47,7 +47,7 @@ def sort_out(blobs: Iterable[Blob]) -> OldBlobs:
     """The old ones among the blobs of a container, by their names."""
     old = OldBlobs()
     for blob in blobs:
-        if blob.name.startswith((OWN_PREFIX, FIXED_PREFIX)):
+        if blob.name.startswith(OWN_PREFIX):
             continue
         # From the right: the namespace of a local hub is a path.
         match blob.name.rsplit("/", 4):
@@ -111,15 +111,14 @@ class OldPartition:
     damage: str | None
 
 
-def groups_in(blobs: Iterable[Blob], *, fixed: bool = False) -> set[GroupKey]:
-    """The groups that have owners or checkpoints there, in lower case: those of fixed leases, or all others."""
-    kinds = ("lease",) if fixed else ("checkpoint", "ownership")
+def groups_in(blobs: Iterable[Blob]) -> set[GroupKey]:
+    """The groups that have owners or checkpoints there, in lower case."""
     groups: set[GroupKey] = set()
     for blob in blobs:
-        if blob.name.startswith(OWN_PREFIX) or blob.name.startswith(FIXED_PREFIX) != fixed:
+        if blob.name.startswith(OWN_PREFIX):
             continue
-        match blob.name.removeprefix(FIXED_PREFIX).rsplit("/", 4):
-            case [namespace, hub, group, kind, partition] if kind in kinds:
+        match blob.name.rsplit("/", 4):
+            case [namespace, hub, group, "checkpoint" | "ownership", partition]:
                 if key := _key(namespace, hub, group, partition):
                     groups.add(key.group_key)
     return groups

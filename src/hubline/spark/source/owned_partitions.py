@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from hubline.coordination.dispatcher import Dispatcher, check_leases
+from hubline.coordination.dispatcher import Dispatcher, locking_store
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.snapshot import Snapshot, living_records
 from hubline.coordination.store_calls import bounded, set_back
@@ -205,13 +205,12 @@ class OwnedPartitions:
         self._learning: set[asyncio.Task[None]] = set()
         self._reopen = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
-        check_leases(store, membership.strategy, membership.lease)
         self._settling = SettledStrategy(membership.strategy)
         self._is_stopping = False
         self.failed: HublineError | None = None
         """What ends the query: a position that is gone, where the user wants to hear of it."""
         self._dispatcher = Dispatcher(
-            store,
+            locking_store(store, membership.strategy, membership.lease),
             self,
             group=membership.group,
             owner_id=membership.owner_id,
