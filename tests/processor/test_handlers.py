@@ -635,6 +635,68 @@ class TestWhatHandlersRaise:
             stopping.cancel()
 
 
+class TestLog:
+    """What a failing handler leaves in the log: its own file and line first, and none of hubline's frames."""
+
+    @staticmethod
+    def parse(text: str) -> int:
+        return int(text)
+
+    @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
+    def test_a_failure_is_logged_with_the_users_line(self, is_async: bool, caplog: pytest.LogCaptureFixture) -> None:
+        def handle(batch: EventBatch) -> None:
+            self.parse(batch[0].text())
+
+        async def handle_async(batch: EventBatch) -> None:
+            handle(batch)
+
+        async def main() -> None:
+            hub = MemoryHub(1)
+            hub.append("0", [b"x"])
+            processor = made(hub, retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.01))
+            errors: list[HublineError] = []
+            processor.on_batch(handle_async if is_async else handle)
+            processor.on_error(errors.append)
+            await run_until(processor, lambda: errors)
+
+        with caplog.at_level(logging.WARNING, "hubline"):
+            asyncio.run(main())
+
+        line = self.parse.__code__.co_firstlineno + 2
+        retried = next(text for text in caplog.messages if text.startswith("handler_retry"))
+        assert f"at={__file__}:{line}" in retried
+        failed = next(text for text in caplog.messages if text.startswith("error ")).splitlines()
+        assert "HandlerFailed: on_batch failed for partition 0" in failed[0]
+        assert failed[1] == f'  File "{__file__}", line {line}, in parse'
+        assert failed[2] == f'    called by File "{__file__}", line {handle.__code__.co_firstlineno + 1}, in handle'
+        assert failed[-1].endswith("frames of hubline not shown)")
+        assert not any("src/hubline" in text for text in failed)
+
+    @virtual
+    async def test_so_is_a_failure_of_the_error_handler(self, caplog: pytest.LogCaptureFixture) -> None:
+        hub = MemoryHub(1)
+        hub.append("0", [b"x"])
+        processor = made(hub, control_thread=False, retry=RetryPolicy(max_attempts=1))
+        errors: list[HublineError] = []
+
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            raise ValueError("always")
+
+        @processor.on_error
+        async def report(error: HublineError) -> None:
+            errors.append(error)
+            self.parse("no number")
+
+        with caplog.at_level(logging.ERROR, "hubline"):
+            await run_until(processor, lambda: errors)
+
+        (failed, *_) = (text.splitlines() for text in caplog.messages if text.startswith("on_error_failed"))
+        assert failed[0] == "on_error_failed ValueError: invalid literal for int() with base 10: 'no number'"
+        assert failed[1] == f'  File "{__file__}", line {self.parse.__code__.co_firstlineno + 2}, in parse'
+        assert not any("src/hubline" in text for text in failed)
+
+
 class TestErrorHandler:
     def test_one_that_hangs_does_not_hang_the_stop(self) -> None:
         leave = threading.Event()

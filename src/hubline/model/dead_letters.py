@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Self
 
 from hubline.errors import ConfigError
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey, PartitionKey
+from hubline.tracebacks import frames_of, text_of, type_of
 
 
 class DeadLetterState(enum.StrEnum):
@@ -70,14 +69,12 @@ class DeadLetter:
 
         The traceback names files, lines and functions; it shows no values, which may be secret.
         """
-        kind = type(error)
-        module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
         return cls(
             key,
             event,
-            error_type=f"{module}{kind.__qualname__}",
-            error_text=_bounded(_text_of(error), ERROR_TEXT_LENGTH_MAX),
-            traceback=_bounded("".join(_frames(error.__traceback__)), TRACEBACK_LENGTH_MAX),
+            error_type=type_of(error),
+            error_text=_bounded(text_of(error), ERROR_TEXT_LENGTH_MAX),
+            traceback=_bounded("".join(f"  {frame}\n" for frame in frames_of(error)), TRACEBACK_LENGTH_MAX),
             attempts=attempts,
             stage=stage,
         )
@@ -141,21 +138,6 @@ class DeadLetterSelection:
                 raise ConfigError(f"{name} needs a time zone, for instance datetime.now(UTC)")
         if self.since is not None and self.until is not None and self.since > self.until:
             raise ConfigError("since is later than until: no dead letter can be between them")
-
-
-def _frames(trace: TracebackType | None) -> Iterator[str]:
-    """Where an error passed, innermost last. Neither values nor lines of source: both may hold secrets."""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        yield f'  File "{code.co_filename}", line {trace.tb_lineno}, in {code.co_name}\n'
-        trace = trace.tb_next
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failed:  # noqa: BLE001 - an error of the user's own may have no text, and is kept all the same
-        return f"(its text cannot be made: {type(failed).__name__})"
 
 
 def _bounded(text: str, length_max: int) -> str:

@@ -55,6 +55,7 @@ from hubline.processor.options import ProcessorOptions
 from hubline.processor.partition_reader import Prefetch, Source, pinned
 from hubline.processor.sql_delivery import AsyncTransaction, Delivery, DeliveryPolicy, savepoint
 from hubline.sinks import SinkPartition, SqlSink, Transaction
+from hubline.tracebacks import place_of
 
 log = logging.getLogger("hubline.pump")
 
@@ -545,7 +546,10 @@ class PartitionPump:
                 break
             if attempt == retry.max_attempts or (tx is not None and isinstance(failed.__cause__, StoreError)):
                 raise failed  # a transaction that broke cannot be repaired by trying again within it
-            log.warning("handler_retry partition=%s attempt=%d error=%s", self.key.partition, attempt, failed)
+            place = place_of(failed.__cause__ or failed)
+            log.warning(
+                "handler_retry partition=%s attempt=%d at=%s error=%s", self.key.partition, attempt, place, failed
+            )
             if await self._is_closed_within(retry.delay(attempt, self._wiring.rng)):
                 raise failed  # the next owner tries again
         return returned

@@ -23,6 +23,7 @@ from hubline.processor.partition_runner import (
     PartitionDependencies,
     PartitionPump,
 )
+from hubline.tracebacks import format_failure, where_raised
 
 log = logging.getLogger("hubline.processor")
 
@@ -180,7 +181,10 @@ class Runtime:
         self.report(error, pump.context if pump else None)
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:
-        log.warning("error partition=%s %s: %s", context.partition if context else None, type(error).__name__, error)
+        partition, where = context.partition if context else None, ""
+        if isinstance(error, ProcessorError) and error.__cause__ is not None:
+            where = "".join(f"\n{line}" for line in where_raised(error.__cause__))
+        log.warning("error partition=%s %s: %s%s", partition, type(error).__name__, error, where)
         handler = self._wiring.handlers.get("on_error")
         if handler is not None:
             self._spawn(self._call_on_error(handler, error, context), name="hubline-report")
@@ -188,9 +192,8 @@ class Runtime:
     async def _call_on_error(self, handler: Handler, error: HublineError, context: PartitionContext | None) -> None:
         try:
             await handler.call(error, context, thread=self._errors_thread, name="on_error")
-        except Exception:
-            # on_error is the last to be told: its own failure can only be logged.
-            log.exception("on_error_failed")
+        except Exception as failed:  # noqa: BLE001 - nothing comes after on_error: its own failure can only be logged
+            log.error("on_error_failed %s", format_failure(failed))
 
     async def _watch_hub(self) -> None:
         """Looks for partitions that were added to the hub, once a dispatch interval."""
