@@ -81,14 +81,14 @@ def sql_sink_poison() -> Iterator[Result]:
         rate, ratio = _compared(scene.poison_rounds(5_000), scene.sink_rounds(5_000), count=5_000)
         yield Result("sql-sink-poison", rate, "events/s", ratio, "the same without poison")
         rate, ratio = _compared(scene.checked_rounds(POISON_SHARE), scene.checked_rounds(0.0), count=5_000)
-        yield Result("sql-sink-refused", rate, "events/s", ratio, "the same without rows to refuse")
+        yield Result("sql-sink-rejected", rate, "events/s", ratio, "the same without rows to refuse")
 
 
 @benchmark("sql-sink-repeats")
 def sql_sink_repeats() -> Iterator[Result]:
-    """Batches of 5,000 events that carry ids, sifted by the highest of their origin partition."""
+    """Batches of 5,000 events that carry ids, deduplicated by the highest of their origin partition."""
     with _Scene() as scene:
-        works = (scene.sifted_rounds(is_sifted=is_sifted) for is_sifted in (True, False))
+        works = (scene.deduplicated_rounds(is_deduplicated=is_deduplicated) for is_deduplicated in (True, False))
         rate, ratio = _compared(*works, count=5_000)
     yield Result("sql-sink-repeats", rate, "rows/s", ratio, "the same without looking for repeats")
 
@@ -230,9 +230,9 @@ class _Scene:
 
         return work
 
-    def sifted_rounds(self, *, is_sifted: bool) -> Callable[[], None]:
+    def deduplicated_rounds(self, *, is_deduplicated: bool) -> Callable[[], None]:
         count = 5_000
-        key = GROUP.partition("sifted" if is_sifted else "unsifted")
+        key = GROUP.partition("deduplicated" if is_deduplicated else "unsifted")
         partition = SqlSink(self._url, table="of_sink", drop_duplicates="ordered").open(key, 1)
         rows, last = _rows(count), -1
         rounds = iter([_batch(number * count, count) for number in range(2 * MANY_ROUNDS_COUNT + 1)])
@@ -242,10 +242,10 @@ class _Scene:
             last += count
             batch = next(rounds)
             with partition.transaction(Checkpoint(key, str(last), last)) as transaction:
-                if is_sifted:
-                    sifted = partition.sift(batch)
-                    assert len(sifted.batch) == count
-                    transaction.remember(partition, sifted)
+                if is_deduplicated:
+                    deduplicated = partition.deduplicate(batch)
+                    assert len(deduplicated.batch) == count
+                    transaction.record_ids(partition, deduplicated)
                 transaction.insert(rows)
             self._written.append(rows)
 
@@ -266,7 +266,7 @@ class _Scene:
                 DeadLetter.of(key, Event(BODY, "0", str(number), number, enqueued), _poisoned(), attempts=1)
                 for number in failed
             ]
-            partition.commit(Checkpoint(key, str(last), last), rows, letters=letters)
+            partition.commit(Checkpoint(key, str(last), last), rows, dead_letters=letters)
             self._written.append(rows)
 
         return work

@@ -22,7 +22,7 @@
     │   ├── RecordDamaged      one record does not read back; the others are fine
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
     │   └── SinkError          the sink's table cannot take the rows: missing, altered, other columns, no rights
-    │       └── RowsRefused    the database refuses rows, and nothing tells of which events they came
+    │       └── RowsRejected    the database refuses rows, and nothing tells of which events they came
     ├── ProcessorError         processing a partition went wrong
     │   ├── HandlerFailed      the handler raised, also after its retries
     │   ├── HandlerStalled     a handler has been running for very long
@@ -186,7 +186,7 @@ class SinkError(StoreError):
         self.table = table
 
 
-class RowsRefused(SinkError):
+class RowsRejected(SinkError):
     """The database refuses rows of which it is not known from which events they came. Nothing was written."""
 
 

@@ -58,5 +58,5 @@ def keep(url: str, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bo
         opened = sink.open(of_partition[0].key, 0)
         last = of_partition[-1]
         checkpoint = Checkpoint(last.key, last.event.offset, last.event.sequence_number)
-        opened.commit(checkpoint, letters=of_partition)
+        opened.commit(checkpoint, dead_letters=of_partition)
     sink.close()

@@ -26,7 +26,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.sinks import SqlSink
-from hubline.sinks.sql_sink.deduplication import sift_ordered
+from hubline.sinks.sql_sink.deduplication import deduplicate_ordered
 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from tests.dead_letters.conftest import GROUP, keep, letter
@@ -458,9 +458,9 @@ class TestRepublishing:
         sent, repeated = (
             batch_of([letter(1, properties=each.properties)]).arrow.column("properties") for each in (first, again)
         )
-        taken = sift_ordered(sent, marks)
+        taken = deduplicate_ordered(sent, marks)
         assert taken.is_fresh.tolist() == [True]
-        assert sift_ordered(repeated, {**marks, **taken.marks}).is_fresh.tolist() == [False]
+        assert deduplicate_ordered(repeated, {**marks, **taken.marks}).is_fresh.tolist() == [False]
 
     def test_redriven_and_failed_again_elsewhere_it_has_a_new_id_of_the_same_length(
         self, url: str, tmp_path: Path

@@ -237,10 +237,10 @@ def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplic
     with closing(SqlSink(scene.url, drop_duplicates=drop_duplicates)) as sink:
         opened = sink.open(scene.group.partition("0"), 0)
         kept = [letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
-        sifted = opened.sift(batch_of(kept))
+        deduplicated = opened.deduplicate(batch_of(kept))
         with opened.transaction(Checkpoint(opened.key, "offset-9", 9)) as transaction:
             transaction.dead_letter(kept)
-            assert transaction.remember(opened, sifted)
+            assert transaction.record_ids(opened, deduplicated)
     processor = scene.processor(drop_duplicates=drop_duplicates)
     on_event_rows(scene, processor)
     assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}

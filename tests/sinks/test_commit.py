@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError
+from hubline.errors import ConfigError, Fenced, RowsRejected, SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey
@@ -60,9 +60,9 @@ class TestTogether:
     def test_rows_letters_and_checkpoint_are_there_after_a_commit(self, database: SinkDatabase, table: str) -> None:
         partition = database.sink(table=table).open(KEY, 1)
 
-        refused = partition.commit(at(3), rows(0, 1, 3), letters=[letter(2)])
+        rejected = partition.commit(at(3), rows(0, 1, 3), dead_letters=[letter(2)])
 
-        assert refused == []
+        assert rejected == []
         assert (ids(database), database.checkpoint()) == ([0, 1, 3], 3)
         assert database.letters() == [(2, "handler", "ValueError", "bad")]
         assert partition.checkpoint == at(3)
@@ -120,7 +120,7 @@ class TestFence:
         sink.open(KEY, 2).commit(at(0), rows(0))
 
         with pytest.raises(Fenced) as caught:
-            former.commit(at(1), rows(1), letters=[letter(1)])
+            former.commit(at(1), rows(1), dead_letters=[letter(1)])
 
         assert (caught.value.epoch, caught.value.held_epoch) == (1, 2)
         assert (ids(database), database.letters(), database.checkpoint()) == ([0], [], 0)
@@ -266,9 +266,9 @@ class TestRefusalsThatUndoEverything:
         sqlite.execute(ROLLS_BACK)
         rows = pa.table({"v": [1, None, 2], "sequenceNumber": range(3)})
 
-        refused = sqlite.sink(table="t").open(KEY, 1).commit(at(2), rows)
+        rejected = sqlite.sink(table="t").open(KEY, 1).commit(at(2), rows)
 
-        assert [one.unit for one in refused] == [1]
+        assert [one.event for one in rejected] == [1]
         assert (sqlite.execute("SELECT v FROM t"), sqlite.checkpoint()) == ([(1,), (2,)], 2)
 
     def test_what_follows_in_a_handler_that_goes_on_is_not_written_by_itself(self, sqlite: SqliteSinkDatabase) -> None:
@@ -296,10 +296,10 @@ class TestRefusedRows:
         given[5]["name"] = None
         given[11]["id"] = 7
 
-        refused = partition.commit(at(19), pa.Table.from_pylist(given))
+        rejected = partition.commit(at(19), pa.Table.from_pylist(given))
 
         bad = {3, 6, 12}
-        assert {one.unit for one in refused} == bad | {7}  # 7 itself is there since the first commit
+        assert {one.event for one in rejected} == bad | {7}  # 7 itself is there since the first commit
         assert ids(database) == [number for number in range(1, 20) if number not in bad]
         assert database.checkpoint() == 19
 
@@ -307,9 +307,9 @@ class TestRefusedRows:
         partition = database.sink(table=table).open(KEY, 1)
         given = pa.table({"id": [1, 2, 3, 4], "name": ["a", "b", "bad", "d"], "sequenceNumber": [10, 11, 11, 12]})
 
-        refused = partition.commit(at(12), given)
+        rejected = partition.commit(at(12), given)
 
-        assert ([one.unit for one in refused], ids(database)) == ([11], [1, 4])
+        assert ([one.event for one in rejected], ids(database)) == ([11], [1, 4])
 
     def test_rows_in_any_order_are_written_in_the_order_of_their_events(
         self, database: SinkDatabase, table: str
@@ -326,7 +326,7 @@ class TestRefusedRows:
     ) -> None:
         partition = database.sink(table=table).open(KEY, 1)
 
-        with pytest.raises(RowsRefused, match="sequenceNumber"):
+        with pytest.raises(RowsRejected, match="sequenceNumber"):
             partition.commit(at(1), pa.table({"id": [1, 2], "name": ["a", "bad"]}))
 
         assert (ids(database), database.checkpoint()) == ([], None)
@@ -335,9 +335,9 @@ class TestRefusedRows:
         partition = database.sink(table=table).open(KEY, 1)
         given = rows(*range(300)).set_column(1, "name", [["bad"] * 300])
 
-        refused = partition.commit(at(300), given)
+        rejected = partition.commit(at(300), given)
 
-        assert len(refused) == 300
+        assert len(rejected) == 300
         assert (ids(database), database.checkpoint()) == ([], 300)
 
     def test_what_was_written_before_stays(self, database: SinkDatabase, table: str) -> None:
@@ -347,7 +347,7 @@ class TestRefusedRows:
             transaction.execute("INSERT INTO readings VALUES (100, 'own')")
             transaction.insert(rows(0, 1))
             transaction.insert(rows(1, 2, 3))
-            assert [one.unit for one in transaction.refused] == [1]
+            assert [one.event for one in transaction.rejected] == [1]
 
         assert ids(database) == [0, 1, 2, 3, 100]
 
@@ -357,9 +357,9 @@ class TestRefusedRows:
         given = rows(*range(200)).to_pylist()
         given[70]["id"], given[71]["name"], given[150]["name"] = 3, "much too long", "\x00"
 
-        refused = partition.commit(at(200), pa.Table.from_pylist(given))
+        rejected = partition.commit(at(200), pa.Table.from_pylist(given))
 
-        assert [(one.unit, one.kind) for one in refused] == [
+        assert [(one.event, one.kind) for one in rejected] == [
             (70, "UniqueViolation"),
             (71, "StringDataRightTruncation"),
             (150, "CharacterNotInRepertoire"),
@@ -376,9 +376,9 @@ class TestRefusedRows:
         postgres.execute("GRANT INSERT ON readings TO inserter")
         scheme, _, rest = postgres.url.partition("://")
         with closing(SqlSink(f"{scheme}://inserter:i@{rest.partition('@')[2]}", table="readings")) as sink:
-            refused = sink.open(KEY, 1).commit(at(3), rows(1, 2, 1, 3))
+            rejected = sink.open(KEY, 1).commit(at(3), rows(1, 2, 1, 3))
 
-        assert ([one.unit for one in refused], ids(postgres)) == ([1], [2, 3])
+        assert ([one.event for one in rejected], ids(postgres)) == ([1], [2, 3])
         postgres.execute("DROP OWNED BY inserter")
         postgres.execute("DROP ROLE inserter")
 
@@ -390,10 +390,10 @@ class TestRefusedRows:
         )
         partition = postgres.sink(table="readings").open(KEY, 1)
 
-        refused = partition.commit(at(11), rows(8, 9, 10, 11))
+        rejected = partition.commit(at(11), rows(8, 9, 10, 11))
 
-        assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
-        assert refused[0].kind == "ForeignKeyViolation"
+        assert ([one.event for one in rejected], ids(postgres)) == ([10, 11], [8, 9])
+        assert rejected[0].kind == "ForeignKeyViolation"
 
     def test_a_constraint_that_was_added_meanwhile_is_traced_at_the_second_try(self, postgres: SinkDatabase) -> None:
         postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
@@ -402,12 +402,12 @@ class TestRefusedRows:
         sink = postgres.sink(table="readings")
         sink.open(KEY, 1).commit(at(7), rows(7))
         postgres.execute("ALTER TABLE readings ADD FOREIGN KEY (id) REFERENCES parents DEFERRABLE INITIALLY DEFERRED")
-        with pytest.raises(RowsRefused):
+        with pytest.raises(RowsRejected):
             sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
 
-        refused = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+        rejected = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
 
-        assert ([one.unit for one in refused], ids(postgres)) == ([10], [7, 8, 9])
+        assert ([one.event for one in rejected], ids(postgres)) == ([10], [7, 8, 9])
 
     def test_those_of_a_table_s_partition_are_traced_too(self, postgres: SinkDatabase) -> None:
         postgres.execute("CREATE TABLE parents (id bigint PRIMARY KEY)")
@@ -416,9 +416,9 @@ class TestRefusedRows:
         postgres.execute("CREATE TABLE low PARTITION OF readings FOR VALUES FROM (0) TO (100)")
         postgres.execute("ALTER TABLE low ADD FOREIGN KEY (id) REFERENCES parents DEFERRABLE INITIALLY DEFERRED")
 
-        refused = postgres.sink(table="readings").open(KEY, 1).commit(at(11), rows(8, 9, 10, 11))
+        rejected = postgres.sink(table="readings").open(KEY, 1).commit(at(11), rows(8, 9, 10, 11))
 
-        assert ([one.unit for one in refused], ids(postgres)) == ([10, 11], [8, 9])
+        assert ([one.event for one in rejected], ids(postgres)) == ([10, 11], [8, 9])
 
     def test_those_of_a_table_that_a_trigger_writes_to_are_traced_at_the_second_try(
         self, postgres: SinkDatabase
@@ -433,12 +433,12 @@ class TestRefusedRows:
         )
         postgres.execute("CREATE TRIGGER copy AFTER INSERT ON readings FOR EACH ROW EXECUTE FUNCTION copy()")
         sink = postgres.sink(table="readings")
-        with pytest.raises(RowsRefused):
+        with pytest.raises(RowsRejected):
             sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
 
-        refused = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
+        rejected = sink.open(KEY, 1).commit(at(10), rows(8, 9, 10))
 
-        assert ([one.unit for one in refused], ids(postgres)) == ([10], [8, 9])
+        assert ([one.event for one in rejected], ids(postgres)) == ([10], [8, 9])
 
     @pytest.mark.parametrize("key", [(), ("id",)], ids=["insert", "upsert"])
     def test_whatever_is_refused_is_traced_wherever_it_stands(
@@ -463,10 +463,10 @@ class TestRefusedRows:
                 }
             )
 
-            refused = partition.commit(at(first + 499), given)
+            rejected = partition.commit(at(first + 499), given)
 
-            assert [one.unit for one in refused] == sorted((negative | orphans) & set(events))
-            kinds = {one.unit: one.kind for one in refused}
+            assert [one.event for one in rejected] == sorted((negative | orphans) & set(events))
+            kinds = {one.event: one.kind for one in rejected}
             assert {number for number, kind in kinds.items() if kind == "CheckViolation"} == negative & set(events)
         assert ids(postgres) == [number for number in range(1_000) if number not in negative | orphans]
 
@@ -497,12 +497,12 @@ class TestUpsert:
         given = rows(*range(10)).to_pylist()
         given[4]["name"] = "bad"
 
-        refused = partition.commit(at(9), pa.Table.from_pylist(given))
+        rejected = partition.commit(at(9), pa.Table.from_pylist(given))
 
-        assert [one.unit for one in refused] == [4]
+        assert [one.event for one in rejected] == [4]
         assert ids(database) == [number for number in range(10) if number != 4]
 
-    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one refused"])
+    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one rejected"])
     def test_rows_without_a_key_do_not_replace_each_other(self, database: SinkDatabase, value: int) -> None:
         database.execute("CREATE TABLE t (k bigint, l bigint, v bigint CHECK (v > 0), UNIQUE (k, l))")
         partition = database.sink(table="t", key=("l", "k")).open(KEY, 1)
@@ -512,7 +512,7 @@ class TestUpsert:
 
         assert database.execute("SELECT v FROM t WHERE k = 1 ORDER BY v") == [(5,), (6,), (8,)]
 
-    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one refused"])
+    @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one rejected"])
     def test_they_do_where_the_index_says_so(self, postgres: SinkDatabase, value: int) -> None:
         postgres.execute("CREATE TABLE t (k bigint UNIQUE NULLS NOT DISTINCT, v bigint CHECK (v > 0))")
         partition = postgres.sink(table="t", key="k").open(KEY, 1)
@@ -540,7 +540,7 @@ class TestUpsert:
 
 class TestLetters:
     def test_a_letter_keeps_what_is_known(self, database: SinkDatabase) -> None:
-        database.sink().open(KEY, 1).commit(at(2), letters=[letter(2)])
+        database.sink().open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
 
         (row,) = database.execute(
             'SELECT hub, consumer_group, partition_id, sequence_number, "offset", partition_key, body, properties, '
@@ -549,14 +549,14 @@ class TestLetters:
         assert row == ("orders", "billing", "0", 2, "o2", "k", b"body", '{"a": "b"}', "handler", 3, "waiting")
 
     def test_without_bodies_pointers_are_kept(self, database: SinkDatabase) -> None:
-        database.sink(keep_dead_letter_bodies=False).open(KEY, 1).commit(at(2), letters=[letter(2)])
+        database.sink(keep_dead_letter_bodies=False).open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
 
         assert database.execute("SELECT body, properties FROM hubline_dead_letter") == [(None, None)]
 
     def test_no_text_is_too_hostile(self, database: SinkDatabase) -> None:
         hostile = letter(1, ValueError("zero \x00 lone \ud800"), partition_key="k\x00", properties={"\x00": "\x00"})
 
-        database.sink().open(KEY, 1).commit(at(2), letters=[hostile])
+        database.sink().open(KEY, 1).commit(at(2), dead_letters=[hostile])
 
         assert database.letters() == [(1, "handler", "ValueError", "zero \\x00 lone \\ud800")]
 
@@ -564,8 +564,8 @@ class TestLetters:
         postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
         with closing(PostgresSinkDatabase(Secret(f"{postgres.url.rpartition('/')[0]}/latin"))) as latin:
             partition = latin.sink().open(KEY, 1)
-            partition.commit(at(0), letters=[letter(0, ValueError("é"), partition_key="ä")])
-            partition.commit(at(1), letters=[letter(1, ValueError("☃"), partition_key="☃")])
+            partition.commit(at(0), dead_letters=[letter(0, ValueError("é"), partition_key="ä")])
+            partition.commit(at(1), dead_letters=[letter(1, ValueError("☃"), partition_key="☃")])
 
             assert [text for _, _, _, text in latin.letters()] == ["é", "\\u2603"]
             assert partition.waiting_keys() == {"ä", "\\u2603"}
@@ -573,17 +573,17 @@ class TestLetters:
 
     def test_an_event_that_fails_again_has_one_letter_the_newest(self, database: SinkDatabase) -> None:
         sink = database.sink()
-        sink.open(KEY, 1).commit(at(2), letters=[letter(2)])
+        sink.open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
         database.execute("UPDATE hubline_checkpoint SET sequence_number = 1")
         database.execute(f"UPDATE hubline_dead_letter SET state = '{DeadLetterState.DISCARDED}'")
 
-        sink.open(KEY, 1).commit(at(2), letters=[letter(2, TypeError("again"))])
+        sink.open(KEY, 1).commit(at(2), dead_letters=[letter(2, TypeError("again"))])
 
         assert database.letters() == [(2, "handler", "TypeError", "again")]
         assert database.execute("SELECT state FROM hubline_dead_letter") == [("waiting",)]
 
     def test_runaway_errors_are_cut(self, database: SinkDatabase) -> None:
-        database.sink().open(KEY, 1).commit(at(2), letters=[letter(1, ValueError("x" * 10**6))])
+        database.sink().open(KEY, 1).commit(at(2), dead_letters=[letter(1, ValueError("x" * 10**6))])
 
         ((text,),) = database.execute("SELECT error_text FROM hubline_dead_letter")
         assert len(text) < 5_000

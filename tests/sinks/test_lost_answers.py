@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from hubline.errors import StoreUnavailable
-from hubline.sinks import SinkPartition, SqlSink
+from hubline.sinks import OpenedPartition, SqlSink
 from tests.sinks.conftest import PostgresSinkDatabase
 from tests.sinks.test_commit import KEY, at, rows
 
@@ -97,7 +97,7 @@ def proxy(postgres: PostgresSinkDatabase) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def partition(postgres: PostgresSinkDatabase, proxy: Proxy) -> Iterator[SinkPartition]:
+def partition(postgres: PostgresSinkDatabase, proxy: Proxy) -> Iterator[OpenedPartition]:
     port = conninfo_to_dict(postgres.url)["port"]
     with closing(SqlSink(postgres.url.replace(f":{port}/", f":{proxy.port}/"), table="readings")) as sink:
         yield sink.open(KEY, 1)
@@ -108,7 +108,7 @@ def ids(database: PostgresSinkDatabase) -> list[int]:
 
 
 def test_a_commit_that_took_effect_is_known_to_have(
-    postgres: PostgresSinkDatabase, proxy: Proxy, partition: SinkPartition
+    postgres: PostgresSinkDatabase, proxy: Proxy, partition: OpenedPartition
 ) -> None:
     proxy.cut = "after"
 
@@ -119,7 +119,7 @@ def test_a_commit_that_took_effect_is_known_to_have(
 
 
 def test_a_commit_that_did_not_is_known_not_to_have(
-    postgres: PostgresSinkDatabase, proxy: Proxy, partition: SinkPartition
+    postgres: PostgresSinkDatabase, proxy: Proxy, partition: OpenedPartition
 ) -> None:
     proxy.cut = "before"
 
@@ -131,7 +131,7 @@ def test_a_commit_that_did_not_is_known_not_to_have(
 
 
 def test_a_commit_that_is_still_on_its_way_is_waited_for(
-    postgres: PostgresSinkDatabase, proxy: Proxy, partition: SinkPartition
+    postgres: PostgresSinkDatabase, proxy: Proxy, partition: OpenedPartition
 ) -> None:
     """The server hears of the commit only while its client, on a new line, already asks what became of it."""
     proxy.cut = "late"
@@ -148,7 +148,7 @@ def test_a_commit_that_is_still_on_its_way_is_waited_for(
 
 
 def test_a_transaction_that_the_server_ended_meanwhile_did_not_take_effect(
-    postgres: PostgresSinkDatabase, proxy: Proxy, partition: SinkPartition
+    postgres: PostgresSinkDatabase, proxy: Proxy, partition: OpenedPartition
 ) -> None:
     proxy.cut = "late"
     ended: list[StoreUnavailable] = []

@@ -18,8 +18,8 @@ from hubline.event_ids import ID_PROPERTY
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.sinks import SinkPartition, SqlSink
-from hubline.sinks.sql_sink.deduplication import Deduplication, ids_in, sift_known, sift_ordered
+from hubline.sinks import OpenedPartition, SqlSink
+from hubline.sinks.sql_sink.deduplication import Deduplication, deduplicate_known, deduplicate_ordered, ids_in
 from tests.sinks.conftest import SinkDatabase
 from tests.sinks.test_commit import KEY, at
 
@@ -49,8 +49,8 @@ def properties_of(ids: Sequence[str | None]) -> pa.MapArray:
     return batch_of(ids).arrow.column("properties")
 
 
-def kept(sifting: Deduplication) -> list[int]:
-    return [place for place, is_fresh in enumerate(sifting.is_fresh) if is_fresh]
+def kept(deduplication: Deduplication) -> list[int]:
+    return [place for place, is_fresh in enumerate(deduplication.is_fresh) if is_fresh]
 
 
 def sequences_of(batch: EventBatch) -> list[int]:
@@ -79,10 +79,10 @@ class TestSifting:
             fresh.append(place)
         ids = [None if event is None else f"{event[0]}/{event[1]}/{event[2]}" for event in events]
 
-        sifting = sift_ordered(properties_of(ids), marks)
+        deduplication = deduplicate_ordered(properties_of(ids), marks)
 
-        assert kept(sifting) == fresh
-        assert {**marks, **sifting.marks} == highest
+        assert kept(deduplication) == fresh
+        assert {**marks, **deduplication.marks} == highest
 
     @pytest.mark.parametrize(
         ("second", "expected"),
@@ -108,31 +108,43 @@ class TestSifting:
         properties = pa.array(given, EVENT_SCHEMA.field("properties").type)
 
         # A part of a batch, as it comes out of a slice.
-        assert kept(sift_ordered(properties.slice(1), {})) == expected
-        assert kept(sift_ordered(properties.slice(2), {})) == [0]
+        assert kept(deduplicate_ordered(properties.slice(1), {})) == expected
+        assert kept(deduplicate_ordered(properties.slice(2), {})) == [0]
 
     def test_what_is_no_id_passes(self) -> None:
         ids = ["", "a/0/1", "a/0/x/0", f"{ORIGIN}/0/1/0", f"{ORIGIN}/0/1/0", "a/0/99999999999999999999/0", None]
 
-        assert kept(sift_ordered(properties_of(ids), {})) == [0, 1, 2, 3, 5, 6]
-        assert kept(sift_known(ids_in(properties_of([*ids, *ids])), set())) == [0, 1, 2, 3, 5, 6, 7, 8, 9, 12, 13]
+        assert kept(deduplicate_ordered(properties_of(ids), {})) == [0, 1, 2, 3, 5, 6]
+        assert kept(deduplicate_known(ids_in(properties_of([*ids, *ids])), set())) == [
+            0,
+            1,
+            2,
+            3,
+            5,
+            6,
+            7,
+            8,
+            9,
+            12,
+            13,
+        ]
 
     def test_shuffled_ids_are_known_one_by_one(self) -> None:
         ids = ["a/0/5/0", "a/0/3/0", None, "a/0/5/0", "a/0/4/0"]
 
-        sifting = sift_known(ids_in(properties_of(ids)), {"a/0/4/0"})
+        deduplication = deduplicate_known(ids_in(properties_of(ids)), {"a/0/4/0"})
 
-        assert (kept(sifting), sifting.ids) == ([0, 1, 2], ("a/0/3/0", "a/0/5/0"))
+        assert (kept(deduplication), deduplication.ids) == ([0, 1, 2], ("a/0/3/0", "a/0/5/0"))
 
 
-def write(partition: SinkPartition, ids: Sequence[str], *, first: int) -> list[int]:
+def write(partition: OpenedPartition, ids: Sequence[str], *, first: int) -> list[int]:
     """A batch of which only what is new is remembered and committed."""
     batch = batch_of(ids, first=first)
     checkpoint = Checkpoint(partition.key, batch.last_offset, batch.last_sequence)
-    sifted = partition.sift(batch)
+    deduplicated = partition.deduplicate(batch)
     with partition.transaction(checkpoint) as transaction:
-        assert transaction.remember(partition, sifted)
-    return sequences_of(sifted.batch)
+        assert transaction.record_ids(partition, deduplicated)
+    return sequences_of(deduplicated.batch)
 
 
 class TestRemembering:
@@ -161,7 +173,7 @@ class TestRemembering:
     def test_what_is_undone_is_not_remembered(self, database: SinkDatabase, how: str) -> None:
         partition = database.sink(drop_duplicates=how).open(KEY, 1)
         transaction = partition.transaction(at(0))
-        transaction.remember(partition, partition.sift(batch_of([f"{ORIGIN}/0/0/0"])))
+        transaction.record_ids(partition, partition.deduplicate(batch_of([f"{ORIGIN}/0/0/0"])))
         transaction.rollback()
 
         assert write(partition, [f"{ORIGIN}/0/0/0"], first=0) == [0]
@@ -176,14 +188,14 @@ class TestRemembering:
     def test_an_id_that_another_partition_took_meanwhile_is_noticed(self, database: SinkDatabase) -> None:
         sink = database.sink(drop_duplicates="shuffled")
         partition = sink.open(KEY, 1)
-        sifted = partition.sift(batch_of([f"{ORIGIN}/0/7/0"]))
+        deduplicated = partition.deduplicate(batch_of([f"{ORIGIN}/0/7/0"]))
         other = sink.open(PartitionKey(KEY.namespace, KEY.hub, KEY.group, "1"), 1)
         write(other, [f"{ORIGIN}/0/7/0"], first=0)
         transaction = partition.transaction(at(0))
 
-        assert not transaction.remember(partition, sifted)
+        assert not transaction.record_ids(partition, deduplicated)
         transaction.rollback()
-        assert sequences_of(partition.sift(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
+        assert sequences_of(partition.deduplicate(batch_of([f"{ORIGIN}/0/7/0"])).batch) == []
 
     def test_old_ids_are_forgotten(self, database: SinkDatabase) -> None:
         sink = database.sink(drop_duplicates="shuffled", duplicate_window_seconds=0.01)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hubline.errors import RowsRefused, SinkError, StoreError, StoreUnavailable
+from hubline.errors import RowsRejected, SinkError, StoreError, StoreUnavailable
 from hubline.sinks import SqlSink
 from hubline.sinks.sql_sink.table_schema import TableName
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
@@ -120,12 +120,12 @@ class TestComparing:
 
         partition = sink.open(KEY, 1)
         partition.commit(at(1), pa.table({name: [1, 2, 1]}))
-        refused = partition.commit(
+        rejected = partition.commit(
             at(3), pa.table({name: pa.array([1, 1 << 63], pa.uint64()), "sequenceNumber": [0, 1]})
         )
 
         quoted = '"' + name.replace('"', '""') + '"'
-        assert [one.unit for one in refused] == [1]
+        assert [one.event for one in rejected] == [1]
         assert database.execute(f"SELECT {quoted} FROM {quoted} ORDER BY 1") == [(1,), (2,)]
         assert database.execute("SELECT count(*) FROM readings") == [(0,)]
 
@@ -160,11 +160,11 @@ class TestTypes:
     def test_numbers_without_a_sign_fit_into_a_numeric_column(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v numeric)")
 
-        refused = (
+        rejected = (
             postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=pa.array([0, 2**64 - 1], pa.uint64())))
         )
 
-        assert refused == []
+        assert rejected == []
         assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (2**64 - 1,)]
 
     def test_types_without_a_binary_form_go_as_text(self, postgres: PostgresSinkDatabase) -> None:
@@ -232,7 +232,7 @@ class TestTypes:
         """SQLite makes up a number, or takes any count of nulls."""
         opened = database.sink(table="made", create=True, key="k").open(KEY, 1)
 
-        assert [one.unit for one in opened.commit(at(2), sequenced(k=keys))] == [1]
+        assert [one.event for one in opened.commit(at(2), sequenced(k=keys))] == [1]
         assert database.execute("SELECT k FROM made ORDER BY k") == [(keys[0],), (keys[2],)]
 
     def test_a_null_key_for_which_no_number_is_made_up_is_taken(self, sqlite: SqliteSinkDatabase) -> None:
@@ -267,8 +267,8 @@ class TestTypes:
         records = [{"a": 1, "b": "x", "c": "y"}, {"a": other}, {"a": other, "b": "z"}]
 
         with opened.transaction(at(2)) as transaction:
-            transaction.insert(records, units=np.arange(3))
-            assert [one.unit for one in transaction.refused] == [1]
+            transaction.insert(records, row_events=np.arange(3))
+            assert [one.event for one in transaction.rejected] == [1]
 
         assert sqlite.execute("SELECT * FROM t") == [(1, "x", "y"), (other, "z", None)]
 
@@ -377,10 +377,10 @@ class TestBadValues:
     ) -> None:
         postgres.execute(f"CREATE TABLE t (v {kind})")
 
-        refused = postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
+        rejected = postgres.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
 
-        assert [one.unit for one in refused] == [1]
-        assert refused[0].reason
+        assert [one.event for one in rejected] == [1]
+        assert rejected[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
 
     @pytest.mark.parametrize(
@@ -393,26 +393,26 @@ class TestBadValues:
         postgres.execute(f"CREATE TABLE t (v {kind})")
 
         with postgres.sink(table="t").open(KEY, 1).transaction(at(1)) as tx:
-            tx.insert([{"v": value} for value in values], units=np.arange(2))
+            tx.insert([{"v": value} for value in values], row_events=np.arange(2))
 
-        assert [one.unit for one in tx.refused] == [1]
-        assert "would become" in tx.refused[0].reason
+        assert [one.event for one in tx.rejected] == [1]
+        assert "would become" in tx.rejected[0].reason
         assert postgres.execute("SELECT count(*) FROM t") == [(1,)]
 
     @pytest.mark.parametrize(
-        ("kind", "values", "refused"),
+        ("kind", "values", "rejected"),
         [
             ("numeric", [1, "no", 2.5, Decimal("3.5"), True], [1, 4]),
             ("uuid", ["11111111-2222-3333-4444-555555555555", 5, {"a": 1}, None], [1, 2]),
         ],
     )
     def test_values_of_dictionaries_that_make_no_column_together_are_traced_by_postgres(
-        self, postgres: PostgresSinkDatabase, kind: str, values: list[Any], refused: list[int]
+        self, postgres: PostgresSinkDatabase, kind: str, values: list[Any], rejected: list[int]
     ) -> None:
-        self._require_traced(postgres, kind, values, refused)
+        self._require_traced(postgres, kind, values, rejected)
 
     @pytest.mark.parametrize(
-        ("kind", "values", "refused"),
+        ("kind", "values", "rejected"),
         [
             ("bigint", [1, "no", True, None, 2.5], [1, 4]),
             ("text", ["a", 1, date(2026, 1, 1)], [1]),
@@ -420,18 +420,18 @@ class TestBadValues:
         ],
     )
     def test_values_of_dictionaries_that_make_no_column_together_are_traced_by_sqlite(
-        self, sqlite: SqliteSinkDatabase, kind: str, values: list[Any], refused: list[int]
+        self, sqlite: SqliteSinkDatabase, kind: str, values: list[Any], rejected: list[int]
     ) -> None:
-        self._require_traced(sqlite, kind, values, refused)
+        self._require_traced(sqlite, kind, values, rejected)
 
-    def _require_traced(self, database: SinkDatabase, kind: str, values: list[Any], refused: list[int]) -> None:
+    def _require_traced(self, database: SinkDatabase, kind: str, values: list[Any], rejected: list[int]) -> None:
         database.execute(f"CREATE TABLE t (v {kind}, n bigint)")
 
         with database.sink(table="t").open(KEY, 1).transaction(at(9)) as tx:
-            tx.insert([{"v": value, "n": n} for n, value in enumerate(values)], units=np.arange(len(values)))
+            tx.insert([{"v": value, "n": n} for n, value in enumerate(values)], row_events=np.arange(len(values)))
 
-        assert sorted(one.unit for one in tx.refused) == refused
-        kept = [(n,) for n in range(len(values)) if n not in refused]
+        assert sorted(one.event for one in tx.rejected) == rejected
+        kept = [(n,) for n in range(len(values)) if n not in rejected]
         assert database.execute("SELECT n FROM t ORDER BY n") == kept
 
     def test_numbers_that_postgres_takes_stay_what_they_are(self, postgres: PostgresSinkDatabase) -> None:
@@ -462,9 +462,9 @@ class TestBadValues:
     ) -> None:
         sqlite.execute(f"CREATE TABLE t (v {kind})")
 
-        refused = sqlite.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
+        rejected = sqlite.sink(table="t").open(KEY, 1).commit(at(1), sequenced(v=values))
 
-        assert [one.unit for one in refused] == [1]
+        assert [one.event for one in rejected] == [1]
         assert sqlite.execute("SELECT count(*) FROM t") == [(1,)]
 
     def test_a_trigger_that_raises_blames_its_row(self, postgres: PostgresSinkDatabase) -> None:
@@ -475,9 +475,9 @@ class TestBadValues:
         )
         postgres.execute("CREATE TRIGGER judge AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION judge()")
 
-        refused = postgres.sink(table="t").open(KEY, 1).commit(at(9), sequenced(v=list(range(10))))
+        rejected = postgres.sink(table="t").open(KEY, 1).commit(at(9), sequenced(v=list(range(10))))
 
-        assert [(one.unit, one.reason) for one in refused] == [(3, "not three")]
+        assert [(one.event, one.reason) for one in rejected] == [(3, "not three")]
 
 
 class TestTrouble:
@@ -556,9 +556,9 @@ class TestTrouble:
             transaction.insert(pa.table({"v": [1]}))
         transaction.rollback()
 
-        assert not isinstance(caught.value, RowsRefused)  # which would make dead letters
+        assert not isinstance(caught.value, RowsRejected)  # which would make dead letters
 
-    @pytest.mark.parametrize("check", ["v >= 0", "v <> 2"], ids=["all good", "one to be refused"])
+    @pytest.mark.parametrize("check", ["v >= 0", "v <> 2"], ids=["all good", "one to be rejected"])
     @pytest.mark.parametrize("key", [(), "v"])
     def test_a_sequence_that_has_come_to_its_end_makes_no_dead_letters(
         self, postgres: PostgresSinkDatabase, key: str, check: str
@@ -587,9 +587,9 @@ class TestTrouble:
         rows = sequenced(v=[0, 1, 2])
 
         assert sink.check(rows.schema) is None
-        refused = sink.open(KEY, 1).commit(at(2), rows)
+        rejected = sink.open(KEY, 1).commit(at(2), rows)
 
-        assert [one.unit for one in refused] == [1]
+        assert [one.event for one in rejected] == [1]
         assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (2,)]
 
     def test_an_identity_that_rows_would_have_to_change_is_told(self, postgres: PostgresSinkDatabase) -> None:
@@ -610,9 +610,9 @@ class TestTrouble:
         partition.commit(at(0), sequenced(v=[0]))
         postgres.execute(change)
 
-        refused = partition.commit(at(3), sequenced(v=[1, None, 2]))
+        rejected = partition.commit(at(3), sequenced(v=[1, None, 2]))
 
-        assert [one.unit for one in refused] == [1]
+        assert [one.event for one in rejected] == [1]
         assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (1,), (2,)]
 
     def test_after_an_alteration_the_new_type_is_learned(self, postgres: PostgresSinkDatabase) -> None:

@@ -29,7 +29,7 @@ from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
 COPY = "copy"
 """Not a step by itself, but the middle of one: some of the rows are sent, and the server waits for more."""
 
-STEPS = ("begin", "write", "write_except", "write_letters", "commit")
+STEPS = ("begin", "write", "write_skipping_rejected", "write_dead_letters", "commit")
 """The steps of a commit, by what the sink's connection is asked for."""
 
 LEASE_SECONDS = 3.0

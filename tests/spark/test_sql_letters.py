@@ -157,7 +157,7 @@ def test_a_query_that_kept_nothing_of_its_events_is_run_once(
 def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_stop_none(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str
 ) -> None:
-    """Text that is no UTF-8 is refused by the database; and columns are JSON and text, under an event's names."""
+    """Text that is no UTF-8 is rejected by the database; and columns are JSON and text, under an event's names."""
     sqlite.execute('CREATE TABLE texts (text TEXT, properties TEXT, "enqueuedTime" TEXT)')
     send(hub, [whole(body, number) for number, body in enumerate([b"good", b"\xff\xfe", b"bad \xff"])])
     events = read(spark, hub).selectExpr(

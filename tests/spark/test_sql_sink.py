@@ -324,17 +324,17 @@ def test_joins_that_send_rows_of_one_task_to_several_are_refused(
     send(hub, bodies(4), partition="0")
     events = parse_json(read(spark, hub), FIELDS)
     static = spark.range(0, 6, 1, 3).selectExpr("cast(id as int) as other")
-    refused = "moves rows between tasks"
+    rejected = "moves rows between tasks"
     never_sent = _settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"})
-    with never_sent, pytest.raises(StreamingQueryException, match=refused):
+    with never_sent, pytest.raises(StreamingQueryException, match=rejected):
         run_once(events.crossJoin(static).drop("other"), sink, tmp_path / "product")
-    with pytest.raises(StreamingQueryException, match=refused):
+    with pytest.raises(StreamingQueryException, match=rejected):
         run_once(static.join(broadcast(events), expr("other >= 0")).drop("other"), sink, tmp_path / "sent")
 
     def join(frame: DataFrame, number: int) -> None:
         sink(static.join(broadcast(frame), expr("other >= 0")).drop("other"), number)
 
-    with pytest.raises(StreamingQueryException, match=refused):
+    with pytest.raises(StreamingQueryException, match=rejected):
         run_once(events, join, tmp_path / "joined")
     assert devices(database) == []
 
@@ -384,7 +384,7 @@ def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
     """The first task that commits a partition moves it: what others have of it would pass for written."""
     send(hub, bodies(4))
     of_table = spark.createDataFrame([("d0", "first"), ("d1", "second")], "device string, name string")
-    refused: dict[str, Callable[[DataFrame], DataFrame]] = {
+    rejected: dict[str, Callable[[DataFrame], DataFrame]] = {
         "a union": lambda rows: rows.where("celsius < 2").unionByName(rows.where("celsius >= 2")),
         "copies": lambda rows: rows.unionByName(rows.withColumn("device", upper("device"))),
         "a checkpoint": lambda rows: rows.repartition(2).localCheckpoint(),
@@ -399,7 +399,7 @@ def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
     def changing(changed: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame, int], None]:
         return lambda rows, number: sink(changed(rows), number)
 
-    for name, changed in refused.items():
+    for name, changed in rejected.items():
         with pytest.raises(StreamingQueryException, match="moves rows between tasks"):
             run_once(events, changing(changed), tmp_path / name)
     assert devices(database) == []

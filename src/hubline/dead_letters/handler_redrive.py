@@ -27,7 +27,7 @@ from hubline.processor import Processor
 from hubline.processor.failure_limits import LetterLimits, LetterTally
 from hubline.processor.partition_runner import PartitionContext, PartitionDependencies, PartitionPump
 from hubline.processor.sql_delivery import Delivery
-from hubline.sinks import SinkPartition, SqlSink
+from hubline.sinks import OpenedPartition, SqlSink
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 
 log = logging.getLogger("hubline.redrive")
@@ -86,7 +86,7 @@ class HandlerRedrive:
             pump.end()
 
 
-class _LetterPartition(SinkPartition):
+class _LetterPartition(OpenedPartition):
     """A partition as a delivery sees it, whose one transaction is about its letters, and moves no checkpoint."""
 
     def __init__(self, sink: SqlSink, key: PartitionKey, transaction: LetterTransaction) -> None:
@@ -103,7 +103,7 @@ class _LetterDelivery(Delivery):
     async def _quarantined(self) -> set[str]:
         return set()
 
-    async def _sifted(self, batch: EventBatch) -> DeduplicatedBatch:
+    async def _deduplicated(self, batch: EventBatch) -> DeduplicatedBatch:
         # Their ids were remembered when they failed, and they would pass for repeats of themselves.
         return DeduplicatedBatch(batch, {})
 

@@ -25,8 +25,8 @@ from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
 from hubline.sinks.sql_sink.connection import FenceState, SinkConnection
-from hubline.sinks.sql_sink.rejected_rows import Units
-from hubline.sinks.sql_sink.sink import SinkPartition, SqlSink, Transaction, explained
+from hubline.sinks.sql_sink.rejected_rows import RowEvents
+from hubline.sinks.sql_sink.sink import OpenedPartition, SqlSink, Transaction, explained
 from hubline.sql.dead_letter_queries import DeadLetterQueries
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
@@ -95,7 +95,7 @@ class LetterTransaction(Transaction):
         """What succeeded, as far as is known before the commit."""
         return [letter for letter in self._taken or () if not self._is_kept(letter)]
 
-    def handled(self, partition: SinkPartition, sequences: Units) -> None:
+    def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Nothing: the letters of these events are what this is about."""
 
     def dead_letter(self, letters: Sequence[DeadLetter]) -> None:

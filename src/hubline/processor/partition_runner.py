@@ -54,7 +54,7 @@ from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
 from hubline.processor.options import ProcessorOptions
 from hubline.processor.partition_reader import Prefetch, Source, pinned
 from hubline.processor.sql_delivery import AsyncTransaction, Delivery, DeliveryPolicy, savepoint
-from hubline.sinks import SinkPartition, SqlSink, Transaction
+from hubline.sinks import OpenedPartition, SqlSink, Transaction
 from hubline.tracebacks import place_of
 
 log = logging.getLogger("hubline.pump")
@@ -407,7 +407,7 @@ class PartitionPump:
         self._is_assigned = True
         log.info("opened partition=%s epoch=%d checkpoint=%s", self.key.partition, self.epoch, checkpoint)
 
-    async def _open_sink(self, sink: SqlSink) -> SinkPartition:
+    async def _open_sink(self, sink: SqlSink) -> OpenedPartition:
         """Takes the fence in the sink, too; what stands there is the truth, whatever the store has."""
         partition = await self.in_thread(sink.open, self.key, self.epoch)
         self._delivery = Delivery(partition, self._wiring.manner(sink), self, self._tally)

@@ -20,14 +20,14 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from hubline.errors import HandlerFailed, RowsRefused, SinkError, StoreError
+from hubline.errors import HandlerFailed, RowsRejected, SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.processor.failure_limits import LetterTally
-from hubline.sinks import Refused, Rows, SinkPartition, SqlSink, Transaction
+from hubline.sinks import OpenedPartition, Rejected, Rows, SqlSink, Transaction
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
-from hubline.sinks.sql_sink.rejected_rows import Units
+from hubline.sinks.sql_sink.rejected_rows import RowEvents
 from hubline.sinks.sql_sink.table_schema import SEQUENCE_COLUMN
 from hubline.sql.dead_letter_table import storable
 
@@ -111,7 +111,7 @@ class Delivery:
     """One session of a partition, on its way into the sink."""
 
     def __init__(
-        self, partition: SinkPartition, manner: DeliveryPolicy, handling: Handling, tally: LetterTally
+        self, partition: OpenedPartition, manner: DeliveryPolicy, handling: Handling, tally: LetterTally
     ) -> None:
         self._partition = partition
         self._manner = manner
@@ -132,20 +132,20 @@ class Delivery:
         self._check_new(batch)
         checkpoint = Checkpoint(self._partition.key, batch.last_offset, batch.last_sequence)
         waiting = await self._quarantined()
-        sifted = await self._sifted(batch)
-        coming = DeliveryAttempt([sifted.batch])
+        deduplicated = await self._deduplicated(batch)
+        coming = DeliveryAttempt([deduplicated.batch])
         while True:
             transaction = self._partition.transaction(checkpoint)
             try:
                 await self._collect(coming, waiting, transaction)
-                again = await self._handling.in_thread(self._write, sifted, coming, transaction, now)
+                again = await self._handling.in_thread(self._write, deduplicated, coming, transaction, now)
             except BaseException:
                 await self._handling.undo(transaction.rollback)
                 raise
             if again is None:
                 break
             await self._handling.undo(transaction.rollback)
-            sifted, coming = again
+            deduplicated, coming = again
         self._waiting_keys = waiting | {key for letter in coming.letters.values() if (key := _key(letter.event))}
         return [coming.letters[sequence] for sequence in sorted(coming.letters)]
 
@@ -166,10 +166,10 @@ class Delivery:
                 f"{batch.first_sequence} came again: to have events again, set the sink's checkpoint back"
             )
 
-    async def _sifted(self, batch: EventBatch) -> DeduplicatedBatch:
+    async def _deduplicated(self, batch: EventBatch) -> DeduplicatedBatch:
         if self._manner.sink.drop_duplicates is None:
             return DeduplicatedBatch(batch, {})
-        return await self._handling.in_thread(self._partition.sift, batch)
+        return await self._handling.in_thread(self._partition.deduplicate, batch)
 
     async def _quarantined(self) -> set[str]:
         """The keys whose events wait among the dead letters. Asked anew as long as there are any: they may be redriven.
@@ -257,7 +257,7 @@ class Delivery:
 
     def _check_blame(self, failed: HandlerFailed) -> None:
         """Raises the failure unless events are to be blamed for it."""
-        is_the_stores = isinstance(failed.__cause__, StoreError) and not isinstance(failed.__cause__, RowsRefused)
+        is_the_stores = isinstance(failed.__cause__, StoreError) and not isinstance(failed.__cause__, RowsRejected)
         if self._manner.stops_on_failure or self._handling.is_closing or is_the_stores:
             raise failed
 
@@ -268,44 +268,48 @@ class Delivery:
     # 2 to 4, in the partition's thread
 
     def _write(
-        self, sifted: DeduplicatedBatch, coming: DeliveryAttempt, transaction: Transaction, now: float
+        self, deduplicated: DeduplicatedBatch, coming: DeliveryAttempt, transaction: Transaction, now: float
     ) -> tuple[DeduplicatedBatch, DeliveryAttempt] | None:
         """Commits; or returns what to do again, with the transaction to be undone."""
-        batch = sifted.batch
+        batch = deduplicated.batch
         untraced: dict[int, EventBatch] = {}
-        for rows, units in _groups(coming.pieces, untraced):
-            transaction.insert(rows, units=units)
-        if transaction.refused and (again := self._judge_refused(batch, coming, untraced, transaction.refused)):
-            return sifted, again
+        for rows, row_events in _groups(coming.pieces, untraced):
+            transaction.insert(rows, row_events=row_events)
+        if transaction.rejected and (again := self._judge_refused(batch, coming, untraced, transaction.rejected)):
+            return deduplicated, again
         if self._manner.quarantines_keys and self._has_follower(batch, coming):
-            return sifted, coming.again(without=coming.letters)
-        if not transaction.remember(self._partition, sifted):
+            return deduplicated, coming.again(without=coming.letters)
+        if not transaction.record_ids(self._partition, deduplicated):
             transaction.rollback()  # before others are asked: they may wait for what it holds
-            anew = self._partition.sift(batch)
+            anew = self._partition.deduplicate(batch)
             return anew, DeliveryAttempt([anew.batch])
         sequences = batch.arrow.column("sequenceNumber").to_numpy()
         tally = self.tally.after(np.isin(sequences, list(coming.letters)), now)
-        transaction.handled(self._partition, sequences)
+        transaction.mark_handled(self._partition, sequences)
         transaction.dead_letter([coming.letters[sequence] for sequence in sorted(coming.letters)])
         transaction.commit()
         self.tally = tally
         return None
 
     def _judge_refused(
-        self, batch: EventBatch, coming: DeliveryAttempt, untraced: Mapping[int, EventBatch], refused: Sequence[Refused]
+        self,
+        batch: EventBatch,
+        coming: DeliveryAttempt,
+        untraced: Mapping[int, EventBatch],
+        rejected: Sequence[Rejected],
     ) -> DeliveryAttempt | None:
-        """Makes letters of the refused events; or says what to do again to find them, or to undo more of theirs."""
+        """Makes letters of the rejected events; or says what to do again to find them, or to undo more of theirs."""
         if self._manner.stops_on_failure:
-            raise RowsRefused(f"the sink refuses rows of event {refused[0].unit}: {refused[0].reason}")
-        split = [part for one in refused if (part := untraced.get(one.unit)) is not None and len(part) > 1]
-        events = {event.sequence_number: event for event in _events(batch, [one.unit for one in refused])}
+            raise RowsRejected(f"the sink refuses rows of event {rejected[0].event}: {rejected[0].reason}")
+        split = [part for one in rejected if (part := untraced.get(one.event)) is not None and len(part) > 1]
+        events = {event.sequence_number: event for event in _events(batch, [one.event for one in rejected])}
         letters = {
-            one.unit: _made(self._partition, events[one.unit], kind=one.kind, reason=one.reason, stage=Stage.SINK)
-            for one in refused
-            if one.unit not in {part.first_sequence for part in split}
+            one.event: _made(self._partition, events[one.event], kind=one.kind, reason=one.reason, stage=Stage.SINK)
+            for one in rejected
+            if one.event not in {part.first_sequence for part in split}
         }
         coming.letters.update(letters)
-        # What a handler did by itself for a refused event is undone only with everything.
+        # What a handler did by itself for a rejected event is undone only with everything.
         is_to_undo = bool(split) or self._manner.takes_tx
         return coming.again(without=coming.letters, split=split) if is_to_undo else None
 
@@ -334,29 +338,29 @@ async def savepoint(tx: Transaction | None, in_thread: InThread, undo: InThread)
         raise
 
 
-def _groups(pieces: Iterable[HandlerOutput], untraced: dict[int, EventBatch]) -> Iterator[tuple[Rows, Units]]:
+def _groups(pieces: Iterable[HandlerOutput], untraced: dict[int, EventBatch]) -> Iterator[tuple[Rows, RowEvents]]:
     """What was returned, in as few lots as can be, with the event of each row.
 
     Rows of many events that do not tell theirs count as those of the first, and are noted in ``untraced``.
     """
     records: list[Mapping[str, Any]] = []
     tables: list[pa.Table] = []
-    units: list[Units] = []
+    row_events: list[RowEvents] = []
     for piece in pieces:
         rows: Any = _as_rows(piece.rows)
         if rows is None or not len(rows):
             continue
         is_table = isinstance(rows, pa.Table)
-        if units and (bool(tables) != is_table or (is_table and tables[0].schema != rows.schema)):
-            yield _lot(records, tables), np.concatenate(units)
-            records, tables, units = [], [], []
-        units.append(_units(piece.part, rows, untraced))
+        if row_events and (bool(tables) != is_table or (is_table and tables[0].schema != rows.schema)):
+            yield _lot(records, tables), np.concatenate(row_events)
+            records, tables, row_events = [], [], []
+        row_events.append(_units(piece.part, rows, untraced))
         if is_table:
             tables.append(rows)
         else:
             records += rows
-    if units:
-        yield _lot(records, tables), np.concatenate(units)
+    if row_events:
+        yield _lot(records, tables), np.concatenate(row_events)
 
 
 def _lot(records: list[Mapping[str, Any]], tables: list[pa.Table]) -> Rows:
@@ -378,7 +382,9 @@ def _as_rows(returned: object) -> pa.Table | Sequence[Mapping[str, Any]] | None:
     )
 
 
-def _units(part: EventBatch, rows: pa.Table | Sequence[Mapping[str, Any]], untraced: dict[int, EventBatch]) -> Units:
+def _units(
+    part: EventBatch, rows: pa.Table | Sequence[Mapping[str, Any]], untraced: dict[int, EventBatch]
+) -> RowEvents:
     if len(part) == 1:
         return np.full(len(rows), part.first_sequence, np.int64)
     told: Any = None
@@ -401,7 +407,7 @@ def _events(batch: EventBatch, sequences: Sequence[int]) -> Iterator[Event]:
     return iter(EventBatch(batch.partition, batch.arrow.filter(pa.array(np.isin(known, sequences)))))
 
 
-def _made(partition: SinkPartition, event: Event, *, kind: str, reason: str, stage: Stage) -> DeadLetter:
+def _made(partition: OpenedPartition, event: Event, *, kind: str, reason: str, stage: Stage) -> DeadLetter:
     return DeadLetter(partition.key, event, error_type=kind, error_text=reason, traceback="", attempts=1, stage=stage)
 
 

@@ -19,11 +19,11 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.deduplication import HighWaterMarks
-from hubline.sinks.sql_sink.rejected_rows import Refused, Units, place
+from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents, insert_skipping_rejected
 from hubline.sinks.sql_sink.table_schema import (
     Column,
     Plan,
-    Refusal,
+    Rejection,
     TableName,
     Target,
     family,
@@ -112,7 +112,7 @@ class SinkConnection(ABC):
         """Begins a transaction and locks checkpoints: nobody else can move them or take their fences until its end."""
 
     def begin_anew(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
-        """Undoes the transaction, in which a row was refused and nothing else went wrong, and begins another."""
+        """Undoes the transaction, in which a row was rejected and nothing else went wrong, and begins another."""
         self.rollback()
         return self.begin(keys)
 
@@ -142,7 +142,7 @@ class SinkConnection(ABC):
         return False
 
     @abstractmethod
-    def is_refusal(self, error: Exception) -> bool:
+    def is_rejection(self, error: Exception) -> bool:
         """Whether a value, or the row it is in, is to blame for a driver's error."""
 
     @contextmanager
@@ -155,7 +155,7 @@ class SinkConnection(ABC):
             self._forget_undone()
             if self.is_in_transaction:  # else the database itself undid everything, or is gone
                 self._undo_savepoint()
-            elif self.is_undone and isinstance(error, Refusal):
+            elif self.is_undone and isinstance(error, Rejection):
                 raise undone() from None  # with the rows before it, and the next ones would be tried
             raise
         self._statement("RELEASE SAVEPOINT hubline")
@@ -220,14 +220,16 @@ class SinkConnection(ABC):
 
     @abstractmethod
     def write(self, plan: Plan, rows: pa.Table) -> None:
-        """Writes rows, all of them. Raises Refusal where one is to blame: then there is some of it to undo."""
+        """Writes rows, all of them. Raises Rejection where one is to blame: then there is some of it to undo."""
 
-    def write_except(self, plan: Plan, rows: pa.Table, units: Units, refusal: Refusal) -> list[Refused]:
-        """Writes the rows of every unit that the database takes; returns the others.
+    def write_skipping_rejected(
+        self, plan: Plan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
+    ) -> list[Rejected]:
+        """Writes the rows of every event that the database takes; returns the others.
 
-        ``refusal`` is what was said to all of them together. What the transaction had before stays.
+        ``rejection`` is what was said to all of them together. What the transaction had before stays.
         """
-        known = iter([refusal])
+        known = iter([rejection])
 
         def attempt(part: pa.Table) -> None:
             if (said := next(known, None)) is not None:
@@ -235,7 +237,7 @@ class SinkConnection(ABC):
             with self.savepoint():
                 self.write(plan, part)
 
-        return place(rows, units, attempt)
+        return insert_skipping_rejected(rows, row_events, attempt)
 
     @abstractmethod
     def shape_of(self, table: TableName) -> str | None:
@@ -248,7 +250,7 @@ class SinkConnection(ABC):
     # Dead letters
 
     @abstractmethod
-    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
+    def write_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         """Adds letters of events that have none."""
 
     def waiting_keys(self, key: PartitionKey, *, last_sequence: int) -> set[str]:
@@ -276,7 +278,7 @@ class SinkConnection(ABC):
         self._connection.read(Statement(self.queries.remove_letter, params))
 
     def add_letters(self, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool) -> None:
-        self.write_letters(
+        self.write_dead_letters(
             [DeadLetterRow.of(letter, keep_dead_letter_bodies=keep_dead_letter_bodies) for letter in letters]
         )
 
@@ -346,7 +348,7 @@ def altered(table: TableName) -> Altered:
 
 def undone() -> SinkError:
     return SinkError(
-        "the database undid the whole transaction when it refused a value: nothing was written. Take ON CONFLICT "
+        "the database undid the whole transaction when it rejected a value: nothing was written. Take ON CONFLICT "
         "ROLLBACK from the table's constraints, and make RAISE(ABORT, ...) of its triggers' RAISE(ROLLBACK, ...)"
     )
 

@@ -63,13 +63,13 @@ class DeduplicatedBatch:
     ids: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, batch: EventBatch, sifting: Deduplication) -> Self:
-        if not sifting.is_fresh.all():
-            batch = EventBatch(batch.partition, batch.arrow.filter(pa.array(sifting.is_fresh)))
-        return cls(batch, sifting.marks, sifting.ids)
+    def of(cls, batch: EventBatch, deduplication: Deduplication) -> Self:
+        if not deduplication.is_fresh.all():
+            batch = EventBatch(batch.partition, batch.arrow.filter(pa.array(deduplication.is_fresh)))
+        return cls(batch, deduplication.marks, deduplication.ids)
 
 
-def sift_ordered(properties: pa.MapArray, marks: HighWaterMarks) -> Deduplication:
+def deduplicate_ordered(properties: pa.MapArray, marks: HighWaterMarks) -> Deduplication:
     """Leaves out events whose ids are not above the mark of their origin partition, or repeat within the batch."""
     ids = _ids(properties)
     fresh = np.ones(len(ids), np.bool_)
@@ -95,7 +95,7 @@ def sift_ordered(properties: pa.MapArray, marks: HighWaterMarks) -> Deduplicatio
     return Deduplication(fresh, risen)
 
 
-def sift_known(ids: Sequence[str | None], known: set[str]) -> Deduplication:
+def deduplicate_known(ids: Sequence[str | None], known: set[str]) -> Deduplication:
     """Leaves out events whose ids are known, or repeat within the batch."""
     fresh = np.ones(len(ids), np.bool_)
     seen = set(known)

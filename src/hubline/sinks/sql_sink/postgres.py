@@ -29,8 +29,8 @@ from hubline.sinks.sql_sink.connection import (
     checkpoint_gone,
     connected,
 )
-from hubline.sinks.sql_sink.rejected_rows import Refused, Units, place
-from hubline.sinks.sql_sink.table_schema import Column, Plan, Refusal, TableName, Target, family, insertion, quoted
+from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents, insert_skipping_rejected
+from hubline.sinks.sql_sink.table_schema import Column, Plan, Rejection, TableName, Target, family, insertion, quoted
 from hubline.sql.checkpoint_rows import of_partition, read_checkpoint
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow
 from hubline.sql.dialect import Row, Statement
@@ -38,7 +38,7 @@ from hubline.sql.fence import NOBODY
 from hubline.sql.postgres import DIALECT, QUERIES, PostgresConnection, PostgresDatabase
 
 COPY_ROWS = 8_192
-"""Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a refusal costs one."""
+"""Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a rejection costs one."""
 
 _STAGE = "hubline_stage"
 _STAGE_COLUMNS = f"CAST(0 AS bigint) AS {sieve.ROW}"
@@ -213,7 +213,7 @@ class PostgresSinkConnection(SinkConnection):
     def is_commit_unknown(self) -> bool:
         return self._driver.closed  # broken, before the answer came
 
-    def is_refusal(self, error: Exception) -> bool:
+    def is_rejection(self, error: Exception) -> bool:
         return isinstance(error, psycopg.Error) and _refusal(error) is not None
 
     @property
@@ -319,17 +319,21 @@ class PostgresSinkConnection(SinkConnection):
             if self._is_deferrable(plan.table):
                 self._statement(sieve.IMMEDIATE)
 
-    def write_except(self, plan: Plan, rows: pa.Table, units: Units, refusal: Refusal) -> list[Refused]:
+    def write_skipping_rejected(
+        self, plan: Plan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
+    ) -> list[Rejected]:
         """By way of a temporary table without constraints, from which the server takes what it can.
 
-        What is no value of its type is refused there already, by name; the rest is tried by a loop of the server's.
+        What is no value of its type is rejected there already, by name; the rest is tried by a loop of the server's.
         """
         try:
             with self.savepoint():
                 self._stage(sieve.REJECT_LOOP, plan, columns=sieve.COLUMNS, beside=sieve.BESIDE)
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateColumn):
-            return super().write_except(plan, rows, units, refusal)  # which takes more round trips, and nothing else
-        distinct, numbers = np.unique(units, return_inverse=True)
+            return super().write_skipping_rejected(
+                plan, rows, row_events, rejection
+            )  # which takes more round trips, and nothing else
+        distinct, numbers = np.unique(row_events, return_inverse=True)
         places = pa.table({sieve.ROW: np.arange(len(rows)), sieve.UNIT: numbers.astype(np.int64)})
         for name in places.column_names:
             rows = rows.append_column(name, places.column(name))
@@ -341,14 +345,14 @@ class PostgresSinkConnection(SinkConnection):
             with self.savepoint(), _refusing():
                 self._copy(sieve.REJECT_LOOP, plan, fitted)
 
-        refused = place(rows, units, attempt)
+        rejected = insert_skipping_rejected(rows, row_events, attempt)
         are_nulls_apart = self._are_nulls_apart(plan, rows)
         for number, state, message, detail in self._sieved(plan, len(distinct), are_nulls_apart=are_nulls_apart):
             unit = int(distinct[int(str(number))])
-            refused.append(Refused(unit, _reason(str(message), str(detail)), _kind(str(state))))
-        return sorted(refused, key=lambda one: one.unit)
+            rejected.append(Rejected(unit, _reason(str(message), str(detail)), _kind(str(state))))
+        return sorted(rejected, key=lambda one: one.event)
 
-    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
+    def write_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         if self._driver.info.parameter_status("server_encoding") == "UTF8":
             return self._copy_letters(rows)
         try:
@@ -394,10 +398,10 @@ class PostgresSinkConnection(SinkConnection):
         """Writes what is in the sieve; returns the number of each unit that the database refuses, and why."""
         is_deferrable = self._is_deferrable(plan.table)
         loop = sieve.loop(plan, count=count, is_deferrable=is_deferrable, are_nulls_apart=are_nulls_apart)
-        _, refused, _ = self._at_once(
+        _, rejected, _ = self._at_once(
             Statement("DO %(loop)s", {"loop": loop}), Statement(sieve.REFUSED, {}), Statement(sieve.EMPTY, {})
         )
-        return refused
+        return rejected
 
     def _is_deferrable(self, table: TableName) -> bool:
         """Whether constraints may wait for the commit: there they would fail with no row to blame.
@@ -443,21 +447,21 @@ def _rows(cursor: psycopg.Cursor[Row]) -> list[Row]:
 
 @contextmanager
 def _refusing() -> Iterator[None]:
-    """Turns what blames a row into a Refusal."""
+    """Turns what blames a row into a Rejection."""
     try:
         yield
     except psycopg.Error as error:
-        if (refusal := _refusal(error)) is None:
+        if (rejection := _refusal(error)) is None:
             raise
-        raise refusal from None
+        raise rejection from None
 
 
-def _refusal(error: psycopg.Error) -> Refusal | None:
+def _refusal(error: psycopg.Error) -> Rejection | None:
     state = error.sqlstate or ""
     if not state.startswith(_REFUSALS) or state in _TABLE_TROUBLES:
         return None
     line = _LINE.search(error.diag.context or "")
-    return Refusal(
+    return Rejection(
         _reason(error.diag.message_primary, error.diag.message_detail),
         kind=type(error).__name__,
         row=int(line[1]) - 1 if line else None,
@@ -483,7 +487,7 @@ def _encoded(rows: pa.Table, plan: Plan) -> Iterator[bytes]:
         try:
             data = encoder.write_batch(batch)
         except ValueError as error:
-            raise Refusal(str(error), kind="ValueError") from None
+            raise Rejection(str(error), kind="ValueError") from None
         yield data
     yield encoder.finish()
 

@@ -2,8 +2,8 @@
 
 The rows are brought there once. The server then inserts them in order, many events at a time, each lot in a
 subtransaction. Where it refuses a lot, a sequence, which no rollback sets back, tells the event that it had come to,
-most likely the one to blame. What is before it is tried, and then that event alone: only what is refused alone is
-refused, and the server says why. Where the guess was wrong, as with a foreign key, which is looked at after the last
+most likely the one to blame. What is before it is tried, and then that event alone: only what is rejected alone is
+rejected, and the server says why. Where the guess was wrong, as with a foreign key, which is looked at after the last
 row of a lot, smaller lots are tried, down to a single event.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from hubline.sinks.sql_sink.table_schema import Plan, insertion, quoted
 
 UNITS_MAX: Final = 64
-"""Events that are tried together: with one in a hundred refused, half of such lots are taken."""
+"""Events that are tried together: with one in a hundred rejected, half of such lots are taken."""
 
 REJECT_LOOP: Final = "hubline_sieve"
 ROW: Final = "hubline_row"
@@ -87,7 +87,7 @@ END
 
 
 def loop(plan: Plan, *, count: int, is_deferrable: bool, are_nulls_apart: bool) -> str:
-    """The body of a DO statement that inserts the units 0 to ``count`` from the sieve."""
+    """The body of a DO statement that inserts the row_events 0 to ``count`` from the sieve."""
     which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
     told = f"setval('{_REACHED}', {UNIT}) IS NOT NULL"
     return _LOOP.format(

@@ -4,7 +4,7 @@ A partition is opened by taking its fence: the epoch in its checkpoint row, in t
 happens for each batch, and what is left behind if it dies there:
 
     1. begin
-    2. lock        the checkpoint row; refused unless this epoch holds it and it stands where this writer left it
+    2. lock        the checkpoint row; rejected unless this epoch holds it and it stands where this writer left it
     3. rows        by COPY, or one prepared statement; those that the database refuses are found and left out
     4. letters     of the events that failed
     5. checkpoint  moves forward to the last event of the batch
@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress, parse_store
-from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError, StoreError, StoreUnavailable
+from hubline.errors import ConfigError, Fenced, RowsRejected, SinkError, StoreError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
@@ -44,16 +44,16 @@ from hubline.sinks.sql_sink.deduplication import (
     Deduplication,
     HighWaterMarks,
     Repeats,
+    deduplicate_known,
+    deduplicate_ordered,
     ids_in,
-    sift_known,
-    sift_ordered,
 )
-from hubline.sinks.sql_sink.rejected_rows import Refused, Units
+from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents
 from hubline.sinks.sql_sink.table_schema import (
     SEQUENCE_COLUMN,
     Column,
     Plan,
-    Refusal,
+    Rejection,
     TableName,
     checked_name,
     creatable,
@@ -92,7 +92,7 @@ Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 """Rows for the sink: Arrow columns, or dictionaries."""
 
 
-Chunk: TypeAlias = tuple[pa.Table, Units | None]
+Chunk: TypeAlias = tuple[pa.Table, RowEvents | None]
 """Rows of one schema, and the unit of each where that was told."""
 
 
@@ -222,7 +222,7 @@ class SqlSink:
     def keep_dead_letter_bodies(self) -> bool:
         return self._settings.keep_dead_letter_bodies
 
-    def open(self, key: PartitionKey, epoch: int) -> SinkPartition:
+    def open(self, key: PartitionKey, epoch: int) -> OpenedPartition:
         """Takes the partition for this epoch; ``checkpoint`` of what is returned tells where to start.
 
         Raises Fenced if a higher epoch holds it.
@@ -231,7 +231,7 @@ class SqlSink:
             connection.end_stalled(key, seconds_max=self._settings.transaction_timeout_seconds)
             return self._opened(connection, key, epoch, connection.take_fence(key, epoch))
 
-    def join(self, key: PartitionKey, epoch: int) -> SinkPartition:
+    def join(self, key: PartitionKey, epoch: int) -> OpenedPartition:
         """Opens the partition under the epoch that holds it now, or under this one if that is lower.
 
         For writers of whom several may be at work, and who tell by the checkpoint alone what is left to do. Raises
@@ -247,8 +247,8 @@ class SqlSink:
 
     def _opened(
         self, connection: SinkConnection, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None
-    ) -> SinkPartition:
-        partition = SinkPartition(self, key, epoch, checkpoint)
+    ) -> OpenedPartition:
+        partition = OpenedPartition(self, key, epoch, checkpoint)
         if self._settings.drop_duplicates is Repeats.ORDERED:
             partition.marks = connection.read_marks(key)
         return partition
@@ -348,7 +348,7 @@ class SqlSink:
                 return SqliteSinkConnection.connect(path)
 
 
-class SinkPartition:
+class OpenedPartition:
     """A partition that was opened for an epoch. ``checkpoint`` is where it stands; None if nothing is done yet.
 
     After an error it is opened anew: only the checkpoint row knows what took effect.
@@ -380,45 +380,52 @@ class SinkPartition:
         with self.sink.connection() as connection:
             return connection.waiting_keys(self.key, last_sequence=self.checkpoint.sequence_number)
 
-    def sift(self, batch: EventBatch) -> DeduplicatedBatch:
+    def deduplicate(self, batch: EventBatch) -> DeduplicatedBatch:
         """The batch without the events that the sink has already; give what it returns to ``remember``."""
-        return DeduplicatedBatch.of(batch, self.sift_events(batch.arrow.column("properties")))
+        return DeduplicatedBatch.of(batch, self.deduplicate_events(batch.arrow.column("properties")))
 
-    def sift_events(self, properties: pa.MapArray) -> Deduplication:
+    def deduplicate_events(self, properties: pa.MapArray) -> Deduplication:
         """Which events the sink does not have, by their properties, in order; for ``remember``, too."""
         how = self.sink.drop_duplicates
         if how is Repeats.ORDERED and len(properties):
-            return sift_ordered(properties, self.marks)
+            return deduplicate_ordered(properties, self.marks)
         ids = ids_in(properties) if how is Repeats.SHUFFLED else [None] * len(properties)
         if not (given := [one for one in ids if one is not None]):
             return Deduplication(np.ones(len(ids), np.bool_), {})
         with self.sink.connection() as connection:
-            return sift_known(ids, connection.known_ids(self.key.group_key, given))
+            return deduplicate_known(ids, connection.known_ids(self.key.group_key, given))
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
         """One that moves the partition to ``checkpoint``. Nothing is begun before it is used or committed."""
         return Transaction(self.sink, [Move(self, checkpoint)])
 
     def commit(
-        self, checkpoint: Checkpoint, rows: Rows | None = None, *, letters: Sequence[DeadLetter] = ()
-    ) -> list[Refused]:
-        """Rows, letters and checkpoint in one transaction. Returns the events whose rows were refused, and not written.
+        self, checkpoint: Checkpoint, rows: Rows | None = None, *, dead_letters: Sequence[DeadLetter] = ()
+    ) -> list[Rejected]:
+        """Writes rows, dead letters and checkpoint in one transaction. Returns the events whose rows were rejected.
 
-        The rows must tell their events (a column ``sequenceNumber``): else a refused one raises RowsRefused. Who
-        wants refused events among the dead letters, in the same transaction, uses :meth:`transaction`.
+        To make dead letters of rejected events in the same transaction, use `transaction`.
+
+        Args:
+            checkpoint: The new checkpoint of the partition.
+            rows: The rows. A column `sequenceNumber` names the event of each.
+            dead_letters: The events that failed.
+
+        Raises:
+            RowsRejected: The database rejects rows that have no column `sequenceNumber`.
         """
         with self.transaction(checkpoint) as transaction:
             if rows is not None:
                 transaction.insert(rows)
-            transaction.dead_letter(letters)
-        return transaction.refused
+            transaction.dead_letter(dead_letters)
+        return transaction.rejected
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """How far a transaction brings a partition."""
 
-    partition: SinkPartition
+    partition: OpenedPartition
     checkpoint: Checkpoint
 
     def __post_init__(self) -> None:
@@ -459,8 +466,8 @@ class Transaction:
         self._connection: SinkConnection | None = None
         self._is_over = False
         self._written: list[Plan] = []
-        self._sifted: list[tuple[SinkPartition, DeduplicatedBatch | Deduplication]] = []
-        self.refused: list[Refused] = []
+        self._deduplicated: list[tuple[OpenedPartition, DeduplicatedBatch | Deduplication]] = []
+        self.rejected: list[Rejected] = []
 
     def __enter__(self) -> Self:
         return self
@@ -492,38 +499,38 @@ class Transaction:
             raise SinkError("a statement ended the transaction: leave that to the sink")
         return rows
 
-    def insert(self, rows: Rows, *, units: Units | None = None) -> None:
-        """Writes rows to the sink's table; events whose rows the database refuses are added to ``refused``.
+    def insert(self, rows: Rows, *, row_events: RowEvents | None = None) -> None:
+        """Writes rows to the sink's table; events whose rows the database refuses are added to ``rejected``.
 
-        Rows tell their events by a column ``sequenceNumber``, or ``units`` does. Otherwise they stand or fall together:
-        RowsRefused is raised, and none of them is written.
+        A column ``sequenceNumber`` names the event of each row, or ``row_events`` does. Otherwise the rows stand or
+        fall together: RowsRejected is raised, and none of them is written.
         """
         if not len(rows):
             return
         is_first = self._connection is None
         connection = self._begun()
-        refused: list[Refused] = []
+        rejected: list[Rejected] = []
         with explained(connection, self._sink.table):
             if isinstance(rows, pa.RecordBatch):
-                lots: list[Chunk] = [(pa.Table.from_batches([rows]), units)]
+                lots: list[Chunk] = [(pa.Table.from_batches([rows]), row_events)]
             elif isinstance(rows, pa.Table):
-                lots = [(rows, units)]
+                lots = [(rows, row_events)]
             else:
-                lots, refused = self._tabled(connection, rows, units)
-            is_traced = units is not None or any(SEQUENCE_COLUMN in table.column_names for table, _ in lots)
+                lots, rejected = self._tabled(connection, rows, row_events)
+            is_traced = row_events is not None or any(SEQUENCE_COLUMN in table.column_names for table, _ in lots)
             for table, told in lots:
                 known = _known_units(table) if told is None else told
-                refused += self._place(connection, *_in_order(table, known), is_first=is_first)
+                rejected += self._place(connection, *_in_order(table, known), is_first=is_first)
                 is_first = False
-        if refused and not is_traced:
-            raise RowsRefused(
-                f"{self._sink!r} refuses rows: {refused[0].kind}: {refused[0].reason}. Give them a column "
+        if rejected and not is_traced:
+            raise RowsRejected(
+                f"{self._sink!r} refuses rows: {rejected[0].kind}: {rejected[0].reason}. Give them a column "
                 f"{SEQUENCE_COLUMN!r}, and the events to blame are found",
                 table=str(self._sink.table),
             )
-        self.refused += refused
+        self.rejected += rejected
 
-    def handled(self, partition: SinkPartition, sequences: Units) -> None:
+    def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Tells which events this is about, in order; those that fail are given to :meth:`dead_letter` after it.
 
         After the checkpoint was set back, events may come again of which letters wait: these are answered now, and no
@@ -549,17 +556,17 @@ class Transaction:
                     connection.remove_letter(letter.key, letter.event.sequence_number)
             connection.add_letters(letters, keep_dead_letter_bodies=self._sink.keep_dead_letter_bodies)
 
-    def remember(self, partition: SinkPartition, sifted: DeduplicatedBatch | Deduplication) -> bool:
-        """Keeps the ids of a batch that was sifted; False if one of them was taken by another partition meanwhile.
+    def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:
+        """Keeps the ids of a batch that was deduplicated; False if another partition has taken one of them meanwhile.
 
-        Then everything is to be undone, and the batch sifted anew.
+        Then everything is to be undone, and the batch deduplicated again.
         """
-        self._sifted.append((partition, sifted))
-        if not sifted.ids:
+        self._deduplicated.append((partition, deduplicated))
+        if not deduplicated.ids:
             return True  # marks are written with the commit
         connection, group = self._begun(), partition.key.group_key
         with explained(connection, None):
-            if connection.add_ids(group, sifted.ids) < len(sifted.ids):
+            if connection.add_ids(group, deduplicated.ids) < len(deduplicated.ids):
                 return False
             if time.monotonic() - partition.ids_forgotten_at > IDS_FORGOTTEN_EVERY_SECONDS:
                 connection.forget_ids(group, age_seconds_max=self._sink.duplicate_window_seconds)
@@ -569,7 +576,7 @@ class Transaction:
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         """What fails within is undone, and raised all the same; what came before stays."""
-        refused_count, written_count = len(self.refused), len(self._written)
+        refused_count, written_count = len(self.rejected), len(self._written)
         if (connection := self._connection) is None:
             try:
                 yield
@@ -581,7 +588,7 @@ class Transaction:
             with explained(connection, None), connection.savepoint():
                 yield
         except BaseException:
-            del self.refused[refused_count:], self._written[written_count:]
+            del self.rejected[refused_count:], self._written[written_count:]
             raise
 
     def commit(self) -> None:
@@ -599,8 +606,8 @@ class Transaction:
                 self._settle(move, failure)
         for move in self._moves:
             move.partition.checkpoint = move.checkpoint
-        for partition, sifted in self._sifted:
-            partition.marks = {**partition.marks, **sifted.marks}
+        for partition, deduplicated in self._deduplicated:
+            partition.marks = {**partition.marks, **deduplicated.marks}
 
     def rollback(self) -> None:
         """Undoes everything; never raises."""
@@ -609,9 +616,9 @@ class Transaction:
 
     def _undo(self) -> None:
         """As a rollback, and the transaction may be used again, from its beginning."""
-        self.refused.clear()
+        self.rejected.clear()
         self._written.clear()
-        self._sifted.clear()
+        self._deduplicated.clear()
         self._sink.forget_plans()  # whatever went wrong, the table may be another one by now
         if (connection := self._connection) is None:
             return
@@ -667,27 +674,29 @@ class Transaction:
         raise SinkError(f"a dead letter of {key} does not belong into a transaction of other partitions")
 
     def _tabled(
-        self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], units: Units | None
-    ) -> tuple[list[Chunk], list[Refused]]:
+        self, connection: SinkConnection, records: Sequence[Mapping[str, Any]], row_events: RowEvents | None
+    ) -> tuple[list[Chunk], list[Rejected]]:
         """Dictionaries as columns; where a value does not fit its column, without the unit that has it."""
         columns = self._sink.columns(connection)
         try:
-            return [(tabled(records, columns), units)], []
-        except Refusal as refusal:
-            if units is None:
-                raise RowsRefused(f"the rows do not make columns: {refusal}", table=str(self._sink.table)) from None
-        good, refused = [], []
-        for unit in np.unique(units):
-            places = np.nonzero(units == unit)[0].tolist()
+            return [(tabled(records, columns), row_events)], []
+        except Rejection as rejection:
+            if row_events is None:
+                raise RowsRejected(f"the rows do not make columns: {rejection}", table=str(self._sink.table)) from None
+        good, rejected = [], []
+        for unit in np.unique(row_events):
+            places = np.nonzero(row_events == unit)[0].tolist()
             try:
                 require_fit(tabled([records[place] for place in places], columns), columns)
                 good.append(places)
-            except Refusal as refusal:
-                refused.append(Refused(int(unit), str(refusal), refusal.kind))
+            except Rejection as rejection:
+                rejected.append(Rejected(int(unit), str(rejection), rejection.kind))
         names = names_in(records[place] for places in good for place in places)
-        return list(_lots(records, units, good, columns, names)), refused
+        return list(_lots(records, row_events, good, columns, names)), rejected
 
-    def _place(self, connection: SinkConnection, rows: pa.Table, units: Units, *, is_first: bool) -> list[Refused]:
+    def _place(
+        self, connection: SinkConnection, rows: pa.Table, row_events: RowEvents, *, is_first: bool
+    ) -> list[Rejected]:
         """Step 3."""
         if not len(rows):
             return []
@@ -696,22 +705,22 @@ class Transaction:
             # With nothing before it, what fails is undone by beginning anew: a savepoint would cost every batch.
             with nullcontext() if is_first else connection.savepoint():
                 connection.write(plan, rows)
-                refused = []
-        except Refusal as refusal:
+                rejected = []
+        except Rejection as rejection:
             if is_first:
                 self._begin_anew(connection)
                 plan = self._sink.plan(connection, rows.schema)  # a table that was made is to be made again
-            refused = connection.write_except(plan, rows, units, refusal)
-            if refused and connection.shape_of(plan.table) != plan.shape:
-                raise altered(plan.table) from None  # now: what is refused may be undone, and no commit asks
+            rejected = connection.write_skipping_rejected(plan, rows, row_events, rejection)
+            if rejected and connection.shape_of(plan.table) != plan.shape:
+                raise altered(plan.table) from None  # now: what is rejected may be undone, and no commit asks
         self._written.append(plan)
-        return refused
+        return rejected
 
     def _ending(self) -> CommitPlan:
         """Step 5."""
         return CommitPlan(
             self._written,
-            [(partition.key, sifted.marks) for partition, sifted in self._sifted],
+            [(partition.key, deduplicated.marks) for partition, deduplicated in self._deduplicated],
             [(move.checkpoint, move.partition.epoch) for move in self._moves],
         )
 
@@ -724,8 +733,8 @@ class Transaction:
             failure = connection.explain(error, self._sink.table)
             if not connection.is_commit_unknown:
                 # Dying here leaves nothing: the database answered, and the answer was no.
-                if connection.is_refusal(error):
-                    raise RowsRefused(
+                if connection.is_rejection(error):
+                    raise RowsRejected(
                         f"{self._sink!r} refuses the commit: {error}", table=str(self._sink.table)
                     ) from None
                 raise (failure or error) from None
@@ -777,7 +786,7 @@ def explained(connection: SinkConnection, table: TableName | None) -> Iterator[N
     try:
         yield
     except Exception as error:
-        if not connection.is_refusal(error):
+        if not connection.is_rejection(error):
             failure = connection.explain(error, table)
         if failure is None:
             raise
@@ -797,11 +806,11 @@ def _sequence(checkpoint: Checkpoint | None) -> int | None:
     return None if checkpoint is None else checkpoint.sequence_number
 
 
-def _known_units(rows: pa.Table) -> Units:
+def _known_units(rows: pa.Table) -> RowEvents:
     return _sequences(rows) if SEQUENCE_COLUMN in rows.column_names else np.zeros(len(rows), np.int64)
 
 
-def _sequences(rows: pa.Table) -> Units:
+def _sequences(rows: pa.Table) -> RowEvents:
     column = rows.column(SEQUENCE_COLUMN)
     if column.null_count or not pa.types.is_integer(column.type):
         raise SinkError(f"the rows' column {SEQUENCE_COLUMN!r} tells of which event each came: a whole number in each")
@@ -810,12 +819,12 @@ def _sequences(rows: pa.Table) -> Units:
 
 def _lots(
     records: Sequence[Mapping[str, Any]],
-    units: Units,
+    row_events: RowEvents,
     good: list[list[int]],
     columns: Sequence[Column],
     names: Sequence[str],
 ) -> Iterator[Chunk]:
-    """The records of units, by their places, in as few lots as make columns: 1 and 'a' fit into some, not into one.
+    """The records of events, by their places, in as few chunks as make columns: 1 and 'a' need two.
 
     All have the same columns: whether a field that is missing is null, or what the table has in its place, does not
     depend on the types of others.
@@ -824,16 +833,16 @@ def _lots(
         return
     places = [place for unit in good for place in unit]
     try:
-        yield tabled([records[place] for place in places], columns, names), units[places]
-    except Refusal:
+        yield tabled([records[place] for place in places], columns, names), row_events[places]
+    except Rejection:
         half = len(good) // 2
-        yield from _lots(records, units, good[:half], columns, names)
-        yield from _lots(records, units, good[half:], columns, names)
+        yield from _lots(records, row_events, good[:half], columns, names)
+        yield from _lots(records, row_events, good[half:], columns, names)
 
 
-def _in_order(rows: pa.Table, units: Units) -> tuple[pa.Table, Units]:
+def _in_order(rows: pa.Table, row_events: RowEvents) -> tuple[pa.Table, RowEvents]:
     """Rows in the order of their events, which is the order in which they count."""
-    if len(units) < 2 or bool(np.all(units[:-1] <= units[1:])):
-        return rows, units
-    order = np.argsort(units, kind="stable")
-    return rows.take(pa.array(order)), units[order]
+    if len(row_events) < 2 or bool(np.all(row_events[:-1] <= row_events[1:])):
+        return rows, row_events
+    order = np.argsort(row_events, kind="stable")
+    return rows.take(pa.array(order)), row_events[order]

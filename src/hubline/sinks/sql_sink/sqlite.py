@@ -20,7 +20,7 @@ from hubline.sinks.sql_sink.connection import (
     checkpoint_gone,
     connected,
 )
-from hubline.sinks.sql_sink.table_schema import Column, Plan, Refusal, TableName, Target, insertion
+from hubline.sinks.sql_sink.table_schema import Column, Plan, Rejection, TableName, Target, insertion
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
 from hubline.sql.sqlite import DIALECT, NOW, QUERIES, SqliteConnection, SqliteDatabase
@@ -72,7 +72,7 @@ class SqliteSinkConnection(SinkConnection):
     def is_commit_unknown(self) -> bool:
         return not self.is_in_transaction  # still in it, it was not committed
 
-    def is_refusal(self, error: Exception) -> bool:
+    def is_rejection(self, error: Exception) -> bool:
         return isinstance(error, _REFUSALS)
 
     @property
@@ -157,9 +157,9 @@ class SqliteSinkConnection(SinkConnection):
         try:
             self._driver.executemany(insertion(plan, f"VALUES ({places})"), records())
         except _REFUSALS as error:
-            raise Refusal(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
+            raise Rejection(str(error), kind=type(error).__name__, row=count - 1 if count else None) from None
 
-    def write_letters(self, rows: Sequence[DeadLetterRow]) -> None:
+    def write_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         records = (tuple(micros(v) if isinstance(v, datetime) else v for v in row) for row in rows)
         self._driver.executemany(_INSERT_LETTER, records)
 
@@ -184,7 +184,7 @@ def _require_key(plan: Plan, rows: pa.Table) -> None:
     (column,) = (column for column in plan.columns if column.name == plan.key[0])
     if column.is_numbered:
         row = pc.index(rows.column(column.name).is_null(), value=True).as_py()
-        raise Refusal(f"the key {column.name!r} is null", kind=sqlite3.IntegrityError.__name__, row=row)
+        raise Rejection(f"the key {column.name!r} is null", kind=sqlite3.IntegrityError.__name__, row=row)
 
 
 # SQLite has one code for all of these.

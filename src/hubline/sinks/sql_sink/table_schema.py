@@ -23,10 +23,10 @@ SEQUENCE_COLUMN = "sequenceNumber"
 """A column of rows that tells of which event each came. It is written if the table has it."""
 
 
-class Refusal(Exception):
+class Rejection(Exception):
     """Rows that cannot be written as they are. ``row`` is the first one to blame, where that is known.
 
-    Does not leave this package: it becomes a dead letter, or a RowsRefused.
+    Does not leave this package: it becomes a dead letter, or a RowsRejected.
     """
 
     def __init__(self, reason: str, *, kind: str, row: int | None = None) -> None:
@@ -122,7 +122,7 @@ class Plan:
         return [name for name in self.names if name not in self.key]
 
     def fitted(self, rows: pa.Table) -> pa.Table:
-        """The rows with the types that are sent. Raises Refusal where a value does not fit."""
+        """The rows with the types that are sent. Raises Rejection where a value does not fit."""
         arrays = [
             _cast(rows.column(column.name), column, target)
             for column, target in zip(self.columns, self.targets, strict=True)
@@ -205,7 +205,7 @@ def names_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
 def tabled(
     records: Sequence[Mapping[str, Any]], columns: Sequence[Column], names: Sequence[str] | None = None
 ) -> pa.Table:
-    """Dictionaries as columns, with the table's types where it has them. Raises Refusal where a value is no such."""
+    """Dictionaries as columns, with the table's types where it has them. Raises Rejection where a value is no such."""
     by_name = {column.name: column for column in columns}
     names = names_in(records) if names is None else names
     arrays = [_array(name, [record.get(name) for record in records], by_name.get(name)) for name in names]
@@ -213,10 +213,10 @@ def tabled(
 
 
 def require_fit(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Raises Refusal where the rows of an event, among others that have other types, are those that do not fit."""
+    """Raises Rejection where the rows of an event, among others that have other types, are those that do not fit."""
     for column in columns:
         if column.name in rows.column_names and not _fits(kind := rows.schema.field(column.name).type, column):
-            raise Refusal(f"column {column.name!r}: {kind} does not fit into {column.type_name}", kind="TypeError")
+            raise Rejection(f"column {column.name!r}: {kind} does not fit into {column.type_name}", kind="TypeError")
 
 
 def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
@@ -228,7 +228,7 @@ def _array(name: str, values: list[Any], column: Column | None) -> pa.Array:
     try:
         return exact(values, kind) if isinstance(kind, pa.DataType) else pa.array(values)
     except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
-        raise Refusal(f"column {name!r}: {error}", kind=type(error).__name__) from None
+        raise Rejection(f"column {name!r}: {error}", kind=type(error).__name__) from None
 
 
 def read_array(column: Column, target: Target, values: Sequence[Any], *, table: TableName) -> pa.Array:
@@ -291,10 +291,10 @@ def _cast(values: pa.ChunkedArray, column: Column, target: Target) -> pa.Chunked
         # Databases keep microseconds: what is finer is cut off, as they do themselves. Numbers must fit.
         cast = pc.cast(values, options=pc.CastOptions(target, allow_time_truncate=True))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeError) as error:
-        raise Refusal(f"column {column.name!r}, {column.type_name}: {error}", kind=type(error).__name__) from None
+        raise Rejection(f"column {column.name!r}, {column.type_name}: {error}", kind=type(error).__name__) from None
     if pa.types.is_float32(target) and (row := _out_of_range(values, cast)) >= 0:
         reason = f"column {column.name!r}, {column.type_name}: {values[row]} is out of range"
-        raise Refusal(reason, kind="NumericValueOutOfRange", row=row)
+        raise Rejection(reason, kind="NumericValueOutOfRange", row=row)
     return cast
 
 
@@ -310,7 +310,7 @@ def _legible(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
     is_other = pc.or_(pc.less(seconds.cast(pa.int64()), first), pc.greater(seconds.cast(pa.int64()), last))
     if (row := pc.index(is_other, value=True).as_py()) >= 0:
         reason = f"column {column.name!r}, {column.type_name}: as text a time is of the years 1 to 9999"
-        raise Refusal(reason, kind="ValueError", row=row)
+        raise Rejection(reason, kind="ValueError", row=row)
     if family(values.type) != "instant":
         return values
     return values.cast(pa.timestamp(values.type.unit, "UTC"))

@@ -47,16 +47,16 @@ from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
-from hubline.errors import ConfigError, Fenced, RowsRefused, SinkError
+from hubline.errors import ConfigError, Fenced, RowsRejected, SinkError
 from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.sinks import Move, Refused, Repeats, SinkPartition, Transaction
+from hubline.sinks import Move, OpenedPartition, Rejected, Repeats, Transaction
 from hubline.sinks import SqlSink as Database
 from hubline.sinks.sql_sink.connection import Altered
 from hubline.sinks.sql_sink.deduplication import Deduplication, Flags
-from hubline.sinks.sql_sink.rejected_rows import Units
+from hubline.sinks.sql_sink.rejected_rows import RowEvents
 from hubline.sinks.sql_sink.sink import IDS_KEPT_SECONDS
 from hubline.spark.dead_letter_rows import letter_of, letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
@@ -87,7 +87,7 @@ _ORIGINS: Final = (_PARTITION, _SEQUENCE, _OFFSET, _PROPERTIES)
 _STATE: Final = "state"
 _STATE_EPOCH: Final = 1
 
-_NONE: Final[Units] = np.empty(0, np.int64)
+_NONE: Final[RowEvents] = np.empty(0, np.int64)
 
 T = TypeVar("T")
 
@@ -415,7 +415,7 @@ class _Commits:
             checkpoint = Checkpoint(key, self._offset_of(entry.end - 1, rows), entry.end - 1)
             with opened.transaction(checkpoint) as transaction:
                 if rows is None:
-                    transaction.handled(opened, self._handled(opened))
+                    transaction.mark_handled(opened, self._handled(opened))
                     return Written()
                 return self._write(transaction, {partition: opened}, self._missing(opened, rows))
 
@@ -469,7 +469,7 @@ class _Commits:
 
         return self._persist(attempt, what=key)
 
-    def _joined(self, database: Database, partitions: Sequence[str]) -> dict[str, SinkPartition]:
+    def _joined(self, database: Database, partitions: Sequence[str]) -> dict[str, OpenedPartition]:
         """The partitions, opened; those that have had an event."""
         keys = {partition: self.group.partition(partition) for partition in partitions}
         opened = {each: database.join(keys[each], self.entries[each].epoch) for each in partitions}
@@ -477,7 +477,7 @@ class _Commits:
             self._require_forward(each)
         return {each: partition for each, partition in opened.items() if self.entries[each].end > 0}
 
-    def _moves(self, opened: Mapping[str, SinkPartition]) -> list[Move]:
+    def _moves(self, opened: Mapping[str, OpenedPartition]) -> list[Move]:
         """All of them to the end of the batch."""
         for each in opened.values():
             self._require_next(each)
@@ -488,8 +488,8 @@ class _Commits:
         """Tries again where a partition was taken or moved since it was opened: what its row says now counts.
 
         So, too, where the table was altered, which may be harmless: each process finds that out for itself, and would
-        fail the query once. And where a commit was refused: now that it is known that constraints wait for it, the rows
-        are asked one by one.
+        fail the query once. And where a commit was rejected: now that it is known that constraints wait for it, the
+        rows are tried one by one.
         """
         with lent(self.database) as database:
             for number in range(FENCE_ATTEMPTS_MAX):
@@ -500,42 +500,42 @@ class _Commits:
                 except Altered:
                     if number == FENCE_ATTEMPTS_MAX - 1:
                         raise
-                except RowsRefused:
+                except RowsRejected:
                     if number > 0:
                         raise
         raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
 
-    def _missing(self, opened: SinkPartition, rows: pa.Table) -> pa.Table:
+    def _missing(self, opened: OpenedPartition, rows: pa.Table) -> pa.Table:
         """The rows that the database does not have: neither by its checkpoint, nor as the source knows."""
         first = self._first(opened)
         if first <= self.entries[opened.key.partition].start:
             return rows
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
 
-    def _write(self, transaction: Transaction, opened: Mapping[str, SinkPartition], rows: pa.Table) -> Written:
+    def _write(self, transaction: Transaction, opened: Mapping[str, OpenedPartition], rows: pa.Table) -> Written:
         """The rows of these partitions without repeats, and letters for those that are none."""
         fresh = _Fresh(rows)
         if self.database.drop_duplicates is not None:
             fresh = _Fresh.of({each: (partition, self._first(partition)) for each, partition in opened.items()}, rows)
         failed = _failed(fresh.rows)
         good = _kept(fresh.rows, ~failed)
-        units = _units(good)
+        row_events = _units(good)
         self._require_events(needed=bool(failed.any()))
-        transaction.insert(good.select(self.columns), units=units)
-        self._require_events(needed=bool(transaction.refused))
+        transaction.insert(good.select(self.columns), row_events=row_events)
+        self._require_events(needed=bool(transaction.rejected))
         letters = [
             letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
             for row in _events(_kept(fresh.rows, failed))
         ]
         rows_count = len(good)
-        if units is not None:
-            letters += _refused_letters(self.group, good, units, transaction.refused)
-            rows_count -= int(np.isin(units, [each.unit for each in transaction.refused]).sum())
+        if row_events is not None:
+            letters += _refused_letters(self.group, good, row_events, transaction.rejected)
+            rows_count -= int(np.isin(row_events, [each.event for each in transaction.rejected]).sum())
         for each in opened.values():
-            transaction.handled(each, self._handled(each, fresh.repeats.get(each.key.partition, _NONE)))
+            transaction.mark_handled(each, self._handled(each, fresh.repeats.get(each.key.partition, _NONE)))
         transaction.dead_letter(letters)
-        for partition, sifting in fresh.siftings:
-            if not transaction.remember(partition, sifting):
+        for partition, deduplication in fresh.deduplications:
+            if not transaction.record_ids(partition, deduplication):
                 raise _Overtaken
         return Written(rows_count, len(letters), sum(map(len, fresh.repeats.values())))
 
@@ -550,25 +550,25 @@ class _Commits:
         if needed and not self.has_events:
             raise _EventNeeded
 
-    def _handled(self, opened: SinkPartition, repeats: Units = _NONE) -> Units:
+    def _handled(self, opened: OpenedPartition, repeats: RowEvents = _NONE) -> RowEvents:
         """The events that this is about: all of the range that the database did not have, also without a row."""
         sequences = np.arange(self._first(opened), self.entries[opened.key.partition].end)
         return np.setdiff1d(sequences, repeats, assume_unique=True)
 
-    def _first(self, opened: SinkPartition) -> int:
+    def _first(self, opened: OpenedPartition) -> int:
         """The first event of the range that the database does not have, and the source did not hand over before."""
         done = _last_sequence(opened)
         return max(self.entries[opened.key.partition].new_start, -1 if done is None else done + 1)
 
-    def _is_done(self, opened: SinkPartition) -> bool:
+    def _is_done(self, opened: OpenedPartition) -> bool:
         done, end = _last_sequence(opened), self.entries[opened.key.partition].end
         return end == 0 or (done is not None and done >= end - 1)  # before the very first event there is nothing to do
 
-    def _is_begun(self, opened: SinkPartition) -> bool:
+    def _is_begun(self, opened: OpenedPartition) -> bool:
         done = _last_sequence(opened)
         return done is not None and done >= self.entries[opened.key.partition].new_start
 
-    def _require_forward(self, opened: SinkPartition) -> None:
+    def _require_forward(self, opened: OpenedPartition) -> None:
         """Refuses what lies behind a jump back: the hub was made anew, or lost its newest events. What the database
         has is of the hub before, and numbers that come again would pass for done."""
         partition, done = opened.key.partition, _last_sequence(opened)
@@ -580,7 +580,7 @@ class _Commits:
                 "its start, reset the checkpoint with 'hubline checkpoints reset'"
             )
 
-    def _require_next(self, opened: SinkPartition) -> None:
+    def _require_next(self, opened: OpenedPartition) -> None:
         """Refuses a range that does not begin where the database ends, unless the source itself jumped there."""
         done, start = _last_sequence(opened), self.entries[opened.key.partition].new_start
         if done is not None and done < start - 1 and opened.key.partition not in self.gaps:
@@ -604,18 +604,18 @@ class _Fresh:
     """Rows of events that the database does not have, and what it has to remember of them."""
 
     rows: pa.Table
-    siftings: tuple[tuple[SinkPartition, Deduplication], ...] = ()
-    repeats: Mapping[str, Units] = field(default_factory=dict)
+    deduplications: tuple[tuple[OpenedPartition, Deduplication], ...] = ()
+    repeats: Mapping[str, RowEvents] = field(default_factory=dict)
     """The events of each partition that were left out."""
 
     @classmethod
-    def of(cls, opened: Mapping[str, tuple[SinkPartition, int]], rows: pa.Table) -> _Fresh:
+    def of(cls, opened: Mapping[str, tuple[OpenedPartition, int]], rows: pa.Table) -> _Fresh:
         """By partitions and the first event of each that the batch reads.
 
         Rows of earlier events come of a query's state, late: what is remembered of those that came after them says
         nothing of them, and all of these rows are kept.
         """
-        kept, siftings, repeats = [rows.slice(0, 0)], [], {}
+        kept, deduplications, repeats = [rows.slice(0, 0)], [], {}
         for partition, part in _by_partition(rows):
             if partition not in opened:
                 kept.append(part)
@@ -630,14 +630,14 @@ class _Fresh:
             properties = part.column(_PROPERTIES)
             if not np.array_equal(firsts, np.arange(len(part))):
                 properties = properties.take(pa.array(firsts))
-            sifting = sink_partition.sift_events(properties.combine_chunks())
-            kept.append(_kept(part, sifting.is_fresh[events]))
-            siftings.append((sink_partition, sifting))
-            repeats[partition] = sequences[~sifting.is_fresh]
-        return cls(pa.concat_tables(kept), tuple(siftings), repeats)
+            deduplication = sink_partition.deduplicate_events(properties.combine_chunks())
+            kept.append(_kept(part, deduplication.is_fresh[events]))
+            deduplications.append((sink_partition, deduplication))
+            repeats[partition] = sequences[~deduplication.is_fresh]
+        return cls(pa.concat_tables(kept), tuple(deduplications), repeats)
 
 
-def _distinct(sequences: Units) -> tuple[Units, Units, Units]:
+def _distinct(sequences: RowEvents) -> tuple[RowEvents, RowEvents, RowEvents]:
     """The events, rising, where each has its first row, and which event each row is of."""
     if (np.diff(sequences) > 0).all():  # the common case, without sorting
         rows = np.arange(len(sequences))
@@ -656,7 +656,7 @@ def _require_read(partition: str, entry: Entry, rows: pa.Table) -> None:
         )
 
 
-def _last_sequence(opened: SinkPartition) -> int | None:
+def _last_sequence(opened: OpenedPartition) -> int | None:
     return opened.checkpoint.last_sequence if opened.checkpoint else None
 
 
@@ -687,11 +687,11 @@ def _by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
             yield partition, rows.filter(pc.equal(rows.column(_PARTITION), partition))
 
 
-def _units(rows: pa.Table) -> Units | None:
-    """A number for each event, by which one that is refused is told from the others; None where they are not known."""
+def _units(rows: pa.Table) -> RowEvents | None:
+    """A number for each event, by which one that is rejected is told from the others; None where they are not known."""
     if not {_PARTITION, _SEQUENCE} <= set(rows.column_names) or rows.column(_SEQUENCE).null_count:
         return None
-    sequences: Units = rows.column(_SEQUENCE).to_numpy()
+    sequences: RowEvents = rows.column(_SEQUENCE).to_numpy()
     partitions = rows.column(_PARTITION).combine_chunks().dictionary_encode()
     if len(partitions.dictionary) <= 1:
         return sequences
@@ -720,11 +720,13 @@ def _columns(database: Database, names: Sequence[str], optional: Sequence[str] =
     return [name for name in names if name not in unwritten]
 
 
-def _refused_letters(group: GroupKey, rows: pa.Table, units: Units, refused: Sequence[Refused]) -> list[DeadLetter]:
+def _refused_letters(
+    group: GroupKey, rows: pa.Table, row_events: RowEvents, rejected: Sequence[Rejected]
+) -> list[DeadLetter]:
     """Of the events whose rows the database does not take."""
     letters = []
-    for each in refused:
-        (row,) = letter_rows(rows.slice(int(np.argmax(units == each.unit)), 1))
+    for each in rejected:
+        (row,) = letter_rows(rows.slice(int(np.argmax(row_events == each.event)), 1))
         letters.append(letter_of(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
     return letters
 

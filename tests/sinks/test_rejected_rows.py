@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hubline.sinks.sql_sink.rejected_rows import place
-from hubline.sinks.sql_sink.table_schema import Refusal
+from hubline.sinks.sql_sink.rejected_rows import insert_skipping_rejected
+from hubline.sinks.sql_sink.table_schema import Rejection
 
 
 @given(
@@ -17,25 +17,25 @@ from hubline.sinks.sql_sink.table_schema import Refusal
     bad_rows=st.sets(st.integers(0, 100)),
     is_named=st.booleans(),
 )
-def test_every_unit_is_written_whole_and_once_and_in_order_or_refused(
+def test_the_rows_of_every_event_are_written_whole_and_once_and_in_order_or_refused(
     lengths: list[int], bad_rows: set[int], is_named: bool
 ) -> None:
-    units = np.repeat(np.arange(len(lengths)) * 3, lengths)
-    rows = pa.table({"row": list(range(len(units)))})
-    bad_units = {int(units[row]) for row in bad_rows if row < len(units)}
+    row_events = np.repeat(np.arange(len(lengths)) * 3, lengths)
+    rows = pa.table({"row": list(range(len(row_events)))})
+    bad_events = {int(row_events[row]) for row in bad_rows if row < len(row_events)}
     written: list[int] = []
 
     def attempt(part: pa.Table) -> None:
         numbers = part.column("row").to_pylist()
         found = [place for place, number in enumerate(numbers) if number in bad_rows]
         if found:
-            raise Refusal("bad", kind="Bad", row=found[0] if is_named else None)
+            raise Rejection("bad", kind="Bad", row=found[0] if is_named else None)
         written.extend(numbers)
 
-    refused = place(rows, units, attempt)
+    rejected = insert_skipping_rejected(rows, row_events, attempt)
 
-    assert [one.unit for one in refused] == sorted(bad_units)
-    assert written == [row for row, unit in enumerate(units) if int(unit) not in bad_units]
+    assert [one.event for one in rejected] == sorted(bad_events)
+    assert written == [row for row, event in enumerate(row_events) if int(event) not in bad_events]
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -49,9 +49,9 @@ def test_a_few_bad_rows_cost_little(is_named: bool) -> None:
         sent, attempts = sent + len(part), attempts + 1
         found = [place for place, number in enumerate(part.column("row").to_pylist()) if number in bad_rows]
         if found:
-            raise Refusal("bad", kind="Bad", row=found[0] if is_named else None)
+            raise Rejection("bad", kind="Bad", row=found[0] if is_named else None)
 
-    place(pa.table({"row": list(range(5_000))}), np.arange(5_000), attempt)
+    insert_skipping_rejected(pa.table({"row": list(range(5_000))}), np.arange(5_000), attempt)
 
     assert sent < (4 if is_named else 12) * 5_000
     assert attempts < (4 if is_named else 30) * len(bad_rows)
