@@ -153,6 +153,19 @@ def test_a_query_that_kept_nothing_of_its_events_is_run_once(
     assert [(letter.event.sequence_number, letter.is_body_kept) for letter in letters(sqlite)] == [(1, False)]
 
 
+def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_its_letters_lack_them(
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, handed_over: list[bool]
+) -> None:
+    source = spark.readStream.format("eventhubs").options(hub=hub.address, startingPosition="earliest")
+    events = source.schema("body binary, partition string, sequenceNumber long").load()
+    send(hub, [*bodies(1), whole(HOT, 1)], partition="1")
+    run_once(parse_json(events, FIELDS), SqlSink(sqlite.url, table="readings"), tmp_path / "folder")
+    assert handed_over == [False, True]
+    assert devices(sqlite) == ["d0"]
+    (letter,) = letters(sqlite)
+    assert (letter.event.body, letter.event.partition_key, dict(letter.event.properties)) == (HOT, None, {})
+
+
 @pytest.mark.parametrize("by", ["partition", "batch"])
 def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_stop_none(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str

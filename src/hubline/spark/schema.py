@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Final, TypeVar
 
 import numpy as np
@@ -88,12 +87,10 @@ class Layout:
     """Puts events into the columns that Spark was promised. Nothing is copied.
 
     Maps are never null: at each row that Spark hands to Python, it would go through all null maps of the batch again.
-    Columns that are ``left_out`` are null, whatever they are: nobody looks at them.
     """
 
-    def __init__(self, schema: StructType, *, left_out: Collection[str] = ()) -> None:
+    def __init__(self, schema: StructType) -> None:
         self.schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._left_out = left_out
         self._unknown: dict[str, pa.Array] = {}
 
     def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:
@@ -103,8 +100,6 @@ class Layout:
         """
         events = batch.arrow
         known = dict(zip(events.schema.names, events.columns, strict=True))
-        for name in self._left_out:
-            known.pop(name, None)
         columns = [
             _filled(known[field.name]) if field.name in known else self._nothing(field, len(events))
             for field in self.schema
@@ -117,8 +112,7 @@ class Layout:
         """A column that events do not have. One is kept, and cut to size."""
         kept = self._unknown.get(field.name)
         if kept is None or len(kept) < count:
-            nulls = pa.nulls(count, field.type)
-            kept = self._unknown[field.name] = nulls if field.name in self._left_out else _filled(nulls)
+            kept = self._unknown[field.name] = _filled(pa.nulls(count, field.type))
         return kept.slice(0, count)
 
 

@@ -17,7 +17,6 @@ from hubline.spark.source.batch_reader import RangesInput
 from hubline.spark.source.offsets import StreamOffset
 from hubline.spark.source.stream_planner import Planner, exit_on_sigterm, ignore_sigterm
 from hubline.spark.source.task_packing import pack
-from hubline.spark.sql_sink.pruning import left_out
 from hubline.spark.tasks.range_reader import read_ranges
 
 
@@ -66,7 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called in the task."""
         assert isinstance(partition, RangesInput)  # noqa: S101 - Spark gives back what partitions() gave it
-        return read_ranges(self._options, partition.ranges, Layout(self._schema, left_out=left_out()))
+        return read_ranges(self._options, partition.ranges, Layout(self._schema))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing: it comes one batch late. ``latestOffset`` hears earlier that a batch is done."""

@@ -6,7 +6,7 @@ that the query made itself says something else: rows would be taken for another 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
@@ -18,12 +18,36 @@ _ALIAS: Final = "Alias"
 _ATTRIBUTE: Final = "AttributeReference"
 _CAST: Final = "Cast"
 _COALESCE: Final = "Coalesce"
+# What a frame is that a batch was handed over in, as long as nothing was made of it.
+_HANDED_OVER: Final = "LogicalRDD"
 
 
-def made_in_batch(frame: DataFrame, names: Iterable[str]) -> set[str]:
-    """Of these columns of a batch, those that its query made, or who was given the batch."""
-    made = overwritten_columns(analyzed(frame), names, is_own=lambda _: True)
-    return made | overwritten_columns(execution_of(frame).lastExecution().analyzed(), set(names) - made)
+class BatchLineage:
+    """Which of some columns of a query's batches are not those of its events: looked up once for a run of the query.
+
+    A frame that is the batch as Spark hands it over comes of the query's own plan, which stays the same for all
+    batches of a run. A frame that a ``foreachBatch`` function made of the batch can have another plan each time, and
+    is looked at each time.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._known: tuple[tuple[str, ...], set[str]] | None = None
+
+    def overwritten_in(self, frame: DataFrame, run_id: str) -> set[str]:
+        if kind_of(analyzed(frame)) != _HANDED_OVER:
+            return self._looked_up(frame)
+        key = run_id, *frame.columns
+        if self._known is None or self._known[0] != key:
+            self._known = key, self._looked_up(frame)
+        return self._known[1]
+
+    def _looked_up(self, frame: DataFrame) -> set[str]:
+        """The columns that the query overwrote, or the function that was given the batch."""
+        names = set(self._names)
+        overwritten = overwritten_columns(analyzed(frame), names, is_own=lambda _: True)
+        query_plan = execution_of(frame).lastExecution().analyzed()
+        return overwritten | overwritten_columns(query_plan, names - overwritten)
 
 
 def overwritten_columns(

@@ -21,10 +21,10 @@ A query with state gives rows of earlier events, also in batches that read nothi
 has ended windows. Its batches are told by their number: what the query has in the database under this number, or a
 later one, is done.
 
-By partition, tasks read and are handed the rows without what only dead letters need of an event: body, properties and
-so on cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its rows
-are read and handed over once more, with their events. Dying in between leaves partitions that are done and others that
-are not begun, as any crash of a batch does.
+By partition, tasks are handed the rows without the columns that only dead letters need of an event: body, properties
+and so on cost Spark as much as the rows. A partition that has a dead letter after all is not committed then, and its
+rows are read and handed over once more, with their events. Dying in between leaves partitions that are done and others
+that are not begun, as any crash of a batch does.
 """
 
 from __future__ import annotations
@@ -62,9 +62,8 @@ from hubline.spark.dead_letter_rows import letter_of, letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.source.offsets import Entry, Gap
-from hubline.spark.sql_sink.column_lineage import made_in_batch, overwritten_columns
+from hubline.spark.sql_sink.column_lineage import BatchLineage, overwritten_columns
 from hubline.spark.sql_sink.micro_batch import MicroBatch, analyzed, require_one_hub
-from hubline.spark.sql_sink.pruning import is_handed_over, leaving_out, unread
 from hubline.spark.tasks.databases import lent
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 
@@ -159,8 +158,7 @@ class SqlSink:
         self._on_commit = on_commit
         # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
         self._expects_letters = False
-        self._unread_by_run: dict[tuple[str, ...], Sequence[str]] = {}
-        self._made_by_run: dict[tuple[str, ...], set[str]] = {}
+        self._lineage = BatchLineage(_ORIGINS)
         self._database = Database(
             url,
             table=table,
@@ -208,7 +206,7 @@ class SqlSink:
                 "rows would pass for written. Give the sink all rows of a batch at once; what goes to another table "
                 "needs a query of its own, in a consumer group of its own"
             )
-        made = self._made_anew(frame, batch.run_id)
+        made = self._lineage.overwritten_in(frame, batch.run_id)
         self._require_own(frame.columns, made)
         with lent(self._database) as database:
             columns = _columns(database, frame.columns, optional)
@@ -237,44 +235,23 @@ class SqlSink:
                 "them. Let the driver do so: SqlSink(..., by='batch')"
             )
         _require_apart(frame)
-        done = self._done_in_tasks(frame, batch.run_id, commits)
+        done = self._done_in_tasks(frame, commits)
         self._expects_letters = any(written.dead_letters for written in done.values())
         # Those of which the query kept no row: nobody has moved their checkpoints.
         for partition in sorted(batch.moved - set(done)):
             commits.commit(partition, None)
         return sum(done.values(), Written())
 
-    def _done_in_tasks(self, frame: DataFrame, run_id: str, commits: _Commits) -> dict[str, Written]:
+    def _done_in_tasks(self, frame: DataFrame, commits: _Commits) -> dict[str, Written]:
         """What was written of each partition that has rows: without their events, if none of them is a dead letter."""
         of_letters = self._columns_of_letters(frame.columns, commits.columns)
         if self._expects_letters or not of_letters:
             return commits.in_tasks(frame)[0]
-        with leaving_out(frame, self._unread(frame, run_id, of_letters)):
-            done, lettered = replace(commits, has_events=False).in_tasks(frame.drop(*of_letters))
+        done, lettered = replace(commits, has_events=False).in_tasks(frame.drop(*of_letters))
         if lettered:
             # Dying here, the batch comes again: what is done is found done, and the others are not begun.
             done |= commits.in_tasks(frame.where(F.col(_PARTITION).isin(lettered)))[0]
         return done
-
-    def _unread(self, frame: DataFrame, run_id: str, of_letters: Sequence[str]) -> Sequence[str]:
-        """The columns that the tasks need not read: found out once for a run, since its query stays the same."""
-        if not is_handed_over(frame):
-            return ()
-        known = run_id, *of_letters
-        if known not in self._unread_by_run:
-            if (found := unread(frame, of_letters)) is None:
-                return ()
-            self._unread_by_run = {known: found}
-        return self._unread_by_run[known]
-
-    def _made_anew(self, frame: DataFrame, run_id: str) -> set[str]:
-        """The columns of events' names that are none of events: found out once for a run, as above."""
-        if not is_handed_over(frame):
-            return made_in_batch(frame, _ORIGINS)
-        known = run_id, *frame.columns
-        if known not in self._made_by_run:
-            self._made_by_run = {known: made_in_batch(frame, _ORIGINS)}
-        return self._made_by_run[known]
 
     def _require_own(self, names: Sequence[str], made: set[str]) -> None:
         """An offset of the query's own is the table's alone: the sequence number has to do for the checkpoint."""
