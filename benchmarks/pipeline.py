@@ -36,7 +36,7 @@ from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.events import outgoing
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
-from hubline.spark import SqlSink, event_id, parse_json
+from hubline.spark import SqlBatchWriter, event_id, parse_json
 from tests.support.postgres import PostgresServer
 
 PARTITIONS: Final = 4
@@ -240,7 +240,7 @@ class Scene:
 
     def write_to_table(self, rows: DataFrame, table: str) -> None:
         with self.table() as database:
-            self._write(rows.writeStream.foreachBatch(SqlSink(database, table=table)))
+            self._write(rows.writeStream.foreachBatch(SqlBatchWriter(database, table=table)))
 
     def _write(self, writing: DataStreamWriter) -> None:
         checkpoint = tempfile.mkdtemp(dir=self.folder)

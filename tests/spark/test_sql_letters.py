@@ -17,8 +17,8 @@ from hubline.errors import ConfigError
 from hubline.event_ids import ID_PROPERTY
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.secrets import Secret
-from hubline.spark import SqlSink, parse_json
-from hubline.spark.sql_sink.sink import Written, _Commits, _settings
+from hubline.spark import SqlBatchWriter, parse_json
+from hubline.spark.sql_sink.sink import CommitBy, Written, _Commits, _settings
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import FIELDS, bodies, read, run_once, send
@@ -80,7 +80,7 @@ def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
     database = PostgresSinkDatabase(postgres_database)
     database.execute(f"CREATE TABLE readings ({COLUMNS}, body BYTEA)")
     told: list[Written] = []
-    sink = SqlSink(
+    sink = SqlBatchWriter(
         database.url, table="readings", drop_duplicates=how, on_commit=lambda _, written: told.append(written)
     )
     good = bodies(6)
@@ -103,7 +103,7 @@ def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Written] = []
-    sink = SqlSink(sqlite.url, table="readings", on_commit=lambda _, written: told.append(written))
+    sink = SqlBatchWriter(sqlite.url, table="readings", on_commit=lambda _, written: told.append(written))
     events = parse_json(read(spark, hub), FIELDS)
     send(hub, bodies(3), partition="0")
     send(hub, [*bodies(5)[3:], HOT], partition="1")
@@ -131,7 +131,7 @@ def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the
 def test_events_are_handed_over_at_once_after_a_batch_with_dead_letters(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, handed_over: list[bool]
 ) -> None:
-    sink = SqlSink(sqlite.url, table="readings")
+    sink = SqlBatchWriter(sqlite.url, table="readings")
     events = parse_json(read(spark, hub), FIELDS)
     runs = []
     for sent in ([*bodies(1), HOT], bodies(2)[1:], bodies(3)[2:]):
@@ -148,7 +148,7 @@ def test_a_query_that_kept_nothing_of_its_events_is_run_once(
 ) -> None:
     events = parse_json(read(spark, hub), FIELDS).select("partition", "sequenceNumber", "device", "celsius")
     send(hub, [*bodies(1), HOT], partition="1")
-    run_once(events, SqlSink(sqlite.url, table="readings"), tmp_path / "folder")
+    run_once(events, SqlBatchWriter(sqlite.url, table="readings"), tmp_path / "folder")
     assert handed_over == [True]
     assert [(letter.event.sequence_number, letter.is_body_kept) for letter in letters(sqlite)] == [(1, False)]
 
@@ -159,16 +159,16 @@ def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_
     source = spark.readStream.format("eventhubs").options(hub=hub.address, startingPosition="earliest")
     events = source.schema("body binary, partition string, sequenceNumber long").load()
     send(hub, [*bodies(1), whole(HOT, 1)], partition="1")
-    run_once(parse_json(events, FIELDS), SqlSink(sqlite.url, table="readings"), tmp_path / "folder")
+    run_once(parse_json(events, FIELDS), SqlBatchWriter(sqlite.url, table="readings"), tmp_path / "folder")
     assert handed_over == [False, True]
     assert devices(sqlite) == ["d0"]
     (letter,) = letters(sqlite)
     assert (letter.event.body, letter.event.partition_key, dict(letter.event.properties)) == (HOT, None, {})
 
 
-@pytest.mark.parametrize("by", ["partition", "batch"])
+@pytest.mark.parametrize("commit_by", ["partition", "batch"])
 def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_stop_none(
-    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, commit_by: CommitBy
 ) -> None:
     """Text that is no UTF-8 is rejected by the database; and columns are JSON and text, under an event's names."""
     sqlite.execute('CREATE TABLE texts (text TEXT, properties TEXT, "enqueuedTime" TEXT)')
@@ -180,7 +180,7 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
         "cast(enqueuedTime as string) as enqueuedTime",
         "if(body = X'62616420FF', concat('it is ', cast(body as string)), null) as _error",
     )
-    run_once(events, SqlSink(sqlite.url, table="texts", by=by), tmp_path / "folder")
+    run_once(events, SqlBatchWriter(sqlite.url, table="texts", commit_by=commit_by), tmp_path / "folder")
 
     assert [text for (text,) in sqlite.execute("SELECT text FROM texts")] == ["good"]
     found = {letter.event.body: letter for letter in letters(sqlite)}
@@ -190,7 +190,7 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
     assert {len(letter.event.properties) for letter in found.values()} == {0}
 
 
-@pytest.mark.parametrize("by", ["partition", "batch"])
+@pytest.mark.parametrize("commit_by", ["partition", "batch"])
 @pytest.mark.parametrize(
     ("made", "properties", "time"),
     [
@@ -204,12 +204,12 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
 )
 def test_what_a_query_puts_under_an_events_names_stops_no_letter(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path,
-    by: str, made: str, properties: dict[str, str], time: bool,
+    commit_by: CommitBy, made: str, properties: dict[str, str], time: bool,
 ) -> None:  # fmt: skip
     send(hub, [*bodies(1), {"body": b"bad", "partitionKey": "ann", "properties": {"room": "7"}}], partition="1")
     name = made.rpartition(" ")[2]
     events = parse_json(read(spark, hub), FIELDS).selectExpr(f"* except ({name})", made)
-    run_once(events, SqlSink(sqlite.url, table="readings", by=by), tmp_path / "folder")
+    run_once(events, SqlBatchWriter(sqlite.url, table="readings", commit_by=commit_by), tmp_path / "folder")
 
     assert devices(sqlite) == ["d0"]
     (letter,) = letters(sqlite)
@@ -219,15 +219,15 @@ def test_what_a_query_puts_under_an_events_names_stops_no_letter(
 
 
 @pytest.mark.parametrize("how", [None, "ordered", "shuffled"])
-@pytest.mark.parametrize("by", ["partition", "batch"])
+@pytest.mark.parametrize("commit_by", ["partition", "batch"])
 def test_rows_and_letters_are_the_same_where_spark_has_large_types(
-    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, by: str, how: str | None
+    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, commit_by: CommitBy, how: str | None
 ) -> None:
     sqlite.execute("ALTER TABLE readings ADD COLUMN body BLOB")
     (good,) = bodies(1)
     sent = [whole(body, number) for number, body in enumerate([good, HOT, b"\xff"])]
     send(hub, [*sent, *sent[:1]], partition="1")
-    sink = SqlSink(sqlite.url, table="readings", by=by, drop_duplicates=how)
+    sink = SqlBatchWriter(sqlite.url, table="readings", commit_by=commit_by, drop_duplicates=how)
     with _settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
         run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
 
@@ -238,4 +238,4 @@ def test_rows_and_letters_are_the_same_where_spark_has_large_types(
 def test_columns_that_tell_of_an_event_are_of_its_types(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     events = read(spark, hub).withColumn("partition", F.col("partition").cast("int"))
     with pytest.raises(ConfigError, match="made int of the column 'partition', which is string"):
-        SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings").check(events.schema)
+        SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings").check(events.schema)

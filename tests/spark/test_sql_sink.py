@@ -26,10 +26,10 @@ from hubline.hubs.local import LocalHub
 from hubline.model.keys import GroupKey
 from hubline.secrets import Secret
 from hubline.sinks import SqlSink as Database
-from hubline.spark import SqlSink, parse_json
+from hubline.spark import SqlBatchWriter, parse_json
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry
-from hubline.spark.sql_sink.sink import Written, _columns, _Commits, _settings
+from hubline.spark.sql_sink.sink import CommitBy, Written, _columns, _Commits, _settings
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -108,12 +108,12 @@ def checkpoints(database: sqlite3.Connection) -> dict[str, int]:
 
 
 @pytest.fixture
-def sink(hub: TestHub, database: sqlite3.Connection, tmp_path: Path) -> SqlSink:
-    return SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
+def sink(hub: TestHub, database: sqlite3.Connection, tmp_path: Path) -> SqlBatchWriter:
+    return SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings")
 
 
 def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_again(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     hot = b'{"device": "hot", "celsius": 120}'
     send(hub, [*bodies(40), b"not json", b"\xff\xfe", hot])
@@ -126,7 +126,7 @@ def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_agai
 
 
 def test_only_what_the_database_does_not_have_is_written(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     """The checkpoint was set back behind two letters: one event succeeds now, and one fails again."""
     send(hub, [*bodies(8), b"not json", bodies(10)[9]], partition="1")
@@ -144,7 +144,7 @@ def test_only_what_the_database_does_not_have_is_written(
 
 
 def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(3), partition="0")
     send(hub, bodies(5), partition="2")
@@ -154,7 +154,7 @@ def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
 
 
 def test_with_the_store_in_the_same_database_a_lost_folder_costs_nothing(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     events = spark.readStream.format("eventhubs").options(
         hub=hub.address, startingPosition="earliest", store=f"sqlite:///{tmp_path}/results.db", loadBalancing="greedy"
@@ -257,7 +257,7 @@ def test_a_batch_that_would_leave_a_gap_is_refused(
     spark: SparkSession, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     hub = TestHub.local(tmp_path / "hubs", "single", partitions=1)
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings")
     send(hub, bodies(4))
     run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "one")
     send(hub, bodies(4))
@@ -268,7 +268,7 @@ def test_a_batch_that_would_leave_a_gap_is_refused(
 
 
 def test_queries_that_move_rows_or_drop_their_place_are_refused(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(4))
     events = parse_json(read(spark, hub), FIELDS)
@@ -291,7 +291,7 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
 
 
 def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(4), partition="0")
     events = parse_json(read(spark, hub), FIELDS)
@@ -318,7 +318,7 @@ def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
 
 
 def test_joins_that_send_rows_of_one_task_to_several_are_refused(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     """The first of these tasks would commit the whole range, and the others would find it done."""
     send(hub, bodies(4), partition="0")
@@ -343,24 +343,24 @@ def test_joins_that_send_rows_of_one_task_to_several_are_refused(
 
 
 def test_rows_of_a_state_are_not_committed_by_partition_though_none_are_moved(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(4), partition="0")
     with _settings(spark, {"spark.sql.shuffle.partitions": "1"}):
         once = parse_json(read(spark, hub), FIELDS).coalesce(1).dropDuplicates(["device"])
-        with pytest.raises(StreamingQueryException, match=r"by='batch'"):
+        with pytest.raises(StreamingQueryException, match=r"commit_by='batch'"):
             run_once(once, sink, tmp_path / "folder")
     assert devices(database) == []
 
 
-@pytest.mark.parametrize("by", ["partition", "batch"])
+@pytest.mark.parametrize("commit_by", ["partition", "batch"])
 def test_columns_are_taken_whatever_their_names(
-    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, by: str
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, commit_by: CommitBy
 ) -> None:
     fields = StructType([StructField(name, StringType()) for name in ("a.b", "Order", "my `col`", "größe", 'q"%s{}')])
     row = {name: name.upper() for name in fields.names}
     send(hub, [json.dumps(row).encode(), b"no json"], partition="1")
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="named", create=True, by=by)
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="named", create=True, commit_by=commit_by)
     events = read(spark, hub).withColumn("c.d", lit(1))
     run_once(parse_json(events, fields), sink, tmp_path / "folder")
 
@@ -372,14 +372,14 @@ def test_columns_are_taken_whatever_their_names(
 
 def test_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     send(hub, [b"no json"])
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings", commit_by="batch")
     events = renumbered(parse_json(read(spark, hub), FIELDS), None)
     with pytest.raises(StreamingQueryException, match="need the columns partition and sequenceNumber"):
         run_once(events, sink, tmp_path / "folder")
 
 
 def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     """The first task that commits a partition moves it: what others have of it would pass for written."""
     send(hub, bodies(4))
@@ -410,7 +410,7 @@ def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
 
 
 def test_a_second_call_for_a_batch_is_refused(
-    spark: SparkSession, hub: TestHub, sink: SqlSink, database: sqlite3.Connection, tmp_path: Path
+    spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(4))
 
@@ -425,7 +425,7 @@ def test_a_second_call_for_a_batch_is_refused(
 def test_windows_that_are_over_are_written_without_further_events_and_once(
     spark: SparkSession, hub: TestHub, tmp_path: Path
 ) -> None:
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", create=True, by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", create=True, commit_by="batch")
     folder = tmp_path / "folder"
 
     def sent(*seconds: int) -> None:
@@ -455,7 +455,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE counts (device TEXT PRIMARY KEY, count INTEGER)")
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", commit_by="batch")
 
     def run() -> None:
         counts = parse_json(read(spark, hub), FIELDS).groupBy("device").count()
@@ -479,7 +479,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
 def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    sink = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings", commit_by="batch")
     hot = b'{"device": "hot", "celsius": 120}'
     send(hub, [*bodies(2), hot], partition="0")
     send(hub, [*bodies(2), b"cold"], partition="1")
@@ -489,16 +489,16 @@ def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     assert sorted(letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
 
 
-@pytest.mark.parametrize(("how", "by"), [("ordered", "partition"), ("shuffled", "batch")])
+@pytest.mark.parametrize(("how", "commit_by"), [("ordered", "partition"), ("shuffled", "batch")])
 def test_events_that_an_earlier_stage_published_twice_are_written_once_and_counted(
-    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, how: str, by: str
+    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, how: str, commit_by: CommitBy
 ) -> None:
     """Two rows an event: what is left out is an event with all of its rows."""
     told: list[tuple[int, Written]] = []
-    sink = SqlSink(
+    sink = SqlBatchWriter(
         f"sqlite:///{tmp_path}/results.db",
         table="readings",
-        by=by,
+        commit_by=commit_by,
         drop_duplicates=how,
         on_commit=lambda number, written: told.append((number, written)),
     )
@@ -509,10 +509,10 @@ def test_events_that_an_earlier_stage_published_twice_are_written_once_and_count
     run_once(twice, sink, tmp_path / "folder")
     run_once(twice, sink, tmp_path / "folder")
     assert devices(database) == sorted(["d0", "d1", "d2", "d3", "no id"] * 2)
-    assert told == [(0, Written(rows=8, repeats=1)), (1, Written(rows=2, dead_letters=1, repeats=2))]
+    assert told == [(0, Written(rows=8, duplicates=1)), (1, Written(rows=2, dead_letters=1, duplicates=2))]
 
 
-def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_path: Path) -> None:
+def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlBatchWriter, tmp_path: Path) -> None:
     fields = [StructField("device", StringType()), StructField("celsius", DoubleType())]
     place = [SOURCE_SCHEMA["partition"], SOURCE_SCHEMA["sequenceNumber"]]
     readings = StructType([*SOURCE_SCHEMA, *fields, StructField("_error", StringType())])
@@ -527,8 +527,10 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlSink, tmp_
         sink.check(StructType([place[0], *fields]))
     url = f"sqlite:///{tmp_path}/results.db"
     with pytest.raises(ConfigError, match="dropped the column 'properties'"):
-        SqlSink(url, table="readings", drop_duplicates="ordered", by="batch").check(StructType([*place, *fields]))
-    made = SqlSink(url, table="made", create=True).check(readings)
+        SqlBatchWriter(url, table="readings", drop_duplicates="ordered", commit_by="batch").check(
+            StructType([*place, *fields])
+        )
+    made = SqlBatchWriter(url, table="made", create=True).check(readings)
     assert made == 'CREATE TABLE IF NOT EXISTS "made" ("device" TEXT, "celsius" REAL)'
 
 

@@ -16,7 +16,7 @@ from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.events import outgoing
 from hubline.spark.json_parsing import parse_json
 from hubline.spark.sessions.session import session
-from hubline.spark.sql_sink.sink import SqlSink
+from hubline.spark.sql_sink.sink import SqlBatchWriter
 
 _PARTITIONS: Final = ("0", "1")
 _BODIES: Final = ('{"device": "d1", "celsius": 21.5}', "{")
@@ -28,7 +28,7 @@ def rehearse(folder: Path) -> None:
     spark = session("rehearsal", master="local[2]")
     events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", startingPosition="earliest").load()
     rows = parse_json(events, "device string, celsius double")
-    sink = SqlSink(f"sqlite:///{folder}/rows.db", table="rows", create=True)
+    sink = SqlBatchWriter(f"sqlite:///{folder}/rows.db", table="rows", create=True)
     _drain(rows.writeStream.foreachBatch(sink), folder / "rows")
     _drain(rows.groupBy("device").count().writeStream.format("noop").outputMode("update"), folder / "counts")
     gateway = SparkContext._gateway

@@ -276,7 +276,7 @@ class _StageRun:
             batches=tally.batches,
             rows=tally.written.rows,
             dead_letters=tally.written.dead_letters,
-            repeats=tally.written.repeats,
+            repeats=tally.written.duplicates,
             gap_events=tally.gap_events,
             restarts=self.restarts,
             error=self.error,

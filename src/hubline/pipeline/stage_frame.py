@@ -42,7 +42,6 @@ from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
 from hubline.spark.sql_sink.micro_batch import analyzed, each_of
-from hubline.spark.sql_sink.sink import CommitBy
 
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
@@ -397,7 +396,7 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
         for name, own in empty
     ]
     try:
-        sink = table_sink(stage, place, rows.columns, CommitBy.BATCH)
+        sink = table_sink(stage, place, rows.columns, "batch")
         sink.check(rows.schema)
         sink.check_query(rows)
     except (ConfigError, SinkError) as error:

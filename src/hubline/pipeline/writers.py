@@ -26,7 +26,7 @@ from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
 from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.micro_batch import MicroBatch
-from hubline.spark.sql_sink.sink import CommitBy, SqlSink, Written
+from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter, Written
 from hubline.spark.tasks.event_loop import lent, run
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
@@ -65,20 +65,20 @@ def options_of(place: FormatPlace, spark: SparkSession) -> dict[str, str]:
 
 
 def table_sink(
-    stage: PlannedStage, place: TablePlace, columns: Sequence[str], by: CommitBy, tell: Told = lambda _: None
-) -> SqlSink:
+    stage: PlannedStage, place: TablePlace, columns: Sequence[str], commit_by: CommitBy, tell: Told = lambda _: None
+) -> SqlBatchWriter:
     """The sink of a table, for rows of these columns.
 
     Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
     """
     is_known = set(TRACED) <= set(columns) and stage.repeats is not DropRepeats.NONE
-    return SqlSink(
+    return SqlBatchWriter(
         place.text,
         table=place.table,
         key=place.key,
         create=place.create,
         drop_duplicates=stage.repeats if is_known else None,
-        by=by,
+        commit_by=commit_by,
         on_commit=lambda _, written: tell(written),
     )
 
@@ -90,16 +90,16 @@ class _TableWriter:
         self._stage = stage
         self._place = place
         self._tell = tell
-        self._sinks: dict[CommitBy, SqlSink] = {}
+        self._sinks: dict[CommitBy, SqlBatchWriter] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
         batch = MicroBatch.of(frame)
-        by = CommitBy.PARTITION if is_traced and batch.is_narrow else CommitBy.BATCH
-        if by not in self._sinks:
-            self._sinks[by] = table_sink(self._stage, self._place, frame.columns, by, self._tell)
+        commit_by: CommitBy = "partition" if is_traced and batch.is_narrow else "batch"
+        if commit_by not in self._sinks:
+            self._sinks[commit_by] = table_sink(self._stage, self._place, frame.columns, commit_by, self._tell)
         # Those that the table had when the run began: computing the others for no use would take time.
-        self._sinks[by].write(frame, batch_id, batch, optional=ADDED)
+        self._sinks[commit_by].write(frame, batch_id, batch, optional=ADDED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from hubline.spark.json_parsing import parse_json
     from hubline.spark.sessions.session import session
     from hubline.spark.source.data_source import EventHubs
-    from hubline.spark.sql_sink.sink import SqlSink
+    from hubline.spark.sql_sink.sink import SqlBatchWriter
 
-__all__ = ["EventHubs", "SqlSink", "event_id", "parse_json", "session"]
+__all__ = ["EventHubs", "SqlBatchWriter", "event_id", "parse_json", "session"]
 
 _HOMES = {
     "EventHubs": "hubline.spark.source.data_source",
-    "SqlSink": "hubline.spark.sql_sink.sink",
+    "SqlBatchWriter": "hubline.spark.sql_sink.sink",
     "event_id": "hubline.spark.functions",
     "parse_json": "hubline.spark.json_parsing",
     "session": "hubline.spark.sessions.session",

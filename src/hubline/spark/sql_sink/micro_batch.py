@@ -90,7 +90,7 @@ class MicroBatch:
             return cls(run_id, offset, gaps_in(read[0]), is_narrow, state_of)
         if known := _of_hubs(_known_offsets(execution)):
             return cls(run_id, StreamOffset.from_json(known[0]), {}, False, execution.id().toString(), reads=False)
-        raise ConfigError("the query reads no hub by format('eventhubs'): a SqlSink takes queries that read one")
+        raise ConfigError("the query reads no hub by format('eventhubs'): a SqlBatchWriter takes queries that read one")
 
 
 def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
@@ -110,9 +110,9 @@ def require_one_hub(plan: Any) -> None:
 def _require_one(readings: int) -> None:
     if readings > 1:
         raise ConfigError(
-            f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a SqlSink takes "
-            "queries that read one hub once, since its checkpoint is that reading's. Write each stream by a query of "
-            "its own; rows and dead letters of one stream can be told apart by _error"
+            f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a SqlBatchWriter "
+            "takes queries that read one hub once, since its checkpoint is that reading's. Write each stream by a "
+            "query of its own; rows and dead letters of one stream can be told apart by _error"
         )
 
 
@@ -121,11 +121,11 @@ def execution_of(frame: DataFrame) -> Any:
     session = frame.sparkSession
     if not hasattr(session, "_jsparkSession"):
         raise ConfigError(
-            "a SqlSink works in the driver's own process: use it in a classic session, not by Spark Connect"
+            "a SqlBatchWriter works in the driver's own process: use it in a classic session, not by Spark Connect"
         )
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise ConfigError("a SqlSink is for streams: df.writeStream.foreachBatch(sink)")
+        raise ConfigError("a SqlBatchWriter is for streams: df.writeStream.foreachBatch(sink)")
     # Spark has no public way: what is handed over belongs to a copy of the session, which knows no queries.
     java, state = session.sparkContext._jvm.java, session._jsparkSession.sharedState()  # type: ignore[union-attr]  # noqa: SLF001
     return state.activeStreamingQueries().get(java.util.UUID.fromString(query_id))

@@ -1,4 +1,4 @@
-"""Exactly once from a stream into SQL: ``df.writeStream.foreachBatch(SqlSink(...))``.
+"""Exactly once from a stream into SQL: ``df.writeStream.foreachBatch(SqlBatchWriter(...))``.
 
 By partition, each task commits its own partitions; that needs rows that are still where they were read. By batch, the
 driver collects the rows of any query and commits all partitions at once.
@@ -29,13 +29,12 @@ that are not begun, as any crash of a batch does.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field, fields, replace
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +45,7 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ha
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from hubline.addresses.choices import choice_of
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError, Fenced, RowsRejected, SinkError
 from hubline.hubs.position_check import OF_ANOTHER_HUB
@@ -94,13 +94,13 @@ T = TypeVar("T")
 _last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 
-class CommitBy(enum.StrEnum):
-    """What one transaction of a sink holds."""
+CommitBy = Literal["partition", "batch"]
+"""What one transaction holds.
 
-    PARTITION = "partition"
-    """The rows of one partition, committed by the task that read them: parallel, for queries that move no rows."""
-    BATCH = "batch"
-    """All rows of a micro-batch, committed by the driver: for every query whose results fit into its memory."""
+`"partition"`: the rows of one partition, committed by the task that read them. Tasks commit in parallel, and the query
+must not move rows between tasks. `"batch"`: all rows of a micro-batch, committed by the driver, for every query whose
+results fit into its memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +109,53 @@ class Written:
 
     rows: int = 0
     dead_letters: int = 0
-    repeats: int = 0
+    duplicates: int = 0
     """Events that were left out, because an earlier stage had published them before."""
 
     def __add__(self, other: Written) -> Written:
-        return Written(self.rows + other.rows, self.dead_letters + other.dead_letters, self.repeats + other.repeats)
+        return Written(
+            self.rows + other.rows, self.dead_letters + other.dead_letters, self.duplicates + other.duplicates
+        )
 
 
 # A row for each partition that a task had; without counts where it needs the events.
 _DONE: Final = pa.schema(
-    [pa.field(_PARTITION, pa.string()), *(pa.field(name, pa.int64()) for name in ("rows", "dead_letters", "repeats"))]
+    [
+        pa.field(_PARTITION, pa.string()),
+        *(pa.field(name, pa.int64()) for name in ("rows", "dead_letters", "duplicates")),
+    ]
 )
-_DONE_DDL: Final = f"{_PARTITION} string, rows long, dead_letters long, repeats long"
+_DONE_DDL: Final = f"{_PARTITION} string, rows long, dead_letters long, duplicates long"
 
 
-class SqlSink:
-    """Writes the rows of a query, its dead letters, and how far it has come, in one transaction.
+class SqlBatchWriter:
+    """Write a stream into a table, exactly once: rows, dead letters and the checkpoint commit in one transaction.
 
-        sink = SqlSink("postgresql://...", table="readings")
+    Pass it to `foreachBatch`. Rows with an `_error` become dead letters, with as much of the event as the query kept.
+    The columns of an event are not written, unless the table has them.
+
+        sink = SqlBatchWriter("postgresql://...", table="readings")
         parse_json(events, "device string, celsius double").writeStream.foreachBatch(sink).start()
 
-    ``by`` says whose rows one transaction holds: ``"partition"`` (each task commits its own) or ``"batch"`` (the driver
-    commits all). The query must keep the columns ``partition`` and ``sequenceNumber`` of its events; by batch it need
-    not, unless it has dead letters. Rows with an ``_error`` are dead letters, with as much of the event as the query
-    kept. The columns of an event are not written, unless the table has them.
+    Args:
+        url: The database, `sqlite:///PATH` or `postgresql://...`; `env:NAME` and `file:PATH` work, too.
+        table: The table to write to.
+        key: The columns of a unique index: a row replaces the one that has the same values there. Default: none, rows
+            are inserted.
+        create: Create the table from the columns of the query if it is missing. Default: False.
+        keep_dead_letter_bodies: Keep the body of each dead letter, since hubs remove events. Default: True.
+        drop_duplicates: How events are known that an earlier stage published twice, as in `hubline.SqlSink`. The query
+            must keep the columns `partition`, `sequenceNumber` and `properties`. Default: none are dropped.
+        duplicate_window_seconds: How long ids are kept, as in `hubline.SqlSink`. Default: 7 days.
+        commit_by: `"partition"`: each task commits the partitions that it read, in parallel. The query must keep the
+            columns `partition` and `sequenceNumber`, and must not move rows between tasks. `"batch"`: the driver
+            collects and commits all rows of a micro-batch, for every query whose results fit into its memory.
+            Default: `"partition"`.
+        on_commit: Called in the driver after each micro-batch, with its number and what was written.
 
-    ``key``, ``create``, ``keep_dead_letter_bodies``, ``drop_duplicates`` and ``duplicate_window_seconds`` are those of
-    :class:`hubline.SqlSink`; to drop repeats, the query must keep ``properties`` as well.
-    ``on_commit`` is called in the driver after each micro-batch, with its number and what was written.
+    Raises:
+        ConfigError: If an argument is not valid, or a query does not have the columns that it must keep.
+        SinkError: If the table does not fit the query, or the batch does not follow what the database has.
     """
 
     def __init__(
@@ -149,12 +168,10 @@ class SqlSink:
         keep_dead_letter_bodies: bool = True,
         drop_duplicates: Repeats | str | None = None,
         duplicate_window_seconds: float = IDS_KEPT_SECONDS,
-        by: str = CommitBy.PARTITION,
+        commit_by: CommitBy = "partition",
         on_commit: Callable[[int, Written], None] | None = None,
     ) -> None:
-        if by not in list(CommitBy):
-            raise ConfigError(f"by is 'partition' or 'batch', and not {by!r}")
-        self._by = CommitBy(by)
+        self._commit_by: CommitBy = choice_of(commit_by, get_args(CommitBy), option="commit_by")
         self._on_commit = on_commit
         # Letters mostly come in swarms: after a batch that had some, the next one is handed over with events at once.
         self._expects_letters = False
@@ -170,7 +187,7 @@ class SqlSink:
         )
 
     def __repr__(self) -> str:
-        return f"{self._database!r} by {self._by}"
+        return f"{self._database!r} by {self._commit_by}"
 
     def check(self, schema: StructType) -> str | None:
         """Compares a query's columns with the table, before it starts; None if they fit.
@@ -213,7 +230,7 @@ class SqlSink:
         commits = _Commits(
             self._database, columns, batch.group, batch.offset.entries, batch.gaps, has_offsets=_OFFSET not in made
         )
-        if self._by is CommitBy.BATCH:
+        if self._commit_by == "batch":
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             rows, moved = plain(frame.toArrow()), sorted(batch.moved)
             if batch.state_of is None:
@@ -232,7 +249,7 @@ class SqlSink:
                 "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had them "
                 "elsewhere (in the driver, in a checkpoint of a frame), or splits ranges "
                 "(option maxRecordsPerPartition): then no task has all rows of a partition, and none can commit "
-                "them. Let the driver do so: SqlSink(..., by='batch')"
+                "them. Let the driver do so: SqlBatchWriter(..., commit_by='batch')"
             )
         _require_apart(frame)
         done = self._done_in_tasks(frame, commits)
@@ -277,14 +294,16 @@ class SqlSink:
             raise ConfigError(f"the query has two columns {twice[0]!r}: drop or rename one")
         for each in schema:
             _require_arrow(each)
-        required = [_PARTITION, _SEQUENCE] if self._by is CommitBy.PARTITION else []
+        required = [_PARTITION, _SEQUENCE] if self._commit_by == "partition" else []
         if self._database.drop_duplicates is not None:
             required = [_PARTITION, _SEQUENCE, _PROPERTIES]
         if missing := [name for name in required if name not in schema.names]:
-            of_many = "; of rows that are made of many events, let the driver commit: SqlSink(..., by='batch')"
+            of_many = (
+                "; of rows that are made of many events, let the driver commit: SqlBatchWriter(..., commit_by='batch')"
+            )
             raise ConfigError(
                 f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it"
-                f"{of_many if self._by is CommitBy.PARTITION else ''}. It has {', '.join(schema.names)}"
+                f"{of_many if self._commit_by == 'partition' else ''}. It has {', '.join(schema.names)}"
             )
         for name in required:
             kind, own = schema[name].dataType.simpleString(), SOURCE_SCHEMA[name].dataType.simpleString()
@@ -348,7 +367,7 @@ class _Commits:
             raise SinkError(
                 "rows of one partition came to several tasks, and the first of them committed the whole range: the "
                 f"query gave rows another {_PARTITION} than their events have (keep the column as it is), or this is "
-                "a bug (please report the query, and let the driver commit: SqlSink(..., by='batch'))"
+                "a bug (please report the query, and let the driver commit: SqlBatchWriter(..., commit_by='batch'))"
             )
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
@@ -490,7 +509,7 @@ class _Commits:
         return rows.filter(pc.greater_equal(rows.column(_SEQUENCE), first))
 
     def _write(self, transaction: Transaction, opened: Mapping[str, OpenedPartition], rows: pa.Table) -> Written:
-        """The rows of these partitions without repeats, and letters for those that are none."""
+        """The rows of these partitions without duplicates, and letters for those that are none."""
         fresh = _Fresh(rows)
         if self.database.drop_duplicates is not None:
             fresh = _Fresh.of({each: (partition, self._first(partition)) for each, partition in opened.items()}, rows)
@@ -509,12 +528,12 @@ class _Commits:
             letters += _refused_letters(self.group, good, row_events, transaction.rejected)
             rows_count -= int(np.isin(row_events, [each.event for each in transaction.rejected]).sum())
         for each in opened.values():
-            transaction.mark_handled(each, self._handled(each, fresh.repeats.get(each.key.partition, _NONE)))
+            transaction.mark_handled(each, self._handled(each, fresh.duplicates.get(each.key.partition, _NONE)))
         transaction.dead_letter(letters)
         for partition, deduplication in fresh.deduplications:
             if not transaction.record_ids(partition, deduplication):
                 raise _Overtaken
-        return Written(rows_count, len(letters), sum(map(len, fresh.repeats.values())))
+        return Written(rows_count, len(letters), sum(map(len, fresh.duplicates.values())))
 
     def _offset_of(self, sequence: int, rows: pa.Table | None) -> str:
         """Of the range's last event, if the query kept that; else empty, and the sequence number has to do."""
@@ -527,10 +546,10 @@ class _Commits:
         if needed and not self.has_events:
             raise _EventNeeded
 
-    def _handled(self, opened: OpenedPartition, repeats: RowEvents = _NONE) -> RowEvents:
+    def _handled(self, opened: OpenedPartition, duplicates: RowEvents = _NONE) -> RowEvents:
         """The events that this is about: all of the range that the database did not have, also without a row."""
         sequences = np.arange(self._first(opened), self.entries[opened.key.partition].end)
-        return np.setdiff1d(sequences, repeats, assume_unique=True)
+        return np.setdiff1d(sequences, duplicates, assume_unique=True)
 
     def _first(self, opened: OpenedPartition) -> int:
         """The first event of the range that the database does not have, and the source did not hand over before."""
@@ -582,7 +601,7 @@ class _Fresh:
 
     rows: pa.Table
     deduplications: tuple[tuple[OpenedPartition, Deduplication], ...] = ()
-    repeats: Mapping[str, RowEvents] = field(default_factory=dict)
+    duplicates: Mapping[str, RowEvents] = field(default_factory=dict)
     """The events of each partition that were left out."""
 
     @classmethod
@@ -592,7 +611,7 @@ class _Fresh:
         Rows of earlier events come of a query's state, late: what is remembered of those that came after them says
         nothing of them, and all of these rows are kept.
         """
-        kept, deduplications, repeats = [rows.slice(0, 0)], [], {}
+        kept, deduplications, duplicates = [rows.slice(0, 0)], [], {}
         for partition, part in _by_partition(rows):
             if partition not in opened:
                 kept.append(part)
@@ -610,8 +629,8 @@ class _Fresh:
             deduplication = sink_partition.deduplicate_events(properties.combine_chunks())
             kept.append(_kept(part, deduplication.is_fresh[events]))
             deduplications.append((sink_partition, deduplication))
-            repeats[partition] = sequences[~deduplication.is_fresh]
-        return cls(pa.concat_tables(kept), tuple(deduplications), repeats)
+            duplicates[partition] = sequences[~deduplication.is_fresh]
+        return cls(pa.concat_tables(kept), tuple(deduplications), duplicates)
 
 
 def _distinct(sequences: RowEvents) -> tuple[RowEvents, RowEvents, RowEvents]:
