@@ -33,7 +33,7 @@ from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import rows
 from benchmarks.spark_source import _seconds, _session
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
 from hubline.spark import SqlBatchWriter, event_id, parse_json
@@ -342,7 +342,7 @@ async def _fill(folder: Path) -> None:
         await create_hub(folder, hub, partitions=PARTITIONS)
     raw = LocalHub(folder, "raw")
     sender = await raw.open_sender()
-    events = outgoing({**row, "body": BODY, "properties": dict(row["properties"])} for row in rows(SENT_AT_ONCE))
+    events = new_events({**row, "body": BODY, "properties": dict(row["properties"])} for row in rows(SENT_AT_ONCE))
     for number in range(COUNT // SENT_AT_ONCE):
         await sender.send(events, partition=str(number % PARTITIONS))
     await raw.close()

@@ -14,7 +14,7 @@ from typing import Final
 
 from benchmarks.harness import Result, benchmark
 from benchmarks.local_hub import EVENT_COUNT, PARTITION_COUNT, best, drained, filled_hub, new_hub
-from hubline import CheckpointPolicy, EventBatch, LeaseOptions, Position, Processor, ProcessorOptions, outgoing
+from hubline import CheckpointPolicy, EventBatch, LeaseOptions, Position, Processor, ProcessorOptions, new_events
 from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub
 
@@ -107,7 +107,7 @@ async def _receive(hub: LocalHub, arrived: asyncio.Queue[float]) -> None:
 
 async def _send_one_by_one(hub: LocalHub, arrived: asyncio.Queue[float]) -> list[float]:
     sender = await hub.open_sender()
-    event = outgoing([b"x" * 200])
+    event = new_events([b"x" * 200])
     await sender.send(event, partition="0")
     await arrived.get()  # the receiver is up
     latencies: list[float] = []

@@ -26,4 +26,4 @@ from hubline.errors import ConfigError
 )
 def test_what_cannot_be_sent_is_told_with_its_event(event: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        hubline.outgoing(["good", event, event])
+        hubline.new_events(["good", event, event])

@@ -33,6 +33,7 @@ from rich.table import Table
 from rich.text import Text
 
 import hubline
+from hubline.adapters import open_store
 from hubline.hubs.local import create_hub
 from hubline.model.keys import GroupKey
 from hubline.ports import CheckpointStore, Hub
@@ -143,7 +144,7 @@ class Demo:
         self._folder = folder
         self._events_count = events_count
         self._hubs = {name: hubline.open_hub(f"local:{folder}/data/{name}") for name in ("raw", "clean")}
-        self._store = hubline.open_store(f"sqlite:///{folder}/data/progress.db")
+        self._store = open_store(f"sqlite:///{folder}/data/progress.db")
         self._sent = Sent()
         self._counts = Counts()
         self._started_at = time.monotonic()
@@ -185,7 +186,7 @@ class Demo:
         sender = await self._hubs["raw"].open_sender()
         pause = 2 * SENDING_SECONDS * BATCH_COUNT / self._events_count
         while batch := list(itertools.islice(coming, BATCH_COUNT)):
-            await sender.send(hubline.outgoing(reading.event for reading in batch))
+            await sender.send(hubline.new_events(reading.event for reading in batch))
             self._sent.note(batch)
             await asyncio.sleep(pause)
         await sender.close()

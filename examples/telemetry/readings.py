@@ -75,7 +75,7 @@ async def send(hub: str, count: int) -> None:
     sender = await opened.open_sender()
     left = readings(count)
     while batch := [reading.event for reading in itertools.islice(left, BATCH_COUNT)]:
-        await sender.send(hubline.outgoing(batch))
+        await sender.send(hubline.new_events(batch))
     await opened.close()
 
 

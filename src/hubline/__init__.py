@@ -17,33 +17,19 @@ from typing import TYPE_CHECKING
 from hubline import errors as errors  # costs nothing, and belongs to every name below
 
 if TYPE_CHECKING:
-    from hubline.adapters import open_hub, open_store
+    from hubline.adapters import open_hub
+    from hubline.coordination.lease_options import LeaseOptions
     from hubline.coordination.strategies import Balanced, Fixed, Greedy
-    from hubline.model.dead_letters import DeadLetter
-    from hubline.model.events import Event, EventBatch, outgoing
-    from hubline.model.ownership import Checkpoint
-    from hubline.model.positions import Position, StartPositions
+    from hubline.model.events import Event, EventBatch, new_events
+    from hubline.model.positions import Position
     from hubline.pipeline import Pipeline
-    from hubline.processor import (
-        AsyncTransaction,
-        CheckpointPolicy,
-        LeaseOptions,
-        PartitionContext,
-        Processor,
-        ProcessorOptions,
-        ReleaseReason,
-        RetryPolicy,
-    )
-    from hubline.sinks import SqlSink, Transaction
-    from hubline.sinks.dead_letter_hub import DeadLetterHub, letter_of
+    from hubline.processor import CheckpointPolicy, PartitionContext, Processor, ProcessorOptions
+    from hubline.retry import RetryPolicy
+    from hubline.sinks import SqlSink
 
 __all__ = [
-    "AsyncTransaction",
     "Balanced",
-    "Checkpoint",
     "CheckpointPolicy",
-    "DeadLetter",
-    "DeadLetterHub",
     "Event",
     "EventBatch",
     "Fixed",
@@ -54,28 +40,22 @@ __all__ = [
     "Position",
     "Processor",
     "ProcessorOptions",
-    "ReleaseReason",
     "RetryPolicy",
     "SqlSink",
-    "StartPositions",
-    "Transaction",
-    "letter_of",
+    "new_events",
     "open_hub",
-    "open_store",
-    "outgoing",
 ]
 
-# Where each name comes from, if not from the processor.
 _ROOMS = {
-    "hubline.adapters": ("open_hub", "open_store"),
+    "hubline.adapters": ("open_hub",),
+    "hubline.coordination.lease_options": ("LeaseOptions",),
     "hubline.coordination.strategies": ("Balanced", "Fixed", "Greedy"),
-    "hubline.model.dead_letters": ("DeadLetter",),
-    "hubline.model.events": ("Event", "EventBatch", "outgoing"),
-    "hubline.model.ownership": ("Checkpoint",),
-    "hubline.model.positions": ("Position", "StartPositions"),
+    "hubline.model.events": ("Event", "EventBatch", "new_events"),
+    "hubline.model.positions": ("Position",),
     "hubline.pipeline": ("Pipeline",),
-    "hubline.sinks": ("SqlSink", "Transaction"),
-    "hubline.sinks.dead_letter_hub": ("DeadLetterHub", "letter_of"),
+    "hubline.processor": ("CheckpointPolicy", "PartitionContext", "Processor", "ProcessorOptions"),
+    "hubline.retry": ("RetryPolicy",),
+    "hubline.sinks": ("SqlSink",),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 
@@ -85,7 +65,7 @@ if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name 
         """Loads a name when it is first asked for: the command line's help must not cost Arrow."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES.get(name, "hubline.processor")), name)
+        value = getattr(importlib.import_module(_HOMES[name]), name)
         globals()[name] = value
         return value
 

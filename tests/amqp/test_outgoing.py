@@ -29,7 +29,7 @@ from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, 
 from hubline.amqp.transport.frames import Frame, FrameReader, encode_frame
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import EventTooLarge
-from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, new_events
 from tests.amqp.encodings import fuzz
 
 LINK = Destination(channel=3, handle=300, frame_bytes_max=1024)
@@ -127,7 +127,7 @@ def test_no_frame_is_larger_than_agreed_and_the_newest_event_is_told_with_every_
 
 
 def test_an_event_that_fits_into_no_batch_is_named_before_anything_is_made() -> None:
-    events = outgoing([b"x", bytes(500), bytes(1001), b"y"])
+    events = new_events([b"x", bytes(500), bytes(1001), b"y"])
     with pytest.raises(EventTooLarge, match=r"event 2 of 4 .* at most 1,000") as caught:
         encode_batches(events, bytes_max=1000, hub="telemetry")
     assert (caught.value.index, caught.value.bytes_max, caught.value.hub) == (2, 1000, "telemetry")
@@ -135,18 +135,18 @@ def test_an_event_that_fits_into_no_batch_is_named_before_anything_is_made() -> 
 
 
 def test_an_event_that_just_fits_is_sent() -> None:
-    (batch,) = encode_batches(outgoing([b"x"]), bytes_max=1000)
+    (batch,) = encode_batches(new_events([b"x"]), bytes_max=1000)
     overhead = len(batch.payload) - 1
-    (batch,) = encode_batches(outgoing([b"x" * 100]), bytes_max=overhead + 100)
+    (batch,) = encode_batches(new_events([b"x" * 100]), bytes_max=overhead + 100)
     assert len(batch.payload) == overhead + 100
     with pytest.raises(EventTooLarge):
-        encode_batches(outgoing([b"x" * 101]), bytes_max=overhead + 100)
+        encode_batches(new_events([b"x" * 101]), bytes_max=overhead + 100)
 
 
 def test_no_events_are_no_batches_and_no_frames() -> None:
-    assert list(encode_batches(outgoing([]), bytes_max=1000)) == []
+    assert list(encode_batches(new_events([]), bytes_max=1000)) == []
     assert b"".join(encode_deliveries(_events(0), LINK, first_delivery_id=0)) == b""
-    assert len(encode_outgoing(outgoing([]))) == 0
+    assert len(encode_outgoing(new_events([]))) == 0
 
 
 def test_a_part_of_a_batch_is_encoded_as_that_part() -> None:

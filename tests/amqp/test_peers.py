@@ -60,7 +60,7 @@ from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
 from hubline.amqp.events.encoder import encode_batches, encode_delivered, encode_outgoing
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.frames import FrameReader, encode_frame
-from hubline.model.events import EVENT_SCHEMA, outgoing
+from hubline.model.events import EVENT_SCHEMA, new_events
 from tests.amqp.encodings import fuzz, typed, values
 
 # What is private or hardly typed over there is of any type here.
@@ -377,7 +377,7 @@ def test_a_single_message_of_azure_is_taken() -> None:
 
 @pytest.mark.parametrize("count", [1, 5, 100])
 def test_azure_reads_the_batches_of_hubline(count: int) -> None:
-    events = outgoing(
+    events = new_events(
         [{"body": bytes(number), "properties": {"n": str(number)} if number % 2 else {}} for number in range(count)]
     )
     (batch,) = encode_batches(events, bytes_max=1024 * 1024, partition_key="all")

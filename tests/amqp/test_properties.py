@@ -28,7 +28,7 @@ from hubline.amqp.codec.types import (
 from hubline.amqp.events.decoder import BULK_COUNT_MIN, SentDecoder
 from hubline.amqp.events.encoder import encode_outgoing
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT
-from hubline.model.events import OUTGOING_SCHEMA, outgoing
+from hubline.model.events import OUTGOING_SCHEMA, new_events
 from tests.amqp.encodings import fuzz, simple, typed
 
 A_UUID = UUID(int=7)
@@ -149,14 +149,14 @@ def test_what_does_not_fit_a_field_is_an_application_property() -> None:
 
 def test_every_field_can_be_set_by_its_name() -> None:
     texts = dict.fromkeys(FIELDS, "7") | {"amqp:user-id": "Nw=="}
-    (encoded,) = encode_outgoing(outgoing([{"body": b"x", "properties": texts}])).to_pylist()
+    (encoded,) = encode_outgoing(new_events([{"body": b"x", "properties": texts}])).to_pylist()
     properties = Message.decode(encoded).properties
     assert properties == Properties("7", b"7", "7", "7", "7", "7", "7", "7", 7, 7, "7", 7, "7")
 
 
 def test_a_part_of_a_batch_is_encoded_as_it_is_alone() -> None:
     rows = [{"body": b"%d" % n, "properties": {"amqp:subject": str(n)} if n % 3 else {"a": str(n)}} for n in range(30)]
-    events = outgoing(rows)
-    assert encode_outgoing(events.slice(7, 11)).to_pylist() == encode_outgoing(outgoing(rows[7:18])).to_pylist()
+    events = new_events(rows)
+    assert encode_outgoing(events.slice(7, 11)).to_pylist() == encode_outgoing(new_events(rows[7:18])).to_pylist()
     nulls = pa.RecordBatch.from_pylist([{"body": b"x"}, *events.to_pylist()], schema=OUTGOING_SCHEMA)
     assert encode_outgoing(nulls).to_pylist()[1:] == encode_outgoing(events).to_pylist()

@@ -15,7 +15,7 @@ import pytest
 from hubline.adapters import open_hub, open_store
 from hubline.cli.app import main
 from hubline.hubs.local import create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from hubline.ports import CheckpointStore
 
@@ -96,7 +96,7 @@ def append(hub: str, partition: str, *bodies: str | bytes) -> None:
     async def appending() -> None:
         opened = open_hub(hub)
         sender = await opened.open_sender()
-        await sender.send(outgoing(bodies), partition=partition)
+        await sender.send(new_events(bodies), partition=partition)
         await sender.close()
         await opened.close()
 

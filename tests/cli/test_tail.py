@@ -12,7 +12,7 @@ import pytest
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
 from hubline.cli.session import using_hub
-from hubline.model.events import EventBatch, outgoing
+from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from tests.cli.conftest import Cli, append
 
@@ -22,7 +22,7 @@ def test_json_carries_every_field(cli: Cli, hub: str) -> None:
         opened = open_hub(hub)
         sender = await opened.open_sender()
         event = {"body": "größe", "partitionKey": "k", "properties": {"kind": "test"}}
-        await sender.send(outgoing([event]), partition="0")
+        await sender.send(new_events([event]), partition="0")
         await sender.close()
         await opened.close()
 
@@ -58,7 +58,7 @@ def test_property_without_a_value_shows_as_a_dash(cli: Cli, hub: str) -> None:
     async def send_with_nothing() -> None:
         async with using_hub(hub) as opened:
             sender = await opened.open_sender()
-            await sender.send(outgoing([{"body": "x", "properties": {"note": None}}]), partition="0")
+            await sender.send(new_events([{"body": "x", "properties": {"note": None}}]), partition="0")
             await sender.close()
 
     asyncio.run(send_with_nothing())

@@ -14,10 +14,10 @@ import pytest
 from hubline.errors import ConfigError, HubNotFound
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.dead_letters import DeadLetter
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks.dead_letter_hub import LETTER_PREFIX, DeadLetterHub, letter_of
+from hubline.sinks.dead_letter_hub import LETTER_PREFIX, DeadLetterHub
 from tests.dead_letters.conftest import GROUP, letter
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ def test_letter_reads_back_as_it_was(tmp_path: Path) -> None:
     added = failed(5, body=b"\xff\x00", key="customer-7", properties={"a": "b", "\u20ac": ""})
     (event,) = kept(tmp_path, added)
     assert event.partition_key == "customer-7"
-    assert letter_of(event) == replace(added, error_text="cannot take 5 \\udcff\\x00")
+    assert DeadLetterHub.read(event) == replace(added, error_text="cannot take 5 \\udcff\\x00")
 
 
 def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
 def test_pointer_stays_a_pointer(tmp_path: Path) -> None:
     pointer = replace(letter(5, properties={"a": "b"}), is_body_kept=False)
     (event,) = kept(tmp_path, pointer)
-    read = letter_of(event)
+    read = DeadLetterHub.read(event)
     assert (read.is_body_kept, read.event.body, read.event.properties) == (False, b"", {})
     assert read.event.sequence_number == 5
 
@@ -89,7 +89,7 @@ def test_letter_too_large_for_the_hub_goes_without_its_traceback_and_then_withou
     largest = 1024 * 1024
     tight = replace(failed(1, body=b"x" * (largest - 5_000)), traceback="deep\n" * 2_000)
     full = failed(2, body=b"x" * (largest - 10))
-    plain, first, second = (letter_of(event) for event in kept(tmp_path, failed(0), tight, full))
+    plain, first, second = (DeadLetterHub.read(event) for event in kept(tmp_path, failed(0), tight, full))
     assert plain.traceback
     assert (first.traceback, len(first.event.body)) == ("", largest - 5_000)
     assert (second.is_body_kept, second.event.body, second.event.sequence_number) == (False, b"", 2)
@@ -99,23 +99,23 @@ def test_letter_of_a_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> No
     (event,) = kept(tmp_path / "first", failed(5, properties={"a": "b"}))
     again = letter(event.sequence_number, properties=event.properties, body=event.body)
     (twice,) = kept(tmp_path / "second", again)
-    assert letter_of(twice).event.properties == {"a": "b"}
-    assert letter_of(twice).event.sequence_number == event.sequence_number
+    assert DeadLetterHub.read(twice).event.properties == {"a": "b"}
+    assert DeadLetterHub.read(twice).event.sequence_number == event.sequence_number
 
 
 @pytest.mark.parametrize(
     ("properties", "says"),
     [
         ({}, "no property hubline-letter-namespace"),
-        ({f"{LETTER_PREFIX}sequence": "many"}, "does not read back|no dead letter that reads back"),
-        ({f"{LETTER_PREFIX}failed": "yesterday"}, "no dead letter that reads back"),
+        ({f"{LETTER_PREFIX}sequence": "many"}, "does not read back|not a dead letter that reads back"),
+        ({f"{LETTER_PREFIX}failed": "yesterday"}, "not a dead letter that reads back"),
     ],
 )
 def test_event_that_is_no_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:
     (event,) = kept(tmp_path, failed(5))
     spoilt = {**event.properties, **properties} if properties else {}
     with pytest.raises(ConfigError, match=says):
-        letter_of(replace(event, properties=spoilt))
+        DeadLetterHub.read(replace(event, properties=spoilt))
 
 
 def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
@@ -129,7 +129,10 @@ def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
 def test_times_keep_their_microseconds(tmp_path: Path) -> None:
     time = datetime(2026, 2, 1, 0, 0, 0, 654321, tzinfo=UTC)
     (event,) = kept(tmp_path, replace(letter(1), failed_at=time))
-    assert (letter_of(event).failed_at, letter_of(event).event.enqueued_time.microsecond) == (time, 123456)
+    assert (DeadLetterHub.read(event).failed_at, DeadLetterHub.read(event).event.enqueued_time.microsecond) == (
+        time,
+        123456,
+    )
 
 
 def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
@@ -138,7 +141,7 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
             await create_hub(tmp_path, name, partitions=1)
         orders, dead = LocalHub(tmp_path, "orders"), LocalHub(tmp_path, "dead")
         sender = await orders.open_sender()
-        await sender.send(outgoing(["good", "bad", "good"]))
+        await sender.send(new_events(["good", "bad", "good"]))
         await sender.close()
         done = asyncio.Event()
         processor = Processor(
@@ -159,7 +162,7 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
 
         async with processor:
             await asyncio.wait_for(done.wait(), 60)
-        letters = [letter_of(event) for event in await events_of(dead)]
+        letters = [DeadLetterHub.read(event) for event in await events_of(dead)]
         await orders.close()
         await dead.close()
         return letters

@@ -21,7 +21,7 @@ from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
 from hubline.event_ids import ID_PROPERTY, event_ids, split_ids
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
@@ -323,7 +323,7 @@ class TestBodies:
             hub = LocalHub(root, "orders")
             sender = await hub.open_sender()
             await sender.send(
-                outgoing({"body": f"body {each}", "properties": {"n": str(each)}} for each in range(count)),
+                new_events({"body": f"body {each}", "properties": {"n": str(each)}} for each in range(count)),
                 partition="0",
             )
             await sender.close()
@@ -362,7 +362,7 @@ class TestBodies:
             await create_hub(tmp_path, "orders", partitions=1)
             anew = LocalHub(tmp_path, "orders")
             sender = await anew.open_sender()
-            await sender.send(outgoing(["another"] * 3), partition="0")
+            await sender.send(new_events(["another"] * 3), partition="0")
             await sender.close()
             try:
                 return await redriven_by(url, Handling(), EventLookup(anew, "readers"))

@@ -23,7 +23,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks import SqlSink
+from hubline.sinks import SqlSink, Transaction
 from tests.dead_letters.conftest import keep, letter
 from tests.dead_letters.test_redrive import letters_in, numbers, outcomes, quarantined
 
@@ -107,7 +107,7 @@ def on_event_async_rows(scene: Scene, processor: Processor) -> None:
 
 def on_event_tx(scene: Scene, processor: Processor) -> None:
     @processor.on_event
-    def handle(event: Event, tx: hubline.Transaction) -> None:
+    def handle(event: Event, tx: Transaction) -> None:
         tx.execute(f"INSERT INTO readings VALUES ({event.sequence_number}, {scene.placeholder})", [event.text()])
 
 

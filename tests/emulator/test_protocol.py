@@ -67,7 +67,7 @@ from hubline.errors import (
 )
 from hubline.hubs.local import LocalHub
 from hubline.hubs.local import sqlite_files as database
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Sender
 from hubline.secrets import Secret
@@ -79,7 +79,7 @@ READ = "telemetry/ConsumerGroups/$Default/Partitions/0"
 
 
 def batch_of(*bodies: bytes) -> bytes:
-    (batch,) = encode_batches(outgoing(list(bodies)), bytes_max=1024 * 1024)
+    (batch,) = encode_batches(new_events(list(bodies)), bytes_max=1024 * 1024)
     return bytes(batch.payload)
 
 
@@ -410,7 +410,7 @@ def test_link_to_nothing_is_refused(tmp_path: Path, address: str, condition: str
 
 async def _fill(hub: Any, count: int, *, size: int = 20, partition: str = "0") -> None:
     sender = await hub.open_sender()
-    await sender.send(outgoing([b"%d".ljust(size) % number for number in range(count)]), partition=partition)
+    await sender.send(new_events([b"%d".ljust(size) % number for number in range(count)]), partition=partition)
 
 
 def test_credit_is_honoured(tmp_path: Path) -> None:
@@ -451,7 +451,7 @@ def test_large_and_small_events_arrive_in_order(tmp_path: Path) -> None:
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
             bodies = [bytes([number]) * (300_000 if number % 10 == 3 else 50) for number in range(60)]
             sender = await hub.open_sender()
-            await sender.send(outgoing(bodies), partition="0")
+            await sender.send(new_events(bodies), partition="0")
             _, handler = peer.receiver(credit=1000)
             await handler.until_received(60)
             received = [Message.decode(payload).body for payload in handler.received]
@@ -650,7 +650,7 @@ def test_reader_that_stops_reading_holds_little_and_hinders_nobody(tmp_path: Pat
         async with local_hub(tmp_path) as hub, endpoint(hub) as (served, port):
             sender = await hub.open_sender()
             for _ in range(8):
-                await sender.send(outgoing([bytes(10_000)] * 400), partition="0")
+                await sender.send(new_events([bytes(10_000)] * 400), partition="0")
             async with client(port) as slow, client(port) as quick:
                 link, _ = slow.receiver(credit=100_000)
                 await link.attached()

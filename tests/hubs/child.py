@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from hubline.errors import ReaderRefused, ReaderStolen
 from hubline.hubs.local import LocalHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 
 GROUP = "$Default"
@@ -32,7 +32,7 @@ async def append(hub: LocalHub, name: str, send_count: str) -> None:
         # Now and then a send that is stored as several batches, in one transaction.
         padding = "." * (900_000 if number % 10 == 9 else 100)
         bodies = [f"{name} {number} {place} {event_count} {padding}" for place in range(event_count)]
-        await sender.send(outgoing(bodies), partition=str(number % PARTITION_COUNT))
+        await sender.send(new_events(bodies), partition=str(number % PARTITION_COUNT))
         say(number)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from hubline.hubs.local import LocalHub, Retention, create_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 
 GROUP = "$Default"
@@ -61,7 +61,7 @@ async def opened_hub(
 
 async def send(hub: LocalHub, *bodies: str, partition: str = "0") -> None:
     sender = await hub.open_sender()
-    await sender.send(outgoing(bodies), partition=partition)
+    await sender.send(new_events(bodies), partition=partition)
 
 
 async def opened(

@@ -30,7 +30,7 @@ from hubline.hubs.local import (
     list_hubs,
 )
 from hubline.hubs.local import hub_folder as folder_module
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 
 from .support import ARRIVAL_SECONDS, names_in, new_hub, opened, opened_hub, run, send, texts, until
@@ -161,14 +161,14 @@ def test_senders_use_added_partitions_and_readers_can_read_them(tmp_path: Path) 
     async def test() -> None:
         async with new_hub(tmp_path) as hub:
             sender = await hub.open_sender()
-            await sender.send(outgoing(["before"]))
+            await sender.send(new_events(["before"]))
             with pytest.raises(PartitionNotFound, match="0 to 0"):
-                await sender.send(outgoing(["too early"]), partition="2")
+                await sender.send(new_events(["too early"]), partition="2")
 
             await grow_hub(tmp_path, "orders", partitions=3)
             await until(lambda: is_seen_to_have(hub, 3))
             for number in range(3):
-                await sender.send(outgoing([str(number)]))
+                await sender.send(new_events([str(number)]))
             assert [(await hub.describe_partition(p)).last_sequence for p in "012"] == [1, 0, 0]
 
     run(test())
@@ -261,7 +261,7 @@ def test_who_uses_a_hub_learns_that_it_was_deleted(tmp_path: Path) -> None:
             for call in (
                 waiting,
                 reader.receive(max_count=1, wait_seconds=0),
-                sender.send(outgoing(["b"]), partition="0"),
+                sender.send(new_events(["b"]), partition="0"),
                 hub.describe(),
             ):
                 with pytest.raises(HubNotFound):

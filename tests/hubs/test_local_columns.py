@@ -23,7 +23,7 @@ from hubline.hubs.local.stored_batch import (
     offset_text,
     require_sizes,
 )
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 
 TAG = 48_213
 SEQUENCES = st.integers(0, 10**13 - 1)
@@ -63,7 +63,7 @@ def test_text_that_is_no_offset_of_ours_is_recognised(offset: str) -> None:
 
 @given(st.lists(ROWS, min_size=1, max_size=20), st.integers(0, 5))
 def test_payloads_give_back_what_was_encoded_also_of_a_slice(rows: list[dict[str, Any]], skipped: int) -> None:
-    events = outgoing(rows).slice(min(skipped, len(rows) - 1))
+    events = new_events(rows).slice(min(skipped, len(rows) - 1))
 
     (payload,) = encode(events)
 
@@ -73,7 +73,7 @@ def test_payloads_give_back_what_was_encoded_also_of_a_slice(rows: list[dict[str
 def test_a_large_send_is_stored_as_several_batches() -> None:
     bodies = [bytes([n]) * 300_000 for n in range(50)]
 
-    payloads = encode(outgoing(bodies))
+    payloads = encode(new_events(bodies))
 
     assert len(payloads) == 4
     assert all(payload.data.size < BATCH_BYTES_MAX + 10_000 for payload in payloads)
@@ -86,7 +86,7 @@ def test_a_large_send_is_stored_as_several_batches() -> None:
 
 
 def test_a_great_many_empty_events_are_stored_as_several_batches() -> None:
-    payloads = encode(pa.RecordBatch.from_pylist([{"body": b""}] * 600_000, schema=outgoing([]).schema))
+    payloads = encode(pa.RecordBatch.from_pylist([{"body": b""}] * 600_000, schema=new_events([]).schema))
 
     assert len(payloads) > 1
     assert sum(payload.count for payload in payloads) == 600_000
@@ -98,16 +98,16 @@ def test_an_events_size_counts_body_key_and_properties_also_of_a_slice() -> None
     too_large = {**just_fits, "properties": {"name": "v" * third}}
     rows: list[dict[str, Any]] = [{"body": bytes(EVENT_BYTES_MAX)}, just_fits, too_large]
 
-    require_sizes(outgoing(rows[:2]), hub="local:/x/y")
+    require_sizes(new_events(rows[:2]), hub="local:/x/y")
     with pytest.raises(EventTooLarge, match="event 1 of 2") as refused:
-        require_sizes(outgoing(rows).slice(1), hub="local:/x/y")
+        require_sizes(new_events(rows).slice(1), hub="local:/x/y")
 
     assert refused.value.bytes_count == 3 * third + len("name")
 
 
 @pytest.mark.parametrize("place", [0, 8, 100, -1])
 def test_a_changed_byte_is_noticed(place: int) -> None:
-    (payload,) = encode(outgoing(["some", "events"]))
+    (payload,) = encode(new_events(["some", "events"]))
     data = bytearray(payload.data.to_pybytes())
     data[place] ^= 1
 
@@ -123,7 +123,7 @@ def test_a_payload_that_is_no_arrow_message_is_noticed() -> None:
 
 
 def test_a_payload_with_another_count_is_noticed() -> None:
-    (payload,) = encode(outgoing(["some", "events"]))
+    (payload,) = encode(new_events(["some", "events"]))
 
     with pytest.raises(PayloadDamaged, match="2 events instead of 3"):
         decode(payload.data, count=3, checksum=payload.checksum)

@@ -86,16 +86,16 @@ FILE_LIMIT_SCRIPT = """
 import asyncio, resource, sys
 from hubline.errors import HubFull
 from hubline.hubs.local import LocalHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 
 async def main():
     hub = LocalHub(sys.argv[1], "orders")
     sender = await hub.open_sender()
-    await sender.send(outgoing(["before"]), partition="0")
+    await sender.send(new_events(["before"]), partition="0")
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, 3_000_000))
     for number in range(100):
         try:
-            await sender.send(outgoing([str(number), "x" * 200_000]), partition="0")
+            await sender.send(new_events([str(number), "x" * 200_000]), partition="0")
         except HubFull:
             print("full after", number)
             break

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hubline.errors import PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub
 from hubline.hubs.local.group_append import Appends
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.model.positions import Position
 
 from .support import GROUP, ManualClock
@@ -114,7 +114,7 @@ async def _append(hub: LocalHub, model: Model, step: Append, now: float) -> None
         }
         for n, size in enumerate(step.sizes)
     ]
-    await (await hub.open_sender()).send(outgoing(rows), partition="0")
+    await (await hub.open_sender()).send(new_events(rows), partition="0")
     model.append(rows, now)
 
 

@@ -14,7 +14,7 @@ from hubline.hubs.local import receiver as receiver_module
 from hubline.hubs.local.change_signal import Signal, create_file
 from hubline.hubs.local.receiver import LocalReceiver
 from hubline.hubs.local.stored_batch import encode
-from hubline.model.events import EventBatch, outgoing
+from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 
 from .support import ARRIVAL_SECONDS, new_hub, opened, opened_hub, run, send, texts, until
@@ -83,7 +83,7 @@ def test_what_a_writer_that_died_before_its_signal_committed_is_found(
             await asleep(receiver)
             partition = receiver._life.partition(0)
 
-            await asyncio.to_thread(partition.append, encode(outgoing(["unannounced"])), now_us=1)
+            await asyncio.to_thread(partition.append, encode(new_events(["unannounced"])), now_us=1)
 
             assert (await receiving).bodies == [b"unannounced"]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hubline.hubs.local.stored_batch import StoredBatch, merge_small, offset_of
-from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, outgoing
+from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, new_events
 
 PREFIX = "48213"
 PREFIXES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=8)
@@ -19,7 +19,7 @@ PREFIXES = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=
 
 def stored(first_sequence: int, count: int, *, time_us: int = 5, prefix: str = PREFIX) -> StoredBatch:
     """Events whose bodies are their sequence numbers, sent merge_small."""
-    made = outgoing([str(first_sequence + number) for number in range(count)])
+    made = new_events([str(first_sequence + number) for number in range(count)])
     counts, times_us = np.array([count]), np.array([time_us])
     return StoredBatch("7", first_sequence, prefix, counts, times_us, made)
 

@@ -67,7 +67,7 @@ def test_the_wheel_runs_the_demo_and_reads_a_hub_from_spark(wheel: Path, tmp_pat
     assert "hubline[postgres]" in run(
         str(tools / "python"),
         "-c",
-        'import hubline; print(repr(hubline.open_store("postgresql://localhost/x")))',
+        'from hubline.adapters import open_store; print(repr(open_store("postgresql://localhost/x")))',
         cwd=tmp_path,
         expected=1,
     )

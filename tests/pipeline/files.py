@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hubline.adapters import open_hub, open_store
 from hubline.hubs.local import create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from hubline.pipeline.progress import StageReport
 from tests.spark.hubs import TestHub
@@ -52,7 +52,7 @@ def send(hub: TestHub, bodies: Sequence[bytes], partition: str | None = None) ->
     async def sent() -> None:
         opened = open_hub(hub.address)
         sender = await opened.open_sender()
-        await sender.send(outgoing(bodies), partition=partition)
+        await sender.send(new_events(bodies), partition=partition)
         await opened.close()
 
     asyncio.run(sent())

@@ -186,7 +186,7 @@ class Scene:
         sender = await hub.open_sender()
         left, ids, malformed = readings(EVENTS_COUNT), set(), set()
         while batch := list(itertools.islice(left, BATCH_COUNT)):
-            await sender.send(hubline.outgoing(reading.event for reading in batch))
+            await sender.send(hubline.new_events(reading.event for reading in batch))
             ids |= {reading.id for reading in batch if reading.id is not None}
             malformed |= {reading.number for reading in batch if reading.id is None}
         await hub.close()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from hubline.dead_letters import DeadLetterHub
 from hubline.event_ids import ID_PROPERTY, origin_of
 from hubline.pipeline.checks import checked_file
 from hubline.pipeline.runner import Request, run
-from hubline.sinks.dead_letter_hub import letter_of
 from tests.pipeline.files import Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -127,7 +127,7 @@ def test_progress_is_in_the_store_and_nobody_owns_anything_after_the_end(ran: Ra
 
 def test_handler_by_event_publishes_and_keeps_what_it_cannot_take(ran: Ran) -> None:
     assert sorted(int(event.body) for event in ran.hub("warm").flat()) == list(range(20, COUNT))
-    (letter,) = map(letter_of, ran.hub("dead").flat())
+    (letter,) = map(DeadLetterHub.read, ran.hub("dead").flat())
     assert letter.event.body == b"not json"
     assert letter.error_text.startswith("JSONDecodeError")
     assert (letter.key.hub, letter.key.group) == ("clean", "warm")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from hubline.model.events import EVENT_SCHEMA, EventBatch, outgoing
+from hubline.model.events import EVENT_SCHEMA, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, RetryPolicy
 from hubline.processor.partition_reader import Prefetch, Source
@@ -178,7 +178,9 @@ class TestContent:
         scene = Scene()
         sender = await scene.hub.open_sender()
 
-        await sender.send(outgoing([{"body": b"a", "partitionKey": "k", "properties": {"n": "1"}}, "b"]), partition="0")
+        await sender.send(
+            new_events([{"body": b"a", "partitionKey": "k", "properties": {"n": "1"}}, "b"]), partition="0"
+        )
         recorder = scene.processor()
 
         async with recorder.processor:

@@ -15,7 +15,7 @@ import pytest
 
 from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from tests.support.worker import Fact, Task, Worker
 
@@ -176,7 +176,7 @@ async def send_until(hub: LocalHub, done: asyncio.Event) -> None:
     sender = await hub.open_sender()
     rng = random.Random(13)
     while not done.is_set():
-        await sender.send(outgoing(["x"] * rng.randint(1, 10)))
+        await sender.send(new_events(["x"] * rng.randint(1, 10)))
         await asyncio.sleep(0.01)
     await sender.close()
 

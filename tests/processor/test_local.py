@@ -18,7 +18,7 @@ import pytest
 from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
 from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
-from hubline.model.events import EventBatch, outgoing
+from hubline.model.events import EventBatch, new_events
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
@@ -100,7 +100,7 @@ async def send_until(hub: LocalHub, done: asyncio.Event) -> int:
     sent_count = 0
     while not done.is_set():
         count = rng.randint(1, 20)
-        await sender.send(outgoing([str(sent_count + index) for index in range(count)]))
+        await sender.send(new_events([str(sent_count + index) for index in range(count)]))
         sent_count += count
         await asyncio.sleep(0.005)
     await sender.close()
@@ -162,9 +162,9 @@ class TestHandOver:
             hub = LocalHub(tmp_path, "hub")
             sender = await hub.open_sender()
             for partition in ("0", "1"):
-                await sender.send(outgoing(["x"] * 100), partition=partition)
+                await sender.send(new_events(["x"] * 100), partition=partition)
             first = await run_once(200)
-            await sender.send(outgoing(["y"] * 5), partition="1")
+            await sender.send(new_events(["y"] * 5), partition="1")
             second = await run_once(5)
             await hub.close()
 
@@ -183,7 +183,7 @@ class TestHandOver:
                 await grow_hub(tmp_path, "hub", partitions=3)
                 await until(lambda: len(processor.partitions) == 3, seconds_max=60)
                 hub = LocalHub(tmp_path, "hub")
-                await (await hub.open_sender()).send(outgoing(["x"]), partition="2")
+                await (await hub.open_sender()).send(new_events(["x"]), partition="2")
                 await until(lambda: ledger.handled["2"] == [0], seconds_max=60)
                 await hub.close()
             await processor._store.close()
@@ -253,7 +253,7 @@ class TestDamage:
                 update("UPDATE hubline_ownership SET epoch = 'seven' WHERE partition_id = '1'")
                 await until(lambda: len(processor.partitions) == 2, seconds_max=60)
                 for partition in ("0", "1", "2"):
-                    await sender.send(outgoing(["x"]), partition=partition)
+                    await sender.send(new_events(["x"]), partition=partition)
                 await until(lambda: ledger.count == 2, seconds_max=60)
                 assert ledger.handled["1"] == []
                 update("DELETE FROM hubline_ownership WHERE partition_id = '1'")  # as the message advises
@@ -276,7 +276,7 @@ class TestDamage:
             hub = LocalHub(tmp_path, "hub")
             sender = await hub.open_sender()
             for partition in ("0", "1"):
-                await sender.send(outgoing(["x"]), partition=partition)
+                await sender.send(new_events(["x"]), partition=partition)
             store = SqliteStore(tmp_path / "state.db")
             key = GroupKey(hub.namespace, hub.name, "tests").partition("1")
             await store.reset_checkpoint(key, Checkpoint.before_first(key))
@@ -342,7 +342,7 @@ class TestBlockedLoop:
         async def prepare() -> None:
             await create_hub(tmp_path, "hub", partitions=1)
             hub = LocalHub(tmp_path, "hub")
-            await (await hub.open_sender()).send(outgoing(["x"]), partition="0")
+            await (await hub.open_sender()).send(new_events(["x"]), partition="0")
             await hub.close()
 
         asyncio.run(prepare())
@@ -367,7 +367,7 @@ class TestHungHandler:
         async def main() -> None:
             await create_hub(tmp_path, "hub", partitions=2)
             hub = LocalHub(tmp_path, "hub")
-            await (await hub.open_sender()).send(outgoing(["x"]), partition="1")
+            await (await hub.open_sender()).send(new_events(["x"]), partition="1")
             store = SqliteStore(tmp_path / "state.db")
             processor = ledger.listen(made(tmp_path, store, stop_timeout_seconds=0.5))
 

@@ -17,7 +17,7 @@ import pytest
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import ProcessorError
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import EventBatch, outgoing
+from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.testing.simulation.memory_hub import MemoryHub
@@ -35,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Worker]]:
         await create_hub(tmp_path, "hub", partitions=1)
         hub = LocalHub(tmp_path, "hub")
         sender = await hub.open_sender()
-        await sender.send(outgoing([str(number) for number in range(EVENTS_COUNT)]), partition="0")
+        await sender.send(new_events([str(number) for number in range(EVENTS_COUNT)]), partition="0")
         await hub.close()
 
     def started(**options: Any) -> Worker:

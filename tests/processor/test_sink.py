@@ -16,7 +16,7 @@ import pytest
 
 from hubline.errors import ConfigError, DeadLetterLimit, Fenced, HandlerFailed, HublineError, ProcessorError, SinkError
 from hubline.model.dead_letters import DeadLetter
-from hubline.model.events import Event, EventBatch, outgoing
+from hubline.model.events import Event, EventBatch, new_events
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import (
@@ -751,7 +751,7 @@ class TestRepeats:
         sender = await scene.hub.open_sender()
         numbers = [0, 1, 2, 1, 2, 3, 4, 3, 4]
         events = [{"body": str(n), "properties": {"hubline-id": f"ns/first@1/0/{n}/0"}} for n in numbers]
-        await sender.send(outgoing(events), partition="0")
+        await sender.send(new_events(events), partition="0")
         processor, errors = processor_of(scene, results, max_batch_size=4)
         processor.on_event(lambda event: {"note": event.text()})
 

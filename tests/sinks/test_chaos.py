@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from tests.sinks.worker import BAD, COPY, LEASE_SECONDS, STEPS, TABLE, Fault, Task, start
 from tests.support.postgres import PostgresServer
 
@@ -123,9 +123,9 @@ async def _send_until(hub: LocalHub, done: asyncio.Event) -> None:
     sender = await hub.open_sender()
     while not done.is_set():
         bodies = [BAD if rng.random() < BAD_SHARE else b"good" for _ in range(rng.randint(1, 20))]
-        await sender.send(outgoing(bodies))
+        await sender.send(new_events(bodies))
         await asyncio.sleep(0.02)
-    await sender.send(outgoing([BAD] * PARTITIONS_COUNT))
+    await sender.send(new_events([BAD] * PARTITIONS_COUNT))
     await sender.close()
 
 

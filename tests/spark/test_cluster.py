@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from tests.spark.hubs import TestHub
 from tests.support.cluster import PATIENCE_SECONDS, cluster
 
@@ -59,7 +59,7 @@ async def fill(root: Path, count: int) -> None:
     hub = LocalHub(root, "source")
     sender = await hub.open_sender()
     await sender.send(
-        outgoing([{"body": f"{n}", "partitionKey": f"k{n % 20}", "properties": {"n": str(n)}} for n in range(count)])
+        new_events([{"body": f"{n}", "partitionKey": f"k{n % 20}", "properties": {"n": str(n)}} for n in range(count)])
     )
     await hub.close()
 

@@ -17,7 +17,7 @@ import pytest
 
 from hubline.checkpoint_stores.sql import SqliteStore
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ class Stage:
         hub = LocalHub(self.folder / "hubs", "telemetry")
         sender = await hub.open_sender()
         while self._is_filling:
-            await sender.send(outgoing([{"body": f"{self.sent}", "partitionKey": f"key-{self.sent % 40}"}] * 20))
+            await sender.send(new_events([{"body": f"{self.sent}", "partitionKey": f"key-{self.sent % 40}"}] * 20))
             self.sent += 20
             await asyncio.sleep(0.2)
         await hub.close()

@@ -14,7 +14,7 @@ import pytest
 
 from hubline.addresses.hub_address import LocalHubAddress
 from hubline.errors import EventTooLarge, HubFull, HubUnavailable
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.hubs import HubProperties
 from hubline.ports import Hub, Sender
 from hubline.spark.sink import partition_lanes as publishing
@@ -75,7 +75,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 def piece(first: int, count: int = 10, size: int = 1) -> Piece:
     bodies = [b"%d" % number * size for number in range(first, first + count)]
-    return Piece.of(outgoing(bodies), np.arange(first, first + count))
+    return Piece.of(new_events(bodies), np.arange(first, first + count))
 
 
 async def published(
@@ -222,7 +222,7 @@ def test_repetitions_of_attempts_that_failed_or_live_on_are_told_by_the_highest_
     def attempt_pieces() -> Iterator[dict[str | None, Piece]]:
         for first in range(0, len(everything), 8):
             bodies = everything[first : first + 8]
-            yield {"0": Piece.of(outgoing(bodies), np.arange(first, first + len(bodies)))}
+            yield {"0": Piece.of(new_events(bodies), np.arange(first, first + len(bodies)))}
 
     async def run_attempts(rng: random.Random) -> None:
         async def answer(partition: str | None, bodies: list[bytes]) -> None:

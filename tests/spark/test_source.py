@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.spark.source.batch_reader import Wanted
 from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
@@ -72,7 +72,7 @@ def send(hub: TestHub, count: int, *, first: int = 0, partition: str | None = No
 async def _send(hub: TestHub, events: list[dict[str, object]], partition: str | None) -> None:
     opened = LocalHub(hub.root, hub.name)
     sender = await opened.open_sender()
-    await sender.send(outgoing(events), partition=partition)
+    await sender.send(new_events(events), partition=partition)
     await opened.close()
 
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import broadcast, expr, lit, upper, window
 from pyspark.sql.types import DoubleType, StringType, StructField, StructType, YearMonthIntervalType
 
-from hubline import outgoing
+from hubline import new_events
 from hubline.errors import ConfigError, SinkError
 from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.local import LocalHub
@@ -58,7 +58,7 @@ def send(hub: TestHub, bodies: Sequence[bytes | dict[str, object]], partition: s
     async def sent() -> None:
         opened = LocalHub(hub.root, hub.name)
         sender = await opened.open_sender()
-        await sender.send(outgoing(bodies), partition=partition)
+        await sender.send(new_events(bodies), partition=partition)
         await opened.close()
 
     asyncio.run(sent())

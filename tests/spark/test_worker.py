@@ -24,7 +24,7 @@ from hubline.adapters import open_hub
 from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
@@ -61,7 +61,7 @@ async def _fill(root: Path, counts: Sequence[int], body: bytes) -> None:
     for partition, count in enumerate(counts):
         for start in range(0, count, 1_000):
             numbers = range(start, min(start + 1_000, count))
-            await sender.send(outgoing([body + b"%d" % number for number in numbers]), partition=str(partition))
+            await sender.send(new_events([body + b"%d" % number for number in numbers]), partition=str(partition))
     await hub.close()
 
 
@@ -376,8 +376,8 @@ async def _expired(root: Path) -> None:
     await create_hub(root, "telemetry", partitions=1, retention=Retention(seconds=3600))
     hub = LocalHub(root, "telemetry", clock=clock)
     sender = await hub.open_sender()
-    await sender.send(outgoing([b"%d" % number for number in range(10)]), partition="0")
+    await sender.send(new_events([b"%d" % number for number in range(10)]), partition="0")
     clock.now += 7200
-    await sender.send(outgoing([b"%d" % number for number in range(10, 20)]), partition="0")
+    await sender.send(new_events([b"%d" % number for number in range(10, 20)]), partition="0")
     await hub.apply_retention()
     await hub.close()

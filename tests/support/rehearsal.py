@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.spark.json_parsing import parse_json
 from hubline.spark.sessions.session import session
 from hubline.spark.sql_sink.sink import SqlBatchWriter
@@ -48,5 +48,5 @@ async def _fill(folder: Path) -> None:
     hub = LocalHub(folder, "hub")
     sender = await hub.open_sender()
     for partition in _PARTITIONS:
-        await sender.send(outgoing(_BODIES), partition=partition)
+        await sender.send(new_events(_BODIES), partition=partition)
     await hub.close()

@@ -98,12 +98,12 @@ class _Target:
         return batched(bodies, -(-len(bodies) // pieces_count))
 
     def outgoing(self, bodies: list[bytes], first_index: int) -> pa.RecordBatch:
-        from hubline.model.events import outgoing
+        from hubline.model.events import new_events
 
         if self.keys_count is None:
-            return outgoing(bodies, partition_key=self.key)
+            return new_events(bodies, partition_key=self.key)
         numbered = enumerate(bodies, start=first_index)
-        return outgoing({"body": body, "partitionKey": f"key-{index % self.keys_count}"} for index, body in numbered)
+        return new_events({"body": body, "partitionKey": f"key-{index % self.keys_count}"} for index, body in numbered)
 
 
 @dataclass(slots=True)

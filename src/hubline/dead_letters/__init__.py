@@ -1,1 +1,20 @@
-"""What becomes of dead letters: looked at, exported, discarded, and run or sent again."""
+"""What becomes of dead letters: looked at, exported, discarded, and reprocessed or sent again."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hubline.model.dead_letters import DeadLetter
+    from hubline.sinks.dead_letter_hub import DeadLetterHub
+
+__all__ = ["DeadLetter", "DeadLetterHub"]
+
+_HOMES = {"DeadLetter": "hubline.model.dead_letters", "DeadLetterHub": "hubline.sinks.dead_letter_hub"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Loads a name when it is first asked for: the command line's help must not cost Arrow."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(_HOMES[name]), name)

@@ -22,7 +22,7 @@ from hubline.dead_letters.redrive_transaction import LetterTransaction
 from hubline.errors import ConfigError, EventTooLarge
 from hubline.event_ids import ID_PROPERTY, event_ids, split_ids
 from hubline.model.dead_letters import DeadLetter, DeadLetterId
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.ports import Hub, Sender
 from hubline.sql.dead_letter_table import micros
 
@@ -87,7 +87,7 @@ class _TooLarge(Exception):
 
 def redriven_events(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     """What is sent for letters."""
-    return outgoing(
+    return new_events(
         {
             "body": letter.event.body,
             "partitionKey": letter.event.partition_key,

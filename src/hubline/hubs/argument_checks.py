@@ -27,7 +27,7 @@ def require_outgoing(events: pa.RecordBatch) -> None:
     if not events.schema.equals(OUTGOING_SCHEMA):
         raise ConfigError(
             f"events to send need the columns of OUTGOING_SCHEMA ({', '.join(OUTGOING_SCHEMA.names)}), "
-            f"not {events.schema.names}: make them with hubline.model.outgoing"
+            f"not {events.schema.names}: make them with hubline.new_events"
         )
     if events.column("body").null_count:
         index = pc.index(events.column("body").is_null(), True).as_py()

@@ -135,8 +135,25 @@ class EventBatch:
             raise IndexError("an empty batch has no first or last event: test len(batch) first")
 
 
-def outgoing(events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None) -> pa.RecordBatch:
-    """Columns to send, from bodies or from mappings with ``body``, ``partitionKey`` and ``properties``."""
+def new_events(
+    events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None
+) -> pa.RecordBatch:
+    """Make events to send, as the columns that a sender takes.
+
+    Args:
+        events: Bodies (text is encoded as UTF-8), or mappings with `body`, `partitionKey` and `properties`.
+        partition_key: The partition key of the events that have no other. Default: None, no key.
+
+    Returns:
+        One row for each event.
+
+    Raises:
+        ConfigError: An event is none of these, or has a value that cannot be sent.
+
+    Example:
+        sender = await hub.open_sender()
+        await sender.send(hubline.new_events(["21.5 C", {"body": "22 C", "properties": {"sensor": "7"}}]))
+    """
     rows: list[Mapping[str, Any]] = [event if isinstance(event, Mapping) else {"body": event} for event in events]
     bodies = [_as_bytes(row.get("body"), index) for index, row in enumerate(rows)]
     keys = [row.get("partitionKey", partition_key) for row in rows]

@@ -38,7 +38,7 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 class AsyncTransaction:
-    """The transaction of a batch, for handlers that are async: the methods of :class:`hubline.Transaction`, awaited."""
+    """The transaction of a batch, for handlers that are async: the methods of `hubline.sinks.Transaction`, awaited."""
 
     def __init__(self, transaction: Transaction, in_thread: InThread) -> None:
         self._transaction = transaction

@@ -1,7 +1,8 @@
 """Dead letters to a hub, for those without a database: each letter is an event that tells where it came from and why.
 
 The body, the partition key and the properties are those of the event that failed; the rest stands in properties whose
-names begin with :data:`LETTER_PREFIX`. Any client can read them, and :func:`letter_of` makes a letter of such an event.
+names begin with :data:`LETTER_PREFIX`. Any client can read them; `DeadLetterHub.read`
+makes a dead letter of such an event.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from hubline.errors import ConfigError, EventTooLarge
 from hubline.model.dead_letters import DeadLetter, DeadLetterState
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.model.keys import PartitionKey
 from hubline.ports import Hub, Sender
 from hubline.sql.dead_letter_table import storable
@@ -43,11 +44,60 @@ class DeadLetterHub:
         pending = list(letters)
         while pending:
             try:
-                await sender.send(outgoing(_outgoing(letter) for letter in pending))
+                await sender.send(new_events(_outgoing(letter) for letter in pending))
             except EventTooLarge as error:
                 pending[error.index] = _smaller(pending[error.index], error)
             else:
                 return
+
+    @staticmethod
+    def read(event: Event) -> DeadLetter:
+        """Returns the dead letter that an event of this hub holds.
+
+        Args:
+            event: An event of a hub that keeps dead letters, as any reader receives it.
+
+        Raises:
+            ConfigError: The event is not a dead letter.
+
+        Example:
+            dead_letter = DeadLetterHub.read(event)
+            print(dead_letter.error_type, dead_letter.event.text())
+        """
+        told = {
+            name.removeprefix(LETTER_PREFIX): value
+            for name, value in event.properties.items()
+            if name.startswith(LETTER_PREFIX)
+        }
+        where = f"event {event.sequence_number} of partition {event.partition}"
+        try:
+            key = PartitionKey(told["namespace"], told["hub"], told["group"], told["partition"])
+            return DeadLetter(
+                key,
+                Event(
+                    event.body,
+                    key.partition,
+                    told["offset"],
+                    int(told["sequence"]),
+                    datetime.fromisoformat(told["enqueued"]),
+                    event.partition_key,
+                    {name: value for name, value in event.properties.items() if not name.startswith(LETTER_PREFIX)},
+                ),
+                error_type=told["error-type"],
+                error_text=told["error-text"],
+                traceback=told["traceback"],
+                attempts=int(told["attempts"]),
+                stage=told["stage"],
+                state=DeadLetterState.WAITING,
+                failed_at=datetime.fromisoformat(told["failed"]),
+                is_body_kept=told["body"] == "kept",
+            )
+        except KeyError as error:
+            raise ConfigError(
+                f"{where} is not a dead letter: it has no property {LETTER_PREFIX}{error.args[0]}"
+            ) from None
+        except ValueError as error:
+            raise ConfigError(f"{where} is not a dead letter that reads back: {error}") from None
 
     async def close(self) -> None:
         """Closes what was opened here; the hub is its owner's to close."""
@@ -59,43 +109,6 @@ class DeadLetterHub:
             if self._sender is None:
                 self._sender = await self._hub.open_sender()
         return self._sender
-
-
-def letter_of(event: Event) -> DeadLetter:
-    """The letter that an event of a hub of dead letters is. Raises ConfigError where it is none."""
-    told = {
-        name.removeprefix(LETTER_PREFIX): value
-        for name, value in event.properties.items()
-        if name.startswith(LETTER_PREFIX)
-    }
-    try:
-        key = PartitionKey(told["namespace"], told["hub"], told["group"], told["partition"])
-        return DeadLetter(
-            key,
-            Event(
-                event.body,
-                key.partition,
-                told["offset"],
-                int(told["sequence"]),
-                datetime.fromisoformat(told["enqueued"]),
-                event.partition_key,
-                {name: value for name, value in event.properties.items() if not name.startswith(LETTER_PREFIX)},
-            ),
-            error_type=told["error-type"],
-            error_text=told["error-text"],
-            traceback=told["traceback"],
-            attempts=int(told["attempts"]),
-            stage=told["stage"],
-            state=DeadLetterState.WAITING,
-            failed_at=datetime.fromisoformat(told["failed"]),
-            is_body_kept=told["body"] == "kept",
-        )
-    except KeyError as error:
-        where = f"event {event.sequence_number} of partition {event.partition}"
-        raise ConfigError(f"{where} is no dead letter: it has no property {LETTER_PREFIX}{error.args[0]}") from None
-    except ValueError as error:
-        where = f"event {event.sequence_number} of partition {event.partition}"
-        raise ConfigError(f"{where} is no dead letter that reads back: {error}") from None
 
 
 def _outgoing(letter: DeadLetter) -> Mapping[str, object]:

@@ -15,7 +15,7 @@ from hubline.checkpoint_stores.blob.layout import checkpoint_blob, ownership_blo
 from hubline.coordination.strategies import Fixed
 from hubline.errors import LeaseLost, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import EventBatch, outgoing
+from hubline.model.events import EventBatch, new_events
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor
@@ -61,7 +61,7 @@ async def _take_over(container: str, folder: Path, members: list[FixedMember]) -
         return {one.key.partition: one.sequence_number for one in await store.list_checkpoints(group)}
 
     for partition in ("0", "1"):
-        await sender.send(outgoing([b"x"] * 5), partition=partition)
+        await sender.send(new_events([b"x"] * 5), partition=partition)
     members += [
         FixedMember(Task(f"local:{folder}/orders", container, name, str(folder / name)))
         for name in ("killed", "frozen")
@@ -89,13 +89,13 @@ async def _take_over(container: str, folder: Path, members: list[FixedMember]) -
             await may_finish.wait()
 
     await standby.start()
-    await sender.send(outgoing([b"wait"]), partition=partition_of["frozen"])
+    await sender.send(new_events([b"wait"]), partition=partition_of["frozen"])
     await until(lambda: f"began {partition_of['frozen']} 5" in frozen.journal())
     assert standby.partitions == []
 
     frozen.freeze()
     killed.kill()
-    await sender.send(outgoing([b"x"]), partition=partition_of["killed"])
+    await sender.send(new_events([b"x"]), partition=partition_of["killed"])
     # Both locks lapse. It goes on after the checkpoints, in the next epoch.
     await until(lambda: sorted(handled) == [("0", 5), ("1", 5)])
     await until(lambda: _is(progress(), {partition_of["killed"]: 5, partition_of["frozen"]: 4}))
@@ -140,7 +140,7 @@ async def _outlast(container: str, folder: Path, members: list[FixedMember]) -> 
     await create_hub(folder, "orders", partitions=1)
     hub = LocalHub(folder, "orders")
     sender = await hub.open_sender()
-    await sender.send(outgoing([b"x"] * 5), partition="0")
+    await sender.send(new_events([b"x"] * 5), partition="0")
     store = blob_store(container)
     group = GroupKey(hub.namespace, hub.name, GROUP)
     name = ownership_blob(group.partition("0"))
@@ -166,7 +166,7 @@ async def _outlast(container: str, folder: Path, members: list[FixedMember]) -> 
     await standby.start()
     members[0].kill()
     killed_at = time.monotonic()
-    await sender.send(outgoing([b"x"]), partition="0")
+    await sender.send(new_events([b"x"]), partition="0")
 
     found = None
     while found is None or found.metadata["ownerid"] == "killed":

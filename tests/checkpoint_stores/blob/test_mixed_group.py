@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hubline.hubs.local import LocalHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState
 from tests.checkpoint_stores.blob.member import GROUP, SDK_EXPIRY_SECONDS, Kind, MemberProcess, Task
@@ -71,7 +71,7 @@ class Mixed:
         sender = await hub.open_sender()
         for number in range(PARTITIONS_COUNT):
             partition = str(number)
-            await sender.send(outgoing([b"x"] * EVENTS_COUNT), partition=partition)
+            await sender.send(new_events([b"x"] * EVENTS_COUNT), partition=partition)
             last = (await hub.describe_partition(partition)).last_sequence
             self.sent |= {(partition, sequence) for sequence in range(last + 1)}
         await sender.close()

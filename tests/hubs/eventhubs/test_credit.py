@@ -17,7 +17,7 @@ from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
 from hubline.hubs.eventhubs.start_position import Progress
 from hubline.hubs.local.stored_batch import StoredBatch
-from hubline.model.events import OUTGOING_SCHEMA, outgoing
+from hubline.model.events import OUTGOING_SCHEMA, new_events
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, connected, new_hub, proxied, serving
@@ -128,9 +128,9 @@ def test_large_events_after_small_ones_wait_in_the_hub_while_nobody_takes_them(t
         name = await new_hub(tmp_path)
         async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
             sender = await direct.open_sender()
-            await sender.send(outgoing([b"small"] * small_count), partition="0")
+            await sender.send(new_events([b"small"] * small_count), partition="0")
             for _ in range(large_count):
-                await sender.send(outgoing([bytes(large_bytes)]), partition="0")
+                await sender.send(new_events([bytes(large_bytes)]), partition="0")
             async with connected(proxy_port, name) as hub:
                 receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=None)
                 found = 0

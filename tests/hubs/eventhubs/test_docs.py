@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from hubline.checkpoint_stores.sql import SqliteStore
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from tests.hubs.eventhubs.support import GROUP, connected, connection_string, new_hub, serving
 
@@ -25,7 +25,7 @@ def test_the_program_of_the_page_reads_the_hub(tmp_path: Path) -> None:
         async with serving(tmp_path) as port, connected(port, name) as hub:
             sender = await hub.open_sender()
             for partition in ("0", "1"):
-                await sender.send(outgoing(["x"] * 10), partition=partition)
+                await sender.send(new_events(["x"] * 10), partition=partition)
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-W",

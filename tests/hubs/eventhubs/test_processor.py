@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hubline.checkpoint_stores.sql import SqliteStore
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.ports import Hub
@@ -130,7 +130,7 @@ def started(root: Path, hub: str, owner_id: str) -> Worker:
 async def send_until(hub: Hub, done: asyncio.Event) -> None:
     sender = await hub.open_sender()
     while not done.is_set():
-        await sender.send(outgoing(["x"] * 7))
+        await sender.send(new_events(["x"] * 7))
         await asyncio.sleep(0.01)
     await sender.close()
 

@@ -26,7 +26,7 @@ from hubline.errors import (
 from hubline.hubs.eventhubs import EventHubsHub, receiver
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.local import LocalHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
@@ -43,7 +43,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 async def send(hub: Hub, first: int, count: int, *, padding: int = 0) -> None:
     sender = await hub.open_sender()
-    await sender.send(outgoing([f"{number}".ljust(padding) for number in range(first, first + count)]), partition="0")
+    await sender.send(new_events([f"{number}".ljust(padding) for number in range(first, first + count)]), partition="0")
     await sender.close()
 
 
@@ -150,15 +150,15 @@ class TestConnectionLost:
                 connected(proxy_port, name) as hub,
             ):
                 sender = await hub.open_sender()
-                await sender.send(outgoing(["first"]), partition="0")
+                await sender.send(new_events(["first"]), partition="0")
                 proxy.stall()
-                sending = asyncio.create_task(sender.send(outgoing(["second"]), partition="0"))
+                sending = asyncio.create_task(sender.send(new_events(["second"]), partition="0"))
                 await asyncio.sleep(0)
                 proxy.cut()
                 with pytest.raises(HubUnavailable):
                     await sending
                 proxy.resume()
-                await sender.send(outgoing(["third"]), partition="0")
+                await sender.send(new_events(["third"]), partition="0")
                 assert (await hub.describe_partition("0")).last_sequence >= 1
 
         run(check())
@@ -335,7 +335,7 @@ class TestLargeEvents:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
                 sender = await hub.open_sender()
-                await sender.send(outgoing(bodies), partition="0")
+                await sender.send(new_events(bodies), partition="0")
                 reader = await opened(hub)
                 received: list[bytes] = []
                 while len(received) < len(bodies):
@@ -377,7 +377,7 @@ class TestDamage:
         name = await new_hub(root, 2)
         async with serving(root) as port, connected(port, name) as hub:
             for partition in ("0", "1"):
-                await (await hub.open_sender()).send(outgoing([bytes(size)] * 20), partition=partition)
+                await (await hub.open_sender()).send(new_events([bytes(size)] * 20), partition=partition)
             bad = await opened(hub)
             for _ in range(2):  # and none is passed over
                 with pytest.raises(HubDamaged, match=rf"x-opt-offset > '-1': {reason}"):

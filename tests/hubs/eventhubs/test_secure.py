@@ -14,7 +14,7 @@ from hubline.addresses.hub_address import EventHubsAddress, Transport
 from hubline.emulator import Endpoint
 from hubline.errors import HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, address, new_hub, serving
 from tests.hubs.eventhubs.test_network import accept, frame, read_frame
@@ -25,7 +25,7 @@ async def round_trip(hub: EventHubsHub) -> None:
     """Sends events, some larger than a frame, and reads them back, which our own endpoint sends in one large frame."""
     bodies = [b"small", bytes(200_000), *(bytes([number]) * 900_000 for number in range(5)), b"last"]
     sender = await hub.open_sender()
-    await sender.send(outgoing(bodies), partition="0")
+    await sender.send(new_events(bodies), partition="0")
     receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=0)
     received: list[bytes] = []
     while len(received) < len(bodies):

@@ -20,7 +20,7 @@ from hubline.errors import HubError, HubFull, HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub, sender
 from hubline.hubs.local import LocalHub
 from hubline.hubs.local.sender import LocalSender
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Unsent
 from tests.amqp.connections import until
@@ -91,7 +91,7 @@ class TestOutcomes:
         async def check() -> None:
             busy: list[HubError] = [HubUnavailable("busy") for _ in range(sender.BUSY_ATTEMPTS - 1)]
             async with failing(tmp_path, busy) as hub:
-                await (await hub.open_sender()).send(outgoing(["a", "b"]), partition="0")
+                await (await hub.open_sender()).send(new_events(["a", "b"]), partition="0")
                 assert (await hub.describe_partition("0")).last_sequence == 1
 
         asyncio.run(check())
@@ -101,7 +101,7 @@ class TestOutcomes:
 
         async def check() -> None:
             async with failing(tmp_path, [HubUnavailable("busy")]) as hub:
-                await (await hub.open_sender()).send(outgoing(bodies), partition="0")
+                await (await hub.open_sender()).send(new_events(bodies), partition="0")
                 assert await received(hub, "0", len(bodies)) == bodies
 
         asyncio.run(check())
@@ -111,9 +111,9 @@ class TestOutcomes:
             async with failing(tmp_path, [], partition_count=2) as hub:
                 sender = await hub.open_sender()
                 FailingHub.slow.clear()
-                slow = [asyncio.create_task(sender.send(outgoing([body]), partition="0")) for body in "ab"]
+                slow = [asyncio.create_task(sender.send(new_events([body]), partition="0")) for body in "ab"]
                 async with asyncio.timeout(ARRIVAL_SECONDS):
-                    await sender.send(outgoing(["c"]), partition="1")
+                    await sender.send(new_events(["c"]), partition="1")
                 assert not any(task.done() for task in slow)
                 FailingHub.slow.set()
                 await asyncio.gather(*slow)
@@ -126,7 +126,7 @@ class TestOutcomes:
             async with failing(tmp_path, []) as hub:
                 sender = await hub.open_sender()
                 FailingHub.slow.clear()
-                lost, waiting = (asyncio.create_task(sender.send(outgoing([body]), partition="0")) for body in "ab")
+                lost, waiting = (asyncio.create_task(sender.send(new_events([body]), partition="0")) for body in "ab")
                 link = sender._links
                 await until(lambda: bool(link) and bool(link["0"]._outcomes))
                 await hub.describe()  # that the next one waits by now is certain once this is answered
@@ -146,7 +146,7 @@ class TestOutcomes:
         async def check() -> None:
             async with failing(tmp_path, [HubFull("no room")]) as hub:
                 with pytest.raises(HubFull):
-                    await (await hub.open_sender()).send(outgoing(bodies), partition="0")
+                    await (await hub.open_sender()).send(new_events(bodies), partition="0")
                 assert (await hub.describe_partition("0")).is_empty
 
         asyncio.run(check())
@@ -156,7 +156,7 @@ class TestOutcomes:
             busy: list[HubError] = [HubUnavailable("busy") for _ in range(sender.BUSY_ATTEMPTS)]
             async with failing(tmp_path, busy) as hub:
                 with pytest.raises(HubUnavailable, match="too busy"):
-                    await (await hub.open_sender()).send(outgoing(["a"]), partition="0")
+                    await (await hub.open_sender()).send(new_events(["a"]), partition="0")
                 assert (await hub.describe_partition("0")).is_empty
 
         asyncio.run(check())
@@ -167,10 +167,10 @@ class TestOutcomes:
             async with failing(tmp_path, failures) as hub:
                 opened = await hub.open_sender()
                 with pytest.raises(HubFull):
-                    await opened.send(outgoing(["a"]), partition="0")
+                    await opened.send(new_events(["a"]), partition="0")
                 assert len(failures) == 1
                 failures.clear()
-                await opened.send(outgoing(["b"]), partition="0")  # the link is still good
+                await opened.send(new_events(["b"]), partition="0")  # the link is still good
                 assert (await hub.describe_partition("0")).last_sequence == 0
 
         asyncio.run(check())
@@ -215,7 +215,7 @@ class TestRedirects:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as first, serving(tmp_path) as second, connected(first, name) as hub:
                 redirected = redirect(condition, "localhost", second)
-                await (await hub.open_sender()).send(outgoing(["a"]), partition="0")
+                await (await hub.open_sender()).send(new_events(["a"]), partition="0")
                 receiver = await hub.open_receiver("0", group=GROUP, position=Position.earliest())
                 assert (await receiver.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)).bodies == [b"a"]
                 assert redirected == [second]

@@ -29,7 +29,7 @@ from hubline.hubs.eventhubs.authorization import (
     token_source,
 )
 from hubline.hubs.eventhubs.sdk import SdkHub
-from hubline.model.events import outgoing
+from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.secrets import Secret
 from tests.amqp.connections import until
@@ -218,7 +218,7 @@ class TestConnections:
                     await receiver.receive(max_count=1, wait_seconds=ARRIVAL_SECONDS)
                 assert "sig=" not in str(denied.value)
                 with pytest.raises(AccessDenied):
-                    await (await hub.open_sender()).send(outgoing([b"late"]))
+                    await (await hub.open_sender()).send(new_events([b"late"]))
                 await hub.close()
 
         asyncio.run(check())

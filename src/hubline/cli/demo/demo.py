@@ -173,7 +173,7 @@ class _Demo:
         self._say(line)
 
     async def _produce(self, hub: Hub) -> None:
-        from hubline.model.events import outgoing
+        from hubline.model.events import new_events
 
         sender = await hub.open_sender()
         try:
@@ -181,7 +181,7 @@ class _Demo:
                 due = int((time.monotonic() - self._started_at) * EVENTS_PER_SECOND)
                 numbers = range(self._sent_count, max(due, self._sent_count + 1))
                 await sender.send(
-                    outgoing({"body": f'{{"reading": {n}}}', "partitionKey": f"device-{n % 97}"} for n in numbers)
+                    new_events({"body": f'{{"reading": {n}}}', "partitionKey": f"device-{n % 97}"} for n in numbers)
                 )
                 self._sent_count = numbers.stop
                 await asyncio.sleep(SEND_INTERVAL_SECONDS)

@@ -34,7 +34,7 @@ from hubline.errors import (
     ReaderStolen,
 )
 from hubline.hubs.partition_hash import partition_index
-from hubline.model.events import Event, outgoing
+from hubline.model.events import Event, new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
 
@@ -130,7 +130,7 @@ class DescriptionContract(HubFactory):
             with pytest.raises(PartitionNotFound):
                 await hub.open_receiver(unknown, group=GROUP, position=Position.earliest())
             with pytest.raises(PartitionNotFound):
-                await sender.send(outgoing(["a"]), partition=unknown)
+                await sender.send(new_events(["a"]), partition=unknown)
             assert described.value.partition == unknown
 
 
@@ -148,7 +148,7 @@ class EventContract(HubFactory):
 
         events = await sent(hub, rows)
 
-        assert [event.body for event in events] == [outgoing([row]).column("body")[0].as_py() for row in rows]
+        assert [event.body for event in events] == [new_events([row]).column("body")[0].as_py() for row in rows]
         assert [event.partition_key for event in events] == [row.get("partitionKey") for row in rows]
         assert [event.properties for event in events] == [row.get("properties", {}) for row in rows]
         assert {event.partition for event in events} == {"0"}
@@ -368,7 +368,7 @@ class SenderContract(HubFactory):
         keys = ["7", "alphabet", "TheBestParitionEver", "ключ", ""]
 
         for key in keys:
-            await sender.send(outgoing([key]), partition_key=key)
+            await sender.send(new_events([key]), partition_key=key)
 
         for partition, events in (await everything(hub)).items():
             expected = [key for key in keys if str(partition_index(key, 4)) == partition]
@@ -390,7 +390,7 @@ class SenderContract(HubFactory):
         sender = await hub.open_sender()
 
         for n in range(6):
-            await sender.send(outgoing([f"{n}a", f"{n}b"]))
+            await sender.send(new_events([f"{n}a", f"{n}b"]))
 
         partitions = [[event.text() for event in events] for events in (await everything(hub)).values()]
         assert sorted(partitions) == [[f"{n}a", f"{n}b", f"{n + 3}a", f"{n + 3}b"] for n in range(3)]
@@ -401,7 +401,7 @@ class SenderContract(HubFactory):
 
         for n in range(4):
             rows: Rows = [f"{n}a", {"body": f"{n}b", "partitionKey": "alphabet"}, f"{n}c"]
-            await sender.send(outgoing(rows))
+            await sender.send(new_events(rows))
 
         found = await everything(hub)
         with_key = [event.text() for event in found[str(partition_index("alphabet", 4))] if event.partition_key]
@@ -422,7 +422,7 @@ class SenderContract(HubFactory):
         sender = await hub.open_sender()
 
         with pytest.raises(ConfigError):
-            await sender.send(outgoing(["a"]), partition="0", partition_key="a")
+            await sender.send(new_events(["a"]), partition="0", partition_key="a")
 
     @scenario()
     async def test_sending_nothing_is_fine(self, hub: Hub) -> None:
@@ -438,7 +438,7 @@ class SenderContract(HubFactory):
 
         for rows in (body_too_large, properties_too_large):
             with pytest.raises(EventTooLarge) as refused:
-                await sender.send(outgoing(rows), partition="0")
+                await sender.send(new_events(rows), partition="0")
             assert refused.value.index == 1
             assert refused.value.bytes_max < OVERSIZED_BYTES <= refused.value.bytes_count
 
@@ -457,7 +457,7 @@ class SenderContract(HubFactory):
         rows = [{"body": str(n), "partitionKey": f"k{n}", "properties": {"n": str(n)}} for n in range(10)]
         sender = await hub.open_sender()
 
-        await sender.send(outgoing(rows).slice(3, 4), partition="0")
+        await sender.send(new_events(rows).slice(3, 4), partition="0")
 
         events = (await everything(hub))["0"]
         assert [event.text() for event in events] == ["3", "4", "5", "6"]
@@ -475,7 +475,7 @@ class SenderContract(HubFactory):
         sender = await hub.open_sender()
 
         await asyncio.gather(
-            *(sender.send(outgoing([f"{n} {part}" for part in range(5)]), partition="0") for n in range(20))
+            *(sender.send(new_events([f"{n} {part}" for part in range(5)]), partition="0") for n in range(20))
         )
 
         texts = [event.text() for event in (await everything(hub))["0"]]
@@ -489,7 +489,7 @@ class SenderContract(HubFactory):
         await sender.close()
 
         with pytest.raises(HubError):
-            await sender.send(outgoing(["a"]))
+            await sender.send(new_events(["a"]))
 
 
 class EpochContract(HubFactory):
@@ -636,7 +636,7 @@ async def opened(
 
 async def send(hub: Hub, rows: Rows, *, partition: str | None = None) -> None:
     sender = await hub.open_sender()
-    await sender.send(outgoing(rows), partition=partition)
+    await sender.send(new_events(rows), partition=partition)
     await sender.close()
 
 
