@@ -266,7 +266,9 @@ def test_progress_goes_from_a_container_to_a_file_and_back(
     elsewhere = azurite_server.new_container()
     file = "sqlite:///state.db"
     for source, target in ((container, file), (file, elsewhere)):
-        copied = cli("checkpoints", "copy", hub, "--from", source, "--to", target, "--group", "billing", "--yes")
+        copied = cli(
+            "checkpoints", "copy", hub, "--from-store", source, "--to-store", target, "--group", "billing", "--yes"
+        )
         assert copied.code == 0, copied.err
     shown = cli("checkpoints", "show", hub, "--store", elsewhere, "--group", "billing", "--json").json_lines
     assert [each["checkpoint"] for each in shown] == [{"sequenceNumber": 7, "offset": "640"}] * 2
@@ -275,7 +277,18 @@ def test_progress_goes_from_a_container_to_a_file_and_back(
 def test_copying_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, shared: Group, container: str) -> None:
     key = shared.key.partition("0")
     run(shared, shared.store.reset_checkpoint(key, Checkpoint(key, "900", 9)))
-    cli("checkpoints", "copy", hub, "--from", container, "--to", "sqlite:///a.db", "--group", "billing", "--yes")
+    cli(
+        "checkpoints",
+        "copy",
+        hub,
+        "--from-store",
+        container,
+        "--to-store",
+        "sqlite:///a.db",
+        "--group",
+        "billing",
+        "--yes",
+    )
     behind = open_store("sqlite:///a.db")
 
     async def put_behind() -> None:
@@ -283,7 +296,18 @@ def test_copying_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, sh
         await behind.close()
 
     asyncio.run(put_behind())
-    args = ("checkpoints", "copy", hub, "--from", "sqlite:///a.db", "--to", container, "--group", "billing", "--yes")
+    args = (
+        "checkpoints",
+        "copy",
+        hub,
+        "--from-store",
+        "sqlite:///a.db",
+        "--to-store",
+        container,
+        "--group",
+        "billing",
+        "--yes",
+    )
     assert steps(cli(*args, "--json")) == {"0": "kept"}
     assert steps(cli(*args, "--overwrite", "--json")) == {"0": "back"}
 

@@ -61,7 +61,7 @@ def test_group_without_checkpoints_shows_none(cli: Cli, hub: str, group: Group) 
 )
 def test_processing_goes_on_at_the_position(cli: Cli, hub: str, group: Group, position: str, sequence: int) -> None:
     append(hub, "1", "a", "b", "c", "d", "e")
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--position", position, "--yes")
     assert result.code == 0
     assert sequences(cli, hub, group) == {"1": sequence}
 
@@ -71,12 +71,12 @@ def test_processing_goes_on_at_the_position(cli: Cli, hub: str, group: Group, po
     ["latest", "latest:inclusive", "earliest", "time:-1h", "time:2100-01-01T00:00:00Z", "sequence:0:inclusive"],
 )
 def test_before_all_that_comes_into_an_empty_partition(cli: Cli, hub: str, group: Group, position: str) -> None:
-    assert cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes").code == 0
+    assert cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--position", position, "--yes").code == 0
     assert sequences(cli, hub, group) == {"1": -1}
 
 
 def test_what_comes_into_an_empty_partition_is_not_skipped(cli: Cli, hub: str, group: Group) -> None:
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--yes")
     append(hub, "1", "a", "b")
     assert handled_from_the_end(hub, group) == [0, 1]
 
@@ -99,7 +99,7 @@ def emptied(cli: Cli, hub: str, folder: Path) -> list[str]:
 
 def test_what_comes_after_retention_took_all_is_not_skipped(cli: Cli, hub: str, group: Group, tmp_path: Path) -> None:
     emptied(cli, hub, tmp_path / "data")
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--yes")
     assert sequences(cli, hub, group) == {"0": 1}
     append(hub, "0", "c")
     assert handled_from_the_end(hub, group) == [2]
@@ -139,16 +139,18 @@ def test_time_and_offset_lead_to_the_event_before(cli: Cli, hub: str, group: Gro
         (f"offset:{events[1]['offset']}:inclusive", 0),
         (f"offset:{events[2]['offset']}", 2),
     ):
-        cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", position, "--yes")
+        cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--position", position, "--yes")
         assert sequences(cli, hub, group) == {"0": sequence}, position
 
 
 def test_change_is_shown_and_printed_as_json(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "1", "a", "b")
-    first = cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes", "--json")
+    first = cli(
+        "checkpoints", "set", hub, *group.args, "--position", "sequence:0", "--partition", "1", "--yes", "--json"
+    )
     assert first.json["before"] is None
     assert first.json["checkpoint"]["sequenceNumber"] == 0
-    second = cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--partition", "1", "--yes", "--json")
+    second = cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--partition", "1", "--yes", "--json")
     assert second.json["before"]["sequenceNumber"] == 0
     assert second.json["checkpoint"]["sequenceNumber"] == 1
     assert "becomes" in second.err
@@ -156,16 +158,16 @@ def test_change_is_shown_and_printed_as_json(cli: Cli, hub: str, group: Group) -
 
 def test_setting_what_is_set_changes_nothing(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "1", "a", "b")
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
-    result = cli("checkpoints", "set", hub, *group.args, "--to", "latest")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--position", "latest")
     assert result.code == 0
     assert "nothing to change" in result.err
 
 
-@pytest.mark.parametrize("verb", [("set", "--to", "latest"), ("reset",)], ids=["set", "reset"])
+@pytest.mark.parametrize("verb", [("set", "--position", "latest"), ("reset",)], ids=["set", "reset"])
 def test_without_an_answer_nothing_is_changed(cli: Cli, hub: str, group: Group, verb: tuple[str, ...]) -> None:
     append(hub, "1", "a", "b")
-    cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "1", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "sequence:0", "--partition", "1", "--yes")
     result = cli("checkpoints", verb[0], hub, *group.args, *verb[1:])
     assert result.code == ExitCode.NOT_CONFIRMED
     assert "becomes" in result.err
@@ -176,7 +178,7 @@ def test_without_an_answer_nothing_is_changed(cli: Cli, hub: str, group: Group, 
 def test_reset_removes_the_chosen_ones(cli: Cli, hub: str, group: Group) -> None:
     for partition in "012":
         append(hub, partition, "a")
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--yes")
     assert cli("checkpoints", "reset", hub, *group.args, "--partition", "1", "--yes").code == 0
     assert sequences(cli, hub, group) == {"0": 0, "2": 0, "3": -1}
     assert cli("checkpoints", "reset", hub, *group.args, "--yes").code == 0
@@ -193,7 +195,7 @@ def test_running_owner_cannot_overwrite_what_was_set(cli: Cli, hub: str, group: 
 
     asyncio.run(take_fence(group, epoch=1))
     asyncio.run(owner_writes(1))
-    cli("checkpoints", "set", hub, *group.args, "--to", "sequence:0", "--partition", "0", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "sequence:0", "--partition", "0", "--yes")
     with pytest.raises(Fenced):
         asyncio.run(owner_writes(2))
     assert sequences(cli, hub, group) == {"0": 0}
@@ -207,26 +209,26 @@ async def take_fence(group: Group, *, epoch: int) -> None:
 @pytest.mark.parametrize("position", ["earliest", "sequence:0:inclusive", "time:2000-01-01T00:00:00Z"])
 def test_position_with_no_event_before_it_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
     append(hub, "0", "a", "b")
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", position, "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--position", position, "--yes")
     assert result.code == ExitCode.USAGE
-    assert "holds the events 0 to 1: none stands before" in result.err
+    assert "holds events 0 to 1: its checkpoint cannot move to" in result.err
     assert sequences(cli, hub, group) == {}
 
 
 def test_position_beyond_the_last_event_is_refused(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "0", "a", "b")
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", "sequence:9", "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--position", "sequence:9", "--yes")
     assert result.code == ExitCode.USAGE
-    assert "holds the events 0 to 1, and sequence:9 is beyond them" in result.err
-    assert "--to latest" in result.err
+    assert "holds events 0 to 1: sequence:9 is beyond the end" in result.err
+    assert "--position latest" in result.err
 
 
 @pytest.mark.parametrize("position", ["sequence:0", "sequence:1:inclusive", "sequence:9"])
 def test_position_beyond_an_empty_partition_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", position, "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--position", position, "--yes")
     assert result.code == ExitCode.USAGE
-    assert "partition 1 has had no event yet, and sequence:" in result.err
-    assert "--to latest" in result.err
+    assert "partition 1 never had an event: sequence:" in result.err
+    assert "--position latest" in result.err
     assert sequences(cli, hub, group) == {}
 
 
@@ -235,9 +237,9 @@ def test_position_beyond_what_retention_took_is_refused(
     cli: Cli, hub: str, group: Group, tmp_path: Path, position: str
 ) -> None:
     emptied(cli, hub, tmp_path / "data")
-    result = cli("checkpoints", "set", hub, *group.args, "--to", position, "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--position", position, "--yes")
     assert result.code == ExitCode.USAGE
-    assert f"holds no event, the last one was 1, and {position} is beyond that" in result.err
+    assert f"holds no events, and the last one was 1: {position} is beyond the end" in result.err
     assert sequences(cli, hub, group) == {}
 
 
@@ -249,35 +251,35 @@ def test_position_among_what_retention_took_leads_to_what_comes(
     cli: Cli, hub: str, group: Group, tmp_path: Path, position: str
 ) -> None:
     position = position.format(offsets=emptied(cli, hub, tmp_path / "data"))
-    assert cli("checkpoints", "set", hub, *group.args, "--to", position, "--yes").code == 0
+    assert cli("checkpoints", "set", hub, *group.args, "--position", position, "--yes").code == 0
     assert sequences(cli, hub, group) == {"0": 1}
 
 
 def test_offset_that_the_hub_does_not_know_is_refused(cli: Cli, hub: str, group: Group) -> None:
     append(hub, "0", "a", "b")
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--to", "offset:abc", "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--position", "offset:abc", "--yes")
     assert result.code == ExitCode.USAGE
     assert "it is of another hub" in result.err
-    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--to", "offset:abc", "--yes")
+    result = cli("checkpoints", "set", hub, *group.args, "--partition", "1", "--position", "offset:abc", "--yes")
     assert result.code == ExitCode.USAGE
     assert "it is of another hub" in result.err
 
 
 def test_partition_that_is_named_twice_counts_once(cli: Cli, hub: str, group: Group) -> None:
     twice = ("--partition", "1", "--partition", "1")
-    result = cli("checkpoints", "set", hub, *group.args, *twice, "--to", "latest", "--yes", "--json")
+    result = cli("checkpoints", "set", hub, *group.args, *twice, "--position", "latest", "--yes", "--json")
     assert result.json["partition"] == "1"
     assert "changed 1 checkpoint\n" in result.err
 
 
 def test_store_that_ends_with_the_command_is_refused(cli: Cli, hub: str) -> None:
-    result = cli("checkpoints", "set", hub, "--store", "memory:", "--to", "latest", "--yes")
+    result = cli("checkpoints", "set", hub, "--store", "memory:", "--position", "latest", "--yes")
     assert result.code == ExitCode.USAGE
     assert "give a store that lasts" in result.err
 
 
 def test_checkpoints_are_shown_when_the_hub_is_gone(cli: Cli, hub: str, group: Group) -> None:
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--partition", "1", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--partition", "1", "--yes")
     cli("hub", "delete", hub, "--yes")
     assert sequences(cli, hub, group) == {"1": -1}
 
@@ -298,7 +300,7 @@ def test_store_that_is_not_there_is_told_and_not_made(
 
 
 def test_without_an_answer_no_store_is_made(cli: Cli, hub: str, tmp_path: Path) -> None:
-    args = ("checkpoints", "set", hub, "--store", f"sqlite:///{tmp_path}/new.db", "--to", "latest")
+    args = ("checkpoints", "set", hub, "--store", f"sqlite:///{tmp_path}/new.db", "--position", "latest")
     assert cli(*args).code == ExitCode.NOT_CONFIRMED
     assert not (tmp_path / "new.db").exists()
     assert cli(*args, "--yes").code == 0
@@ -309,5 +311,5 @@ def test_partitions_are_listed_by_number(cli: Cli, group: Group, hub: str) -> No
     cli("hub", "grow", hub, "--partitions", "12")
     for partition in ("10", "9", "2"):
         append(hub, partition, "a")
-    cli("checkpoints", "set", hub, *group.args, "--to", "latest", "--yes")
+    cli("checkpoints", "set", hub, *group.args, "--position", "latest", "--yes")
     assert list(sequences(cli, hub, group)) == [str(number) for number in range(12)]

@@ -72,7 +72,7 @@ def sequences(group: Group) -> dict[str, int]:
 
 def between(source: Group, target: Group) -> tuple[str, ...]:
     groups = ("--group", source.key.group, "--to-group", target.key.group)
-    return "--from", source.store_address, "--to", target.store_address, *groups
+    return "--from-store", source.store_address, "--to-store", target.store_address, *groups
 
 
 def steps(result: Result) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def test_a_partition_that_somebody_reads_is_left_alone(cli: Cli, hub: str, sourc
     result = cli("checkpoints", "copy", hub, *between(source, target), "--yes", "--json")
     assert result.code == ExitCode.FAILED
     assert steps(result) == {"0": "owned", "1": "set"}
-    assert "living reads it" in result.json_lines[0]["reason"]
+    assert "living owns it" in result.json_lines[0]["reason"]
     assert sequences(target) == {"1": 7}
 
 
@@ -297,7 +297,7 @@ def test_source_and_target_have_to_differ(cli: Cli, hub: str, source: Group) -> 
 
 def test_target_that_ends_with_the_command_is_refused(cli: Cli, hub: str, source: Group) -> None:
     put(source, p0=7)
-    result = cli("checkpoints", "copy", hub, "--from", source.store_address, "--to", "memory:", "--yes")
+    result = cli("checkpoints", "copy", hub, "--from-store", source.store_address, "--to-store", "memory:", "--yes")
     assert result.code == ExitCode.USAGE
     assert "give a store that lasts" in result.err
 

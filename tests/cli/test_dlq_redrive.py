@@ -80,10 +80,10 @@ def scene(hub: str, tmp_path: Path) -> Iterator[Scene]:
 
 class TestByHandler:
     def test_what_succeeds_is_settled_and_what_fails_is_named(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor")
+        result = cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor")
         assert result.code == ExitCode.FAILED
         assert "1/2 failed: LookupError: no customer" in result.err
-        assert "redriven 3 letters; 1 failed" in result.err
+        assert "redriven 3 dead letters; 1 failed" in result.err
         assert scene.execute("SELECT n, body FROM orders ORDER BY n") == [
             (0, "event 0"),
             (1, "event 1"),
@@ -92,44 +92,48 @@ class TestByHandler:
         assert scene.states() == [(0, "redriven"), (1, "redriven"), (2, "waiting"), (3, "redriven")]
 
     def test_json_has_a_line_for_each_letter(self, cli: Cli, scene: Scene) -> None:
-        lines = cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--json").json_lines
+        lines = cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--json").json_lines
         assert [each["outcome"] for each in lines] == ["redriven", "redriven", "failed", "redriven"]
         assert lines[2] == {
-            "letter": f"{scene.group}/1/2", "outcome": "failed", "reason": "LookupError: no customer",
+            "id": f"{scene.group}/1/2", "outcome": "failed", "reason": "LookupError: no customer",
         }  # fmt: skip
 
     def test_dry_run_changes_nothing(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--dry-run", "--limit", "3")
+        result = cli(
+            "dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--dry-run", "--limit", "3"
+        )
         assert result.code == 0
-        assert "would redrive 3 letters; nothing was changed" in result.err
+        assert "would redrive 3 dead letters; nothing was changed" in result.err
         assert {state for _, state in scene.states()} == {"waiting"}
 
     def test_single_letters_and_a_limit_can_be_chosen(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "1/3", "--sink", scene.sink, "--with", "app.py:processor", "--delete")
+        result = cli("dlq", "redrive", "1/3", "--sink", scene.sink, "--processor", "app.py:processor", "--delete")
         assert result.code == 0
         assert [sequence for sequence, _ in scene.states()] == [0, 1, 2]
-        cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--limit", "1")
+        cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--limit", "1")
         assert scene.states() == [(0, "redriven"), (1, "waiting"), (2, "waiting")]
 
     def test_nothing_to_redrive_is_no_failure(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--error-type", "KeyError")
-        assert (result.code, result.err) == (0, "no such letters\n")
+        result = cli(
+            "dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--error-type", "KeyError"
+        )
+        assert (result.code, result.err) == (0, "no dead letters match: check --group, --state and --since\n")
 
     @pytest.mark.parametrize(
         ("flags", "says"),
         [
-            ((), "say how, by one of: --with FILE:NAME"),
-            (("--with", "app.py:processor", "--to", "local:./data/orders"), "say how, by one of"),
-            (("--with", "app.py"), "write FILE:NAME"),
-            (("--with", "none.py:processor"), "no such file"),
-            (("--with", "app.py:nothing"), "nothing is nothing in that file"),
-            (("--with", "app.py:text"), "text is a str in that file"),
-            (("--with", "app.py:processor", "--group", "audit"), "--group is audit"),
-            (("--with", "app.py:processor", "--hub", "local:./data/others"), "--hub is"),
-            (("--with", "notes.txt:processor"), "ends in .py"),
-            (("--with", "broken.py:processor"), "ZeroDivisionError in line 1"),
-            (("--with", "ending.py:processor"), "SystemExit"),
-            (("--with", "running.py:processor"), "put processor.run() below if __name__"),
+            ((), "use one of --processor FILE:NAME"),
+            (("--processor", "app.py:processor", "--to-hub", "local:./data/orders"), "use one of"),
+            (("--processor", "app.py"), "write FILE:NAME"),
+            (("--processor", "none.py:processor"), "no such file"),
+            (("--processor", "app.py:nothing"), "nothing is not defined there"),
+            (("--processor", "app.py:text"), "text is a str, not a"),
+            (("--processor", "app.py:processor", "--group", "audit"), "--group is audit"),
+            (("--processor", "app.py:processor", "--hub", "local:./data/others"), "--hub is"),
+            (("--processor", "notes.txt:processor"), "must end in .py"),
+            (("--processor", "broken.py:processor"), "ZeroDivisionError in line 1"),
+            (("--processor", "ending.py:processor"), "SystemExit"),
+            (("--processor", "running.py:processor"), "put processor.run() below if __name__"),
         ],
     )
     def test_wrong_usage_is_told(self, cli: Cli, scene: Scene, flags: tuple[str, ...], says: str) -> None:
@@ -147,14 +151,14 @@ class TestByHandler:
     def test_processor_of_another_database_is_refused(self, cli: Cli, scene: Scene) -> None:
         other = f"sqlite:///{scene.root}/other.db"
         keep(other, [letter(1, group=scene.group)])
-        result = cli("dlq", "redrive", "--sink", other, "--with", "app.py:processor")
+        result = cli("dlq", "redrive", "--sink", other, "--processor", "app.py:processor")
         assert result.code == ExitCode.USAGE
-        assert "give the same address in both" in result.err
+        assert "use the same address in both" in result.err
 
     def test_bodies_that_are_not_kept_are_read_from_the_processors_hub(self, cli: Cli, scene: Scene) -> None:
         append(scene.hub, "0", "zero", "one")
         keep(scene.sink, events_as_letters(scene, "0"), keep_dead_letter_bodies=False)
-        cli("dlq", "redrive", "--sink", scene.sink, "--with", "app.py:processor", "--partition", "0")
+        cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--partition", "0")
         assert scene.execute("SELECT n, body FROM orders ORDER BY n") == [(0, "zero"), (1, "one")]
 
 
@@ -173,9 +177,9 @@ def events_as_letters(scene: Scene, partition: str) -> list[DeadLetter]:
 
 class TestToHub:
     def test_events_come_back_into_the_hub(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--to", scene.hub, "--limit", "3")
+        result = cli("dlq", "redrive", "--sink", scene.sink, "--to-hub", scene.hub, "--limit", "3")
         assert result.code == 0
-        assert "redriven 3 letters; 0 failed, 0 missing, 0 held" in result.err
+        assert "redriven 3 dead letters; 0 failed, 0 missing, 0 held" in result.err
         events = cli("tail", scene.hub, "--no-follow", "--json").json_lines
         assert [(each["partition"], each["body"]) for each in events] == [("1", f"event {n}") for n in range(3)]
         assert events[0]["properties"]["hubline-redriven"] == f"{scene.group}/1/0"
@@ -183,13 +187,13 @@ class TestToHub:
 
     def test_letter_whose_event_is_gone_is_named_and_stays(self, cli: Cli, scene: Scene) -> None:
         keep(scene.sink, [letter(9, group=scene.group, partition="2")], keep_dead_letter_bodies=False)
-        result = cli("dlq", "redrive", "2/9", "--sink", scene.sink, "--to", scene.hub)
+        result = cli("dlq", "redrive", "2/9", "--sink", scene.sink, "--to-hub", scene.hub)
         assert result.code == ExitCode.FAILED
         assert "2/9 missing: the hub has forgotten the event" in result.err
         assert (9, "waiting") in scene.states()
 
     def test_hub_that_is_not_there_is_told_and_nothing_changed(self, cli: Cli, scene: Scene) -> None:
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--to", "local:./data/none")
+        result = cli("dlq", "redrive", "--sink", scene.sink, "--to-hub", "local:./data/none")
         assert result.code == ExitCode.NOT_FOUND
         assert {state for _, state in scene.states()} == {"waiting"}
 
@@ -203,9 +207,9 @@ class TestToHub:
             raise HubFull("no room")
 
         monkeypatch.setattr(LocalSender, "send", full)
-        result = cli("dlq", "redrive", "--sink", scene.sink, "--to", scene.hub)
+        result = cli("dlq", "redrive", "--sink", scene.sink, "--to-hub", scene.hub)
         assert result.code == ExitCode.FAILED
-        assert "0 letters had been redriven by then; doing it again is fine" in result.err
+        assert "0 dead letters redriven before that; you can run it again" in result.err
         assert {state for _, state in scene.states()} == {"waiting"}
 
 
@@ -217,11 +221,11 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     with closing(SqlSink(url)) as sink:
         other = LetterTransaction(sink, Chunk(key, DeadLetterSelection(), -1, 10))
         other.take()
-        result = cli("dlq", "redrive", "--sink", url, "--to", hub)
+        result = cli("dlq", "redrive", "--sink", url, "--to-hub", hub)
         other.rollback()
     assert result.code == ExitCode.UNAVAILABLE
-    assert f"left to another redrive, which is at them: the letters of {key}" in result.err
-    assert cli("dlq", "redrive", "--sink", url, "--to", hub).code == 0
+    assert f"skipped {key}: another redrive is working on it" in result.err
+    assert cli("dlq", "redrive", "--sink", url, "--to-hub", hub).code == 0
 
 
 def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene: Scene) -> None:
@@ -254,7 +258,7 @@ def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene
     asyncio.run(run())
     assert len(cli("dlq", "list", "--sink", sink, "--json").json_lines) == 5
     (scene.root / "helper.py").write_text("FAILING = ()\n")
-    assert cli("dlq", "redrive", "--sink", sink, "--with", "app.py:processor").code == 0
+    assert cli("dlq", "redrive", "--sink", sink, "--processor", "app.py:processor").code == 0
     with closing(sqlite3.connect(scene.root / "whole.db")) as connection:
         assert connection.execute("SELECT n, body FROM orders ORDER BY n").fetchall() == [
             (n, f"event {n}") for n in range(5)

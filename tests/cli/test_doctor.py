@@ -55,7 +55,7 @@ def by_code(result: Result) -> dict[str, Any]:
 
 def test_all_is_well(cli: Cli, hub: str, state: Group) -> None:
     append(hub, "0", "a", "b")
-    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "0", "--yes")
+    cli("checkpoints", "set", hub, *state.args, "--position", "sequence:0", "--partition", "0", "--yes")
     run(state, *owned(state))
     shown = cli("doctor", hub, *state.args)
     assert shown.code == 0
@@ -90,7 +90,19 @@ def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Pat
 def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
     for partition in "01":
         append(hub, partition, "a", "b", "c")
-    cli("checkpoints", "set", hub, *state.args, "--partition", "0", "--partition", "1", "--to", "sequence:1", "--yes")
+    cli(
+        "checkpoints",
+        "set",
+        hub,
+        *state.args,
+        "--partition",
+        "0",
+        "--partition",
+        "1",
+        "--position",
+        "sequence:1",
+        "--yes",
+    )
     asyncio.run(delete_hub(tmp_path / "data", "orders"))
     asyncio.run(create_hub(tmp_path / "data", "orders", partitions=4))
     append(hub, "1", "d", "e", "f")
@@ -107,7 +119,7 @@ def test_events_that_retention_took_are_counted(cli: Cli, hub: str, state: Group
     asyncio.run(create_hub(tmp_path / "data", "orders", partitions=4, retention=Retention(seconds=60)))
     for body in "abcd":
         append(hub, "2", body)
-    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "2", "--yes")
+    cli("checkpoints", "set", hub, *state.args, "--position", "sequence:0", "--partition", "2", "--yes")
 
     async def an_hour_later() -> None:
         later = LocalHub(tmp_path / "data", "orders", clock=lambda: time.time() + 3600)
@@ -122,7 +134,7 @@ def test_events_that_retention_took_are_counted(cli: Cli, hub: str, state: Group
 
 def test_a_damaged_checkpoint_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
     append(hub, "1", "a")
-    cli("checkpoints", "set", hub, *state.args, "--to", "latest", "--yes")
+    cli("checkpoints", "set", hub, *state.args, "--position", "latest", "--yes")
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
         connection.execute("UPDATE hubline_checkpoint SET sequence_number = NULL")
     found = by_code(cli("doctor", hub, *state.args, "--json"))
@@ -145,7 +157,7 @@ def test_what_is_wrong_with_the_hub_does_not_hide_the_store(
     cli: Cli, state: Group, hub_address: str, code: str
 ) -> None:
     run(state, *owned(state))
-    result = cli("doctor", hub_address, "--store", state.store_address, "--time-limit", "3s", "--json")
+    result = cli("doctor", hub_address, "--store", state.store_address, "--timeout", "3s", "--json")
     assert result.code == ExitCode.FAILED
     found = by_code(result)
     assert found[code]["fix"]
@@ -179,7 +191,7 @@ def test_an_answer_that_does_not_come_is_not_waited_for(
         raise AssertionError
 
     monkeypatch.setattr(MemoryStore, "list_ownership", silent)
-    result = cli("doctor", hub, *group.args, "--time-limit", "50ms", "--json")
+    result = cli("doctor", hub, *group.args, "--timeout", "50ms", "--json")
     assert "no answer" in by_code(result)["store.unreachable"]["message"]
 
 
@@ -264,7 +276,7 @@ def test_positions_that_cannot_be_tried_are_told_as_such(
     cli: Cli, hub: str, state: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(hub, "0", "a", "b")
-    cli("checkpoints", "set", hub, *state.args, "--to", "sequence:0", "--partition", "0", "--yes")
+    cli("checkpoints", "set", hub, *state.args, "--position", "sequence:0", "--partition", "0", "--yes")
 
     open_receiver = LocalHub.open_receiver
 
@@ -281,7 +293,7 @@ def test_positions_that_cannot_be_tried_are_told_as_such(
 
 def test_intervals_that_cannot_work_are_an_error(cli: Cli, hub: str, state: Group) -> None:
     run(state, *owned(state))
-    result = cli("doctor", hub, *state.args, "--lease", "10s", "--renew", "5s", "--json")
+    result = cli("doctor", hub, *state.args, "--lease", "10s", "--renew-interval", "5s", "--json")
     assert result.code == ExitCode.FAILED
     assert "does not outlast 3 renewals" in by_code(result)["interval.lease"]["message"]
 

@@ -224,7 +224,7 @@ def test_a_lease_shorter_than_three_renewals_cannot_work() -> None:
 
 
 def test_a_grace_shorter_than_a_renewal_is_told() -> None:
-    assert codes(check_lease(30, 10, 5, 120)[1]) == {"interval.grace"}
+    assert codes(check_lease(30, 10, 5, 120)[1]) == {"interval.handover-timeout"}
     assert codes(check_lease(30, 10, 10, 120)[1]) == set()
 
 

@@ -91,7 +91,7 @@ def test_nothing_asked_for_gives_help_and_the_code_for_usage(cli: Cli) -> None:
         (("status", "local:./a/b"), "Missing option '--store'"),
         (("tail", "nonsense"), "names no known kind"),
         (("tail", "env:NOT_THERE"), "'NOT_THERE' is not set"),
-        (("tail", "local:./a/b", "--from", "yesterday"), "position 'yesterday' is unknown"),
+        (("tail", "local:./a/b", "--position", "yesterday"), "position 'yesterday' is unknown"),
         (("hub", "list", "data"), "write local:PATH"),
         (("tail", f"Endpoint=sb://h;{PLANTED}"), "part 2"),
         (("status", "local:./a/b", "--store", f"redis://:{PLANTED}@h"), "redis: is unknown"),
@@ -128,7 +128,7 @@ def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch:
     monkeypatch.setattr(tail, "_tail", broken)
     result = cli("tail", "local:./data/orders")
     assert result.code == ExitCode.FAILED
-    assert result.err == "hubline: unexpected RuntimeError: this is a bug; hubline --debug ... shows where\n"
+    assert result.err == "hubline: unexpected RuntimeError: this is a bug. Run hubline --debug ... to see where\n"
 
 
 @pytest.mark.parametrize(

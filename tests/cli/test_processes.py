@@ -96,7 +96,7 @@ PIPES = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subpr
 
 def test_interrupted_tail_ends_without_a_word(hub: str) -> None:
     append(hub, "0", "here")
-    with started("tail", hub, "--from", "earliest", **PIPES) as tail:
+    with started("tail", hub, "--position", "earliest", **PIPES) as tail:
         assert tail.stdout is not None
         assert b"here" in tail.stdout.readline()
         tail.send_signal(signal.SIGINT)
@@ -106,7 +106,7 @@ def test_interrupted_tail_ends_without_a_word(hub: str) -> None:
 
 def test_following_shows_what_arrives_later(hub: str) -> None:
     append(hub, "0", "first")
-    with started("tail", hub, "--from", "earliest", **PIPES) as tail:
+    with started("tail", hub, "--position", "earliest", **PIPES) as tail:
         assert tail.stdout is not None
         assert b"first" in tail.stdout.readline()
         append(hub, "2", "second")
@@ -135,7 +135,7 @@ def test_reader_that_never_reads_is_fine_too(hub: str) -> None:
 
 def test_lines_typed_slowly_are_sent_at_once(hub: str) -> None:
     with (
-        started("tail", hub, "--from", "earliest", **PIPES) as tail,
+        started("tail", hub, "--position", "earliest", **PIPES) as tail,
         started("send", hub, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as send,
     ):
         assert tail.stdout is not None
@@ -154,12 +154,12 @@ def test_interrupted_send_tells_how_much_was_sent(hub: str) -> None:
         assert send.stdin is not None
         send.stdin.write(b"one\nhalf a line")
         send.stdin.flush()
-        with started("tail", hub, "--from", "earliest", "--count", "1", **PIPES) as tail:
+        with started("tail", hub, "--position", "earliest", "--limit", "1", **PIPES) as tail:
             tail.communicate(timeout=PATIENCE_SECONDS)
         send.send_signal(signal.SIGINT)
         assert send.wait(PATIENCE_SECONDS) == ExitCode.INTERRUPTED
         assert send.stderr is not None
-        assert send.stderr.read() == b"1 event had been sent by then\n"
+        assert send.stderr.read() == b"sent 1 event before that\n"
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", ExitCode.OK), (b"n\n", ExitCode.NOT_CONFIRMED)])

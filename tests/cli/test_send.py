@@ -80,9 +80,18 @@ def test_nothing_on_stdin_sends_nothing(cli: Cli, hub: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (("--partition", "0", "--key", "k"), "--partition and --key both say where events go"),
-        (("--generate", "1", "--keys", "2", "--key", "k"), "--key and --keys both say where events go"),
-        (("--generate", "1", "--file", "x"), "--file and --generate both say what to send"),
+        (
+            ("--partition", "0", "--key", "k"),
+            "--partition and --key can't be used together, because each says where events go",
+        ),
+        (
+            ("--generate", "1", "--keys", "2", "--key", "k"),
+            "--key and --keys can't be used together, because each says where events go",
+        ),
+        (
+            ("--generate", "1", "--file", "x"),
+            "--file and --generate can't be used together, because each says what to send",
+        ),
         (("--keys", "2"), "add --generate N"),
         (("--generate", "1", "--size", "big"), "the size 'big' is unknown"),
         (("--partition", "../0"), "partition id '../0' is not allowed"),
@@ -107,7 +116,7 @@ def test_event_that_is_too_large_is_told_with_what_was_sent_before(cli: Cli, hub
     Path("large").write_text("x" * 3_000_000)
     result = cli("send", hub, "--file", "small", "--file", "large")
     assert result.code == ExitCode.FAILED
-    assert "2 events had been sent by then" in result.err
+    assert "sent 2 events before that" in result.err
     assert sorted(bodies(cli, hub)) == ["a", "b"]
 
 

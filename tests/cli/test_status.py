@@ -150,11 +150,11 @@ def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
     beyond = partition_status(cli, hub, group, "0")
     assert (beyond["lagEvents"], beyond["lagSeconds"]) == (None, None)
     assert "2 events beyond the last one" in beyond["problem"]
-    assert ": how much waits in 1 of 4 partitions is unknown\n" in cli("status", hub, *group.args).out
+    assert ": lag unknown for 1 of 4 partitions\n" in cli("status", hub, *group.args).out
     append(hub, "1", "a")
     told = cli("status", hub, *group.args).out.splitlines()[0]
-    assert "1 event behind, " in told
-    assert told.endswith("; how much waits in 1 of 4 partitions is unknown")
+    assert ": lag 1 event, the oldest for " in told
+    assert told.endswith("; lag unknown for 1 of 4 partitions")
     append(hub, "0", "d", "e", "f")
     foreign = partition_status(cli, hub, group, "0")
     assert (foreign["lagEvents"], foreign["lagSeconds"]) == (None, None)
@@ -179,7 +179,7 @@ def test_table_is_not_folded_where_there_is_no_terminal(cli: Cli, hub: str, grou
     append(hub, "0", "a")
     out = cli("status", hub, *group.args).out
     assert out.count(owner) == 1
-    assert "1 event behind" in out
+    assert ": lag 1 event" in out
     assert "idle" in out
 
 

@@ -90,14 +90,14 @@ def test_control_characters_cannot_reach_the_terminal(cli: Cli, hub: str) -> Non
 )
 def test_reading_starts_at_the_position(cli: Cli, hub: str, position: str, shown: list[str]) -> None:
     append(hub, "0", "0", "1", "2", "3")
-    result = cli("tail", hub, "--partition", "0", "--no-follow", "--json", "--from", position)
+    result = cli("tail", hub, "--partition", "0", "--no-follow", "--json", "--position", position)
     assert [event["body"] for event in result.json_lines] == shown
 
 
 def test_nothing_comes_after_the_last_event_which_is_included_if_asked(cli: Cli, hub: str) -> None:
     append(hub, "0", "0", "1")
     last = cli("tail", hub, "--no-follow", "--json").json_lines[-1]
-    read = ("tail", hub, "--partition", "0", "--no-follow", "--json", "--from")
+    read = ("tail", hub, "--partition", "0", "--no-follow", "--json", "--position")
     for kind in (f"offset:{last['offset']}", f"time:{last['enqueuedTime']}"):
         after, at = cli(*read, f"{kind}:exclusive"), cli(*read, f"{kind}:inclusive")
         assert (after.code, after.json_lines) == (ExitCode.OK, [])
@@ -137,12 +137,12 @@ def test_events_that_are_there_and_do_not_come_are_an_error(
     monkeypatch.setattr("hubline.cli.session.open_hub", lambda address: Stalling(open_hub(address), 1e9))
     result = cli("tail", hub, "--no-follow", "--json")
     assert (result.code, result.out) == (ExitCode.UNAVAILABLE, "")
-    assert "not all were shown" in result.err
+    assert "not all events were shown" in result.err
 
 
 def test_position_that_is_not_there_is_an_error(cli: Cli, hub: str) -> None:
     append(hub, "0", "a")
-    result = cli("tail", hub, "--partition", "0", "--from", "sequence:7")
+    result = cli("tail", hub, "--partition", "0", "--position", "sequence:7")
     assert result.code == ExitCode.USAGE
     assert "after the last event" in result.err
 
@@ -159,7 +159,7 @@ def test_partitions_can_be_chosen(cli: Cli, hub: str) -> None:
 
 def test_following_ends_after_the_count(cli: Cli, hub: str) -> None:
     append(hub, "0", *(str(number) for number in range(10)))
-    result = cli("tail", hub, "--from", "earliest", "--count", "3", "--json")
+    result = cli("tail", hub, "--position", "earliest", "--limit", "3", "--json")
     assert result.code == 0
     assert [event["body"] for event in result.json_lines] == ["0", "1", "2"]
 
@@ -186,7 +186,7 @@ def test_events_of_an_added_partition_show_while_following(cli: Cli, hub: str, m
 
     append(hub, "3", "from the added one")
     monkeypatch.setattr("hubline.cli.session.open_hub", lambda _: Growing())
-    result = cli("tail", hub, "--count", "1", "--json")
+    result = cli("tail", hub, "--limit", "1", "--json")
     assert result.json["partition"] == "3"
 
 

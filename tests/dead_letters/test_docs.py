@@ -41,7 +41,7 @@ def test_commands_on_the_page_run_on_what_its_processor_leaves(
     shell(tmp_path, re.findall(r"^\$ (.+)$", PAGE, re.MULTILINE))
     assert counted(tmp_path, "readings") == 1000
     assert counted(tmp_path, "hubline_dead_letter") == 0
-    assert (tmp_path / "letters.parquet").exists()
+    assert (tmp_path / "dead-letters.jsonl").exists()
 
 
 def shell(folder: Path, commands: list[str]) -> None:

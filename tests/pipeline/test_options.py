@@ -97,7 +97,7 @@ def test_checkpoints_by_hand_are_where_every_start_reads_on_and_without_any_it_b
     assert numbers(at(hubs, "anew")) == [0, 1, 2, 3, 4, 5]
     assert checkpoints(store, raw, "hand") == {}
 
-    moved = ["--store", store, "--group", "hand", "--partition", "0", "--to", "sequence:4", "--yes"]
+    moved = ["--store", store, "--group", "hand", "--partition", "0", "--position", "sequence:4", "--yes"]
     assert main(["checkpoints", "set", raw.address, *moved]) == 0
     once(file)
     assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5, 5]

@@ -1,7 +1,7 @@
-"""The command line: ``hubline VERB ...``, one module a verb.
+"""The command line: ``hubline COMMAND ...``, one module for each command.
 
-What a command is asked for goes to stdout; progress and remarks go to stderr. Modules that cost time to load
-(Arrow, database drivers) are loaded by the verb that needs them, so that help answers at once.
+Data goes to stdout; progress and messages go to stderr. Modules that take time to load (Arrow, database drivers) are
+loaded by the command that needs them, so that help answers at once.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from hubline.cli.exit_codes import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.secrets import may_hold_secret
 
 
-class _Verbs(TyperGroup):
-    """All verbs. Where the reader of the output went away (``hubline tail ... | head``), they end without a word."""
+class _Commands(TyperGroup):
+    """All commands. If the reader of the output goes away (``hubline tail ... | head``), they end silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -41,10 +41,11 @@ class _Verbs(TyperGroup):
 
 app = typer.Typer(
     name="hubline",
-    cls=_Verbs,
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog=f"Every flag has an environment twin: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
+    rich_markup_mode=None,
+    epilog=f"You can set each option by an environment variable: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
 )
 app.command()(demo.demo)
 app.command()(pipeline.plan)
@@ -70,13 +71,13 @@ class _Settings:
 @app.callback()
 def _root(
     context: typer.Context,
-    debug: Annotated[bool, option("--debug", "Show where an error comes from.")] = False,
+    debug: Annotated[bool, option("--debug", "Print the traceback of an error.")] = False,
     # Without an environment twin: HUBLINE_VERSION is a likely name for a version number.
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=version.print_and_exit)
     ] = False,
 ) -> None:
-    """Partitioned event hubs: create them, send to them, and see who reads them and how far."""
+    """Create event hubs, send to them, and see how far their consumers are."""
     context.ensure_object(_Settings).debug = debug
 
 
@@ -95,10 +96,12 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _explain_usage(error: TyperException) -> ExitCode:
-    # Without a message, help has been printed already: nothing was asked for.
-    if message := error.format_message():
+    message = error.format_message()
+    if type(error).__name__ == "NoArgsIsHelpError":  # its class is private to Typer; the message is the help text
+        say(message)
+    elif message:
         # It quotes what was typed, and an address in the wrong place may hold a key or a password.
-        shown = "wrong usage; not repeated, it may hold a secret." if may_hold_secret(message) else message
+        shown = "wrong usage; the text is not shown, it may hold a secret." if may_hold_secret(message) else message
         say(f"hubline: {shown} Try: {_command_path(error)} --help")
     return ExitCode.USAGE
 

@@ -42,7 +42,7 @@ StoreOption = Annotated[
 GroupOption = Annotated[str, option("--group", "The consumer group.", metavar="GROUP")]
 PartitionsOption = Annotated[
     list[str] | None,
-    option("--partition", "Only this partition; may be given several times. Default: all.", metavar="ID"),
+    option("--partition", "Only this partition. You can give it several times. Default: all.", metavar="ID"),
 ]
-JsonOption = Annotated[bool, option("--json", "Print JSON, one object a line.")]
-YesOption = Annotated[bool, option("--yes", "Do it without asking.")]
+JsonOption = Annotated[bool, option("--json", "Print JSON, one object per line.")]
+YesOption = Annotated[bool, option("--yes", "Do not ask for confirmation.")]

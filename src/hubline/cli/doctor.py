@@ -21,7 +21,7 @@ from hubline.doctor.findings import Finding, Severity, worst
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# How many partitions of a finding people are shown; --json has them all.
+# How many partitions of a finding the text shows; --json has them all.
 PARTITIONS_SHOWN_MAX: Final = 4
 
 EXIT_CODES: Final = {
@@ -41,65 +41,74 @@ def doctor(
         str | None,
         option(
             "--lease",
-            "The lease that the processors are started with. Default: 30s, or what the store's address says.",
-            metavar="TIME",
+            "The lease of the consumers. Default: 30s.",
+            metavar="DURATION",
         ),
     ] = None,
-    renew: Annotated[
-        str | None, option("--renew", "How often they renew it. Default: a third of the lease.", metavar="TIME")
-    ] = None,
-    grace: Annotated[
+    renew_interval: Annotated[
         str | None,
-        option("--grace", "How long they wait for a partition they asked for. Default: the lease.", metavar="TIME"),
+        option("--renew-interval", "How often consumers renew it. Default: a third of the lease.", metavar="DURATION"),
+    ] = None,
+    handover_timeout: Annotated[
+        str | None,
+        option(
+            "--handover-timeout",
+            "How long a consumer waits for a partition that it requested. Default: the lease.",
+            metavar="DURATION",
+        ),
     ] = None,
     sdk_lease: Annotated[
         str,
-        option("--sdk-lease", "How long they leave alone what a member with an official SDK owns.", metavar="TIME"),
+        option(
+            "--sdk-lease",
+            "How long consumers wait before they take a partition from an official SDK.",
+            metavar="DURATION",
+        ),
     ] = "2m",
-    time_limit: Annotated[
-        str, option("--time-limit", "How long to wait for each answer of hub and store.", metavar="TIME")
+    timeout: Annotated[
+        str, option("--timeout", "How long to wait for each answer of hub and store.", metavar="DURATION")
     ] = "20s",
     json: JsonOption = False,
 ) -> None:
-    """Examine a hub, a store and a group: say what is wrong, where, and how to fix it.
+    """Find out what is wrong with a hub, a store and a consumer group.
 
-    Looking disturbs nobody, and changes nothing. Ends with 0 if all is well or merely worth knowing, with 6 if
-    there are warnings, and with 1 if there are errors.
+    Each finding says what is wrong, where, and how to fix it. The command changes nothing and does not affect
+    consumers. It exits with 1 if there are errors, with 6 if there are warnings, and else with 0.
 
     \b
     Examples:
       hubline doctor local:./data/orders --store sqlite:///state.db --group billing
-      hubline doctor env:HUB --store env:STORE --lease 2m --renew 30s
+      hubline doctor env:HUB --store env:STORE --lease 2m --renew-interval 30s
       hubline doctor env:HUB --store env:STORE --json | jq 'select(.severity == "error")'
     """
     from hubline.doctor.examination import ExaminationRequest, examine
 
-    order = ExaminationRequest(
+    request = ExaminationRequest(
         hub=hub,
         store=store,
         group=validate_group_name(group),
         lease_seconds=parse_duration(lease).total_seconds() if lease else None,
-        renew_interval_seconds=parse_duration(renew).total_seconds() if renew else 0.0,
-        handover_timeout_seconds=parse_duration(grace).total_seconds() if grace else 0.0,
+        renew_interval_seconds=parse_duration(renew_interval).total_seconds() if renew_interval else 0.0,
+        handover_timeout_seconds=parse_duration(handover_timeout).total_seconds() if handover_timeout else 0.0,
         sdk_lease_seconds=parse_duration(sdk_lease).total_seconds(),
-        seconds_max=parse_duration(time_limit).total_seconds(),
+        seconds_max=parse_duration(timeout).total_seconds(),
     )
-    with _progress() as tell:
-        findings = asyncio.run(examine(order, tell))
+    with _progress() as report:
+        findings = asyncio.run(examine(request, report))
     if json:
         for each in findings:
             print_json(_data(each))
     else:
-        stdout_console().print(_view(order.group, findings))
+        stdout_console().print(_view(request.group, findings))
     if code := EXIT_CODES[worst(findings)]:
         raise typer.Exit(code)
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is being looked at, and takes it away at the end; elsewhere nothing."""
+    """Shows on a terminal what is being examined, until the end; elsewhere nothing."""
     console = stderr_console()
-    with console.status("looking ...") as status:
+    with console.status("examining ...") as status:
         yield lambda message: status.update(f"{escaped(message)} ...")
 
 
@@ -110,26 +119,26 @@ def _view(group: str, findings: list[Finding]) -> RenderableType:
 
     lines = Table.grid(padding=(0, 2))
     for each in findings:
-        lines.add_row(Text(each.severity, _STYLES[each.severity]), Text(each.code), Text(_told(each)))
-        for told in _partitions_told(each.partitions):
-            lines.add_row("", "", Text(told))
+        lines.add_row(Text(each.severity, _STYLES[each.severity]), Text(each.code), Text(_text_of(each)))
+        for line in _partition_lines(each.partitions):
+            lines.add_row("", "", Text(line))
         if each.fix:
             lines.add_row("", "", Text(f"→ {escaped(each.fix)}", "dim"))
     counts = Counter(each.severity for each in findings)
     bad = [counted(counts[each], each) for each in (Severity.ERROR, Severity.WARNING, Severity.NOTE) if counts[each]]
-    summary = f"group {group}, at {timestamp(datetime.now(UTC))}: {', '.join(bad) or 'all is well'}"
+    summary = f"group {group}, at {timestamp(datetime.now(UTC))}: {', '.join(bad) or 'no problems found'}"
     return Group(Text(summary), "", lines)
 
 
-def _told(finding: Finding) -> str:
+def _text_of(finding: Finding) -> str:
     return escaped(f"{finding.message} ({finding.where})" if finding.where else finding.message)
 
 
-def _partitions_told(partitions: Mapping[str, str]) -> list[str]:
+def _partition_lines(partitions: Mapping[str, str]) -> list[str]:
     shown = list(partitions.items())[:PARTITIONS_SHOWN_MAX]
     rest = len(partitions) - len(shown)
-    told = [escaped(f"partition {name}: {message}") for name, message in shown]
-    return [*told, f"and {counted(rest, 'more partition')}"] if rest else told
+    lines = [escaped(f"partition {name}: {message}") for name, message in shown]
+    return [*lines, f"and {counted(rest, 'more partition')}"] if rest else lines
 
 
 def _data(finding: Finding) -> dict[str, object]:

@@ -81,4 +81,4 @@ def _line(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     # What an unforeseen error says may quote an address, so it is shown on demand only.
-    return f"unexpected {type(error).__name__}: this is a bug; hubline --debug ... shows where"
+    return f"unexpected {type(error).__name__}: this is a bug. Run hubline --debug ... to see where"

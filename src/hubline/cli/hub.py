@@ -30,15 +30,20 @@ DEFAULT_PARTITIONS = 4
 def create(
     hub: HubArgument,
     partitions: Annotated[
-        int, option("--partitions", "How many partitions; it can grow later, never shrink.", min=1, metavar="N")
+        int,
+        option(
+            "--partitions", "The number of partitions. You can add more later, but not remove any.", min=1, metavar="N"
+        ),
     ] = DEFAULT_PARTITIONS,
     retention: Annotated[
         str | None,
-        option("--retention", "How long events are kept, as in 12h or 7d. Default: for ever.", metavar="AGE"),
+        option("--retention", "How long to keep events, such as 12h or 7d. Default: forever.", metavar="DURATION"),
     ] = None,
     retention_size: Annotated[
         str | None,
-        option("--retention-size", "How much a partition keeps, as in 500MB. Default: without limit.", metavar="SIZE"),
+        option(
+            "--retention-size", "How many bytes each partition keeps, such as 500MB. Default: no limit.", metavar="SIZE"
+        ),
     ] = None,
 ) -> None:
     """Create a local hub.
@@ -63,11 +68,11 @@ def create(
 def list_(
     folder: Annotated[
         str,
-        typer.Argument(metavar="FOLDER", envvar=env_twin("folder"), help="Where the hubs are: local:PATH."),
+        typer.Argument(metavar="FOLDER", envvar=env_twin("folder"), help="The folder of the hubs: local:PATH."),
     ],
     json: JsonOption = False,
 ) -> None:
-    """List the local hubs of a folder.
+    """List the local hubs in a folder.
 
     \b
     Examples:
@@ -88,7 +93,7 @@ def list_(
 
 @app.command()
 def show(hub: HubArgument, json: JsonOption = False) -> None:
-    """Show a hub and what its partitions hold.
+    """Show a hub and the events that its partitions hold.
 
     \b
     Examples:
@@ -107,11 +112,12 @@ def show(hub: HubArgument, json: JsonOption = False) -> None:
 @app.command()
 def grow(
     hub: HubArgument,
-    partitions: Annotated[int, option("--partitions", "How many partitions it shall have.", min=1, metavar="N")],
+    partitions: Annotated[int, option("--partitions", "The new number of partitions.", min=1, metavar="N")],
 ) -> None:
-    """Add partitions to a local hub. Running processors pick them up.
+    """Add partitions to a local hub.
 
-    Events with a partition key may from then on go to another partition than before.
+    Running consumers start to read the new partitions. Events of a partition key may then go to another partition than
+    before.
 
     \b
     Examples:

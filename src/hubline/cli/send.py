@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # A batch is acknowledged as one: this many share the cost of reaching the disk.
 BATCH_COUNT_MAX: Final = 5000
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
-# Over so many partitions a batch is dealt out at most: a few events show on all, and many still go in large pieces.
+# A batch goes to at most this many partitions: a few events show on all, and many still go in large pieces.
 SPREAD_MAX: Final = 16
 # A rate is kept by sending this often: smooth to the eye, and still in batches.
 PACE_SECONDS: Final = 0.1
@@ -35,23 +35,24 @@ def send(
     hub: HubArgument,
     file: Annotated[
         list[Path] | None,
-        option("--file", "Send the lines of this file; may be given several times. Default: stdin.", metavar="PATH"),
+        option("--file", "Send the lines of this file. You can give it several times. Default: stdin.", metavar="PATH"),
     ] = None,
-    generate: Annotated[int | None, option("--generate", "Make up so many events instead.", min=1, metavar="N")] = None,
-    size: Annotated[str, option("--size", "The size of a made-up event.", metavar="SIZE")] = "200",
+    generate: Annotated[
+        int | None, option("--generate", "Send N generated events instead.", min=1, metavar="N")
+    ] = None,
+    size: Annotated[str, option("--size", "The size of a generated event.", metavar="SIZE")] = "200",
     keys: Annotated[
-        int | None, option("--keys", "Give made-up events so many partition keys in turn.", min=1, metavar="K")
+        int | None, option("--keys", "Give generated events N partition keys in turn.", min=1, metavar="N")
     ] = None,
-    rate: Annotated[
-        float | None, option("--rate", "Send at most so many events a second.", min=0.001, metavar="R")
-    ] = None,
-    partition: Annotated[str | None, option("--partition", "Send all to this partition.", metavar="ID")] = None,
-    key: Annotated[str | None, option("--key", "Send all to the partition of this key.", metavar="KEY")] = None,
+    rate: Annotated[float | None, option("--rate", "Send at most N events per second.", min=0.001, metavar="N")] = None,
+    partition: Annotated[str | None, option("--partition", "Send all events to this partition.", metavar="ID")] = None,
+    key: Annotated[str | None, option("--key", "Send all events with this partition key.", metavar="KEY")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Send events: the lines of stdin or of files, or made-up ones.
+    """Send lines of stdin or of files, or generated events, to a hub.
 
-    Without --partition, --key or --keys events go to the partitions in turn. A line goes as it is, without its end.
+    Each line becomes one event, without its line end. Without --partition, --key or --keys, events go to the partitions
+    in turn.
 
     \b
     Examples:
@@ -63,11 +64,11 @@ def send(
     _require_one("where events go", {"--partition": partition, "--key": key, "--keys": keys})
     _require_one("what to send", {"--file": file, "--generate": generate})
     if keys is not None and generate is None:
-        raise ConfigError("--keys is for made-up events: add --generate N, or give one --key")
+        raise ConfigError("--keys needs generated events: add --generate N, or use --key KEY")
     target = _Target(partition if partition is None else validate_partition_id(partition), key, keys, rate)
     max_batch_size = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
     if generate is not None:
-        bodies = _made_up(generate, parse_size(size), max_batch_size)
+        bodies = _generated(generate, parse_size(size), max_batch_size)
     else:
         bodies = _lines(file or [], max_batch_size)
     _report(_send_all(hub, bodies, target, total=generate), json=json)
@@ -76,7 +77,7 @@ def send(
 def _require_one(what: str, flags: dict[str, object]) -> None:
     given = [flag for flag, value in flags.items() if value not in (None, [])]
     if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} both say {what}: give one of them")
+        raise ConfigError(f"{' and '.join(given)} can't be used together, because each says {what}: use one of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +133,14 @@ def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *,
             asyncio.run(_send(hub, batches, target, sent=sent))
         except BaseException:
             if sent.events:
-                say(f"{counted(sent.events, 'event')} had been sent by then")
+                say(f"sent {counted(sent.events, 'event')} before that")
             raise
     return sent
 
 
 async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Target, *, sent: _Sent) -> None:
     async with using_hub(address) as hub:
-        # Asked before anything is read, so that a missing hub is told at once.
+        # Before anything is read, so that a missing hub is reported at once.
         partition_count = len((await hub.describe()).partition_ids)
         sender = await hub.open_sender()
         try:
@@ -154,7 +155,7 @@ async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Targ
             await sender.close()
 
 
-async def _made_up(count: int, size: int, max_batch_size: int) -> AsyncIterator[list[bytes]]:
+async def _generated(count: int, size: int, max_batch_size: int) -> AsyncIterator[list[bytes]]:
     """Numbered events of one size."""
     max_batch_size = max(1, min(max_batch_size, BATCH_BYTES_MAX // max(size, 1)))
     for start in range(0, count, max_batch_size):

@@ -1,4 +1,4 @@
-"""``hubline status``: who reads a hub's partitions, and how far they are."""
+"""``hubline status``: the owner, the checkpoint and the lag of each partition."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def status(
     hub: HubArgument,
     store: StoreOption,
     group: GroupOption = DEFAULT_GROUP,
-    watch: Annotated[bool, option("--watch", "Show it again and again, until Ctrl-C.")] = False,
-    interval: Annotated[str, option("--interval", "How often --watch looks.", metavar="TIME")] = "2s",
+    watch: Annotated[bool, option("--watch", "Repeat until Ctrl-C.")] = False,
+    interval: Annotated[
+        str, option("--interval", "The time between two updates of --watch.", metavar="DURATION")
+    ] = "2s",
     json: JsonOption = False,
 ) -> None:
-    """Show the owner, lease, checkpoint and lag of every partition, and all members.
+    """Show owner, lease, checkpoint and lag of each partition.
 
-    It does not affect consumers. The lag in seconds is how long the oldest event that is not processed has been
-    waiting. If the store does not know the group, it says so and exits with 3.
+    It also shows the members of the group, and does not affect consumers. The lag in seconds is how long the oldest
+    event that is not processed has been waiting. If the store does not know the group, it exits with 3.
 
     \b
     Examples:
@@ -57,7 +59,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What to look at: once, or every so many seconds."""
+    """What to look at: once, or at an interval."""
 
     hub: str
     store: str
@@ -82,7 +84,7 @@ def _complain(problem: HublineError) -> None:
 
 
 async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[[HublineError], None]) -> None:
-    """Shows how things are. While watching, an outage is shown by ``fail``, and looked past."""
+    """Shows the lag of the group. While watching, an outage is shown by ``fail`` and does not end the command."""
     from hubline.model.keys import GroupKey
 
     async with using_hub(look.hub) as hub, using_store(look.store) as store:
@@ -114,9 +116,10 @@ def _view(lag: GroupLag) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    summary = f"{lag.group.hub}, group {lag.group.group}, at {timestamp(lag.time)}: {_behind(lag)}"
+    summary = f"{lag.group.hub}, group {lag.group.group}, at {timestamp(lag.time)}: {_lag_text(lag)}"
     columns = (
-        "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">waits", "?wanted by", "?problem",
+        "partition", "owner", ">age", ">epoch", ">checkpoint", ">last", ">lag", ">lag time", "?requested by",
+        "?problem",
     )  # fmt: skip
     partitions = table(columns, [_partition_row(each) for each in lag.partitions])
     owned = lag.owned_count
@@ -134,14 +137,14 @@ def _without_members(lag: GroupLag) -> str:
     return "no members" if lag.is_known else "no members: the store does not know this group"
 
 
-def _behind(lag: GroupLag) -> str:
-    told = []
+def _lag_text(lag: GroupLag) -> str:
+    parts = []
     if lag.lag_events:
-        told.append(f"{counted(lag.lag_events, 'event')} behind, the oldest waits for {seconds_text(lag.lag_seconds)}")
+        parts.append(f"lag {counted(lag.lag_events, 'event')}, the oldest for {seconds_text(lag.lag_seconds)}")
     if lag.unknown_count:
         of = counted(len(lag.partitions), "partition")
-        told.append(f"how much waits in {lag.unknown_count} of {of} is unknown")
-    return "; ".join(told) or "nothing waits"
+        parts.append(f"lag unknown for {lag.unknown_count} of {of}")
+    return "; ".join(parts) or "no lag: all events are processed"
 
 
 def _partition_row(lag: PartitionLag) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""``hubline tail``: events as they come."""
+"""``hubline tail``: events as they arrive."""
 
 from __future__ import annotations
 
@@ -36,36 +36,38 @@ _LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
 
 def tail(
     hub: HubArgument,
-    from_: Annotated[
+    position: Annotated[
         str | None,
         option(
-            "--from",
+            "--position",
             "Where to start: earliest, latest, offset:VALUE, sequence:N, time:2026-01-31T12:00:00Z or time:-15m. "
             "Default: latest; with --no-follow earliest.",
             metavar="POSITION",
         ),
     ] = None,
     partition: PartitionsOption = None,
-    count: Annotated[int | None, option("--count", "End after so many events.", min=1, metavar="N")] = None,
-    no_follow: Annotated[bool, option("--no-follow", "End when all that is there now was shown.")] = False,
-    group: Annotated[
-        str, option("--group", "The consumer group to read in; its own by default.", metavar="GROUP")
-    ] = CLI_GROUP,
+    limit: Annotated[int | None, option("--limit", "Stop after N events.", min=1, metavar="N")] = None,
+    no_follow: Annotated[
+        bool, option("--no-follow", "Stop after the events that the hub holds now, instead of waiting for more.")
+    ] = False,
+    group: Annotated[str, option("--group", "The consumer group to read in.", metavar="GROUP")] = CLI_GROUP,
     json: JsonOption = False,
 ) -> None:
-    """Show events as they come, in the order of each partition. It takes them from nobody.
+    """Show events as they arrive, in order within each partition.
+
+    Reading does not affect other consumers.
 
     \b
     Examples:
       hubline tail local:./data/orders
-      hubline tail local:./data/orders --from time:-15m --partition 3
+      hubline tail local:./data/orders --position time:-15m --partition 3
       hubline tail local:./data/orders --no-follow --json | jq -r .body
-      hubline tail local:./data/orders --from sequence:41 --partition 0 --count 1
+      hubline tail local:./data/orders --position sequence:41 --partition 0 --limit 1
     """
-    position = parse_position(from_ or ("earliest" if no_follow else "latest"))
+    start = parse_position(position or ("earliest" if no_follow else "latest"))
     wanted = [validate_partition_id(each) for each in partition or ()]
-    printer = _Printer(_json_line if json else _text_line(), count)
-    asyncio.run(_tail(hub, _Choice(validate_group_name(group), position, wanted, follow=not no_follow), printer))
+    printer = _Printer(_json_line if json else _text_line(), limit)
+    asyncio.run(_tail(hub, _Choice(validate_group_name(group), start, wanted, follow=not no_follow), printer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +80,16 @@ class _Choice:
     follow: bool
 
 
-class _Enough(Exception):
-    """As many events as asked for were shown."""
+class _LimitReached(Exception):
+    """All events that --limit allows were printed."""
 
 
 class _Printer:
-    """Prints batches until there were enough events."""
+    """Prints batches, up to a number of events."""
 
-    def __init__(self, show: Callable[[Event], None], count: int | None) -> None:
+    def __init__(self, show: Callable[[Event], None], limit: int | None) -> None:
         self._show = show
-        self._left = count
+        self._left = limit
 
     def print(self, batch: EventBatch) -> None:
         if self._left is not None:
@@ -97,7 +99,7 @@ class _Printer:
             self._show(event)
         sys.stdout.flush()
         if self._left == 0:
-            raise _Enough
+            raise _LimitReached
 
 
 async def _tail(address: str, choice: _Choice, printer: _Printer) -> None:
@@ -106,7 +108,7 @@ async def _tail(address: str, choice: _Choice, printer: _Printer) -> None:
             async with asyncio.TaskGroup() as tasks:
                 await _Tail(hub, choice, printer).start(tasks)
         except BaseExceptionGroup as ended:
-            if not isinstance(ended.exceptions[0], _Enough):
+            if not isinstance(ended.exceptions[0], _LimitReached):
                 raise ended.exceptions[0] from None
 
 
@@ -156,8 +158,8 @@ class _Tail:
             batch = await receiver.receive(max_count=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
             if not len(batch) and is_more:
                 raise HubUnavailable(
-                    f"partition {held.partition} of hub {self._hub.name} has sent nothing for {wait_seconds:g} s, and "
-                    f"holds events up to {held.last_sequence}: not all were shown, try again",
+                    f"partition {held.partition} of hub {self._hub.name} holds events up to {held.last_sequence}, but "
+                    f"sent none for {wait_seconds:g} s: not all events were shown; try again",
                     hub=self._hub.name,
                     partition=held.partition,
                 )

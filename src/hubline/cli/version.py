@@ -16,7 +16,7 @@ def print_and_exit(is_asked: bool) -> None:
 
 
 def version(json: JsonOption = False) -> None:
-    """Print the version.
+    """Print the version of hubline, Python and the system.
 
     \b
     Examples:

@@ -38,12 +38,12 @@ def check_lease(
         )
     except ConfigError as problem:
         fix = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
-        return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew", fix=fix)]
+        return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew-interval", fix=fix)]
     if lease.handover_timeout_seconds < lease.renew_interval_seconds:
         told = f"an owner hears of it at its next renewal, up to {lease.renew_interval_seconds:g} s later"
         message = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {told}"
-        fix = f"make the grace at least {lease.renew_interval_seconds:g} s, or no hand-over is ever graceful"
-        return lease, [warning("interval.grace", message, where="--grace", fix=fix)]
+        fix = f"make the handover timeout at least {lease.renew_interval_seconds:g} s, or no handover is ever graceful"
+        return lease, [warning("interval.handover-timeout", message, where="--handover-timeout", fix=fix)]
     facts = f"a lease of {lease.lease_seconds:g} s, renewed every {lease.renew_interval_seconds:g} s"
     return lease, [ok("interval.ok", facts)]
 
@@ -80,7 +80,7 @@ def check_sdk_intervals(lease: LeaseOptions, facts: GroupFacts) -> list[Finding]
             f"{lease.renew_interval_seconds:g} s apart"
         )
         fix = f"renew at least every {renew_seconds_max:g} s while SDK members share the group"
-        findings.append(warning("interval.sdk-renew", message, where="--renew", fix=fix))
+        findings.append(warning("interval.sdk-renew", message, where="--renew-interval", fix=fix))
     return findings
 
 

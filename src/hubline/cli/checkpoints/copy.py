@@ -40,46 +40,46 @@ LIVING_SECONDS: Final = 180.0
 # Each attempt learns who holds the fence; another owner in between every one of them would be a fight of its own.
 FENCE_ATTEMPTS_MAX: Final = 5
 
-DryRunOption = Annotated[bool, option("--dry-run", "Show what would be done, and do nothing.")]
+DryRunOption = Annotated[bool, option("--dry-run", "Show what would change, and change nothing.")]
 
 
 def copy(
     hub: HubArgument,
-    from_: Annotated[str, option("--from", "The store to copy from.", verb="copy", metavar="STORE")],
-    to: Annotated[str, option("--to", "The store to copy to; it may be the same.", verb="copy", metavar="STORE")],
+    from_store: Annotated[str, option("--from-store", "The store to copy from.", metavar="STORE")],
+    to_store: Annotated[str, option("--to-store", "The store to copy to. It can be the same.", metavar="STORE")],
     group: GroupOption = DEFAULT_GROUP,
     to_group: Annotated[
-        str | None, option("--to-group", "The group that gets the checkpoints. Default: the same.", metavar="GROUP")
+        str | None, option("--to-group", "The group to copy to. Default: the same group.", metavar="GROUP")
     ] = None,
     partition: PartitionsOption = None,
     overwrite: Annotated[
-        bool, option("--overwrite", "Also move checkpoints back, and take partitions from living owners.")
+        bool, option("--overwrite", "Also move checkpoints back, and take partitions from active owners.")
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Copy a group's checkpoints into another store, or for another group.
+    """Copy the checkpoints of a group to another store or group.
 
-    A checkpoint that is further there is kept, and a partition that somebody reads there is left alone, unless
-    --overwrite says otherwise. It shows what would change, and asks. Doing it again is fine at any time.
+    Without --overwrite it keeps checkpoints of the target that are further, and skips partitions that have an active
+    owner there. The command shows the changes and asks before it makes them. You can repeat it at any time.
 
     \b
     Examples:
-      hubline checkpoints copy env:HUB --from sqlite:///state.db --to env:DATABASE --group billing
-      hubline checkpoints copy env:HUB --from env:STORE --to env:STORE --group billing --to-group audit --dry-run
+      hubline checkpoints copy env:HUB --from-store sqlite:///state.db --to-store env:DATABASE --group billing
+      hubline checkpoints copy env:HUB --from-store env:STORE --to-store env:STORE --to-group audit --dry-run
     """
     job = _Job(
         hub=hub,
-        source=existing_store(from_),
-        target=writable_store(to, option="--to"),
+        source=existing_store(from_store),
+        target=writable_store(to_store, option="--to-store"),
         source_group=validate_group_name(group),
         target_group=validate_group_name(to_group or group),
         partitions=tuple(validate_partition_id(each) for each in partition or ()),
         overwrite=overwrite,
     )
     if parse_store(job.source) == parse_store(job.target) and job.source_group == job.target_group:
-        raise ConfigError("source and target are the same: give another --to store, or a --to-group")
+        raise ConfigError("source and target are the same: use another --to-store or a --to-group")
     steps = asyncio.run(_plan(job))
     _show(steps)
     changes = [each for each in steps if each.kind in CHANGES]
@@ -175,7 +175,7 @@ def _step(partition: str, source: Side, target: Side, group: GroupKey, *, overwr
 
 
 def _read_by(owner: Ownership) -> str:
-    return f"{owner.owner_id} reads it, and renewed it {owner.age_seconds:.0f} s ago"
+    return f"{owner.owner_id} owns it, and renewed it {owner.age_seconds:.0f} s ago"
 
 
 def _kind(source: Checkpoint, before: Checkpoint | None, *, is_damaged: bool) -> Kind:
@@ -220,7 +220,9 @@ async def look_at(store: CheckpointStore, group: GroupKey, hub: Hub | None = Non
     for each in listed:
         whole = each if _is_whole(each) else await _completed(each, hub)
         if whole is None:
-            damaged[each.key.partition] = "it lacks the offset or the sequence number, and the hub does not tell"
+            damaged[each.key.partition] = (
+                "it lacks the offset or the sequence number, and the hub does not have that event"
+            )
         else:
             checkpoints[each.key.partition] = whole
     return Side(
@@ -347,8 +349,8 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
     if refused:
         names = ", ".join(each.partition for each in refused)
         say(
-            f"hubline: not copied: partition {names}. Stop who reads them, or add --overwrite to take them; "
-            "a record that is damaged in the source has to be fixed there"
+            f"hubline: not copied: partition {names}. Stop their owners, or add --overwrite to take them; fix damaged "
+            "records in the source first"
         )
         raise typer.Exit(ExitCode.FAILED)
 

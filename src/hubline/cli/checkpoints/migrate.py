@@ -50,18 +50,18 @@ def migrate(
         ),
     ],
     prefix: Annotated[
-        str, option("--prefix", "Only blobs whose names start so. Default: all of the container.", metavar="TEXT")
+        str, option("--prefix", "Only blobs whose names start with this. Default: all blobs.", metavar="TEXT")
     ] = "",
-    delete_old: Annotated[bool, option("--delete-old", "Delete the old blobs of what was moved.")] = False,
+    delete_old: Annotated[bool, option("--delete-old", "Delete old blobs after their checkpoints were moved.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Move checkpoints from old blobs into those that hubline and most SDKs read.
+    """Move checkpoints from old blobs to those that hubline and most SDKs read.
 
-    Old are those whose names have capital letters (the Go and Rust SDKs write them so), and the JSON leases of the
-    Event Processor Host. Of several positions of a partition the furthest counts. It shows what would change, and
-    asks. Doing it again is fine at any time.
+    Old blobs are those with capital letters in their names, as the Go and Rust SDKs write them, and the JSON leases of
+    the Event Processor Host. If a partition has several positions, the furthest one counts. The command shows the
+    changes and asks before it makes them. You can repeat it at any time.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def migrate(
     """
     address = parse_store(store)
     if not isinstance(address, BlobAddress):
-        raise ConfigError("only blob containers have old blobs: give https://ACCOUNT.blob.core.windows.net/CONTAINER")
+        raise ConfigError("only blob containers have old blobs: write https://ACCOUNT.blob.core.windows.net/CONTAINER")
     moves = asyncio.run(_plan(store, prefix))
     if not moves:
         say("there are no old blobs: nothing to change")
@@ -153,7 +153,7 @@ async def _cleared(store: BlobStore, move: Move) -> Move:
     deleted = [await store.container.delete(blob.name, etag=blob.etag) for blob in move.old.blobs]
     if all(deleted):
         return replace(move, deleted_count=len(deleted))
-    reason = "old blobs were written meanwhile, and are kept: stop who writes them, and do it again"
+    reason = "old blobs were written meanwhile, and are kept: stop their consumers, and run the command again"
     return replace(move, step=replace(move.step, kind=Kind.FAILED, reason=reason), deleted_count=sum(deleted))
 
 

@@ -1,4 +1,4 @@
-"""``hubline checkpoints ...``: how far a group is, and moving it by hand."""
+"""``hubline checkpoints ...``: shows and changes the checkpoints of a consumer group."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from hubline.model.positions import Position
     from hubline.ports import Hub
 
-app = typer.Typer(no_args_is_help=True, help="Show, set and reset how far a consumer group is.")
+app = typer.Typer(no_args_is_help=True, help="Show, move, reset, copy and migrate the checkpoints of a group.")
 
 
 @app.command()
 def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROUP, json: JsonOption = False) -> None:
-    """Show the checkpoint of every partition that has one: the last event that is done.
+    """Show the checkpoint of each partition: the last processed event.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROU
         for each in checkpoints:
             print_json({"partition": each.key.partition, "checkpoint": checkpoint_data(each)})
     elif not checkpoints:
-        say(f"the group {group} has no checkpoints there")
+        say(f"the group {group} has no checkpoints in this store")
     else:
         rows = [(each.key.partition, each.last_sequence, each.offset or None) for each in checkpoints]
         stdout_console().print(table(("partition", ">sequence", "offset"), rows))
@@ -63,10 +63,12 @@ def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROU
 def set_(
     hub: HubArgument,
     store: StoreOption,
-    to: Annotated[
+    position: Annotated[
         str,
         option(
-            "--to", "Where processing shall go on: latest, offset:VALUE, sequence:N or time:-2h.", metavar="POSITION"
+            "--position",
+            "Where processing continues: latest, offset:VALUE, sequence:N or time:-2h.",
+            metavar="POSITION",
         ),
     ],
     group: GroupOption = DEFAULT_GROUP,
@@ -74,19 +76,19 @@ def set_(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Move checkpoints, forward (events are skipped) or back (events are handled again).
+    """Move checkpoints forward (to skip events) or back (to replay events).
 
-    Running processors go on from there at once. It shows what would change, and asks.
+    Running consumers continue from there at once. The command shows the changes and asks before it makes them.
 
     \b
     Examples:
-      hubline checkpoints set local:./data/orders --store sqlite:///state.db --to time:-2h
-      hubline checkpoints set local:./data/orders --store sqlite:///state.db --to sequence:41 --partition 0 --yes
+      hubline checkpoints set local:./data/orders --store sqlite:///state.db --position time:-2h
+      hubline checkpoints set local:./data/orders --store sqlite:///state.db --position sequence:41 --partition 0 --yes
     """
-    position = parse_position(to)
+    target = parse_position(position)
 
     async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
-        return await checkpoint_before(opened, key, position)
+        return await checkpoint_before(opened, key, target)
 
     choice = _Choice(hub, writable_store(store, option="--store"), group, partition or ())
     _change(choice, "Set", moved, yes=yes, json=json)
@@ -101,7 +103,7 @@ def reset(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove checkpoints: processors begin again at their start position.
+    """Remove checkpoints: consumers begin again at their starting position.
 
     \b
     Examples:
@@ -133,7 +135,7 @@ class _Change:
 
 
 Decide = Callable[["Hub", "PartitionKey"], Coroutine[object, object, "Checkpoint | None"]]
-"""What a partition's checkpoint shall be."""
+"""What becomes of the checkpoint of a partition."""
 
 
 def _change(choice: _Choice, verb: str, decide: Decide, *, yes: bool, json: bool) -> None:
@@ -174,7 +176,7 @@ async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
 
 
 async def _apply(store: str, changes: Sequence[_Change]) -> None:
-    # Dying in between leaves some partitions changed and the others as they were; doing it again is fine.
+    # Dying in between leaves some partitions changed and the others as they were; running it again is fine.
     async with using_store(store) as opened:
         for each in changes:
             await opened.reset_checkpoint(each.key, each.after)
@@ -194,8 +196,8 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
         next_sequence = held.begin_sequence
         if error.reason == "beyond":
             raise ConfigError(
-                f"partition {key.partition} {_described(held)}, and {position} is beyond "
-                f"{'that' if held.is_empty else 'them'}: to go on with the next one to come, use --to latest"
+                f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with the "
+                "next event that arrives, use --position latest"
             ) from None
     if held.last_offset is None:
         return Checkpoint.before_first(key)
@@ -206,19 +208,19 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
         previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
     if previous is None:
         raise ConfigError(
-            f"partition {key.partition} {_described(held)}: none stands before {position} that could be the "
-            "checkpoint. To begin with the first one, use: hubline checkpoints reset, and processors that start at "
-            "earliest"
+            f"partition {key.partition} {_described(held)}: its checkpoint cannot move to {position}, because the "
+            "event before that does not exist any more. To start from the oldest event, run `hubline checkpoints "
+            "reset`, with consumers whose starting position is earliest"
         )
     return Checkpoint(key, previous.offset, previous.sequence_number)
 
 
 def _described(held: PartitionProperties) -> str:
     if held.last_offset is None:
-        return "has had no event yet"
+        return "never had an event"
     if held.is_empty:
-        return f"holds no event, the last one was {held.last_sequence}"
-    return f"holds the events {held.begin_sequence} to {held.last_sequence}"
+        return f"holds no events, and the last one was {held.last_sequence}"
+    return f"holds events {held.begin_sequence} to {held.last_sequence}"
 
 
 async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position) -> int:

@@ -42,15 +42,15 @@ CATCH_UP_SECONDS_MAX: Final = 30.0
 
 
 def demo(
-    speed: Annotated[float, option("--speed", "Run the story this many times faster.", min=0.2, max=5.0)] = 1.0,
-    keep: Annotated[bool, option("--keep", "Keep the hub and the store, and say where they are.")] = False,
+    speed: Annotated[float, option("--speed", "Run the demo this many times faster.", min=0.2, max=5.0)] = 1.0,
+    keep: Annotated[bool, option("--keep", "Keep the hub and the store, and print their addresses.")] = False,
 ) -> None:
-    """Watch processors share an 8-partition hub: one joins, one is killed, one stops in good order.
+    """Watch processors share a hub: one joins, one is killed, one stops.
 
-    Everything is real: processes, a hub and a store on disk, kill -9. It ends with a count of the events that were
-    sent, handled, handled more than once, and lost; the exit code is 1 if any was lost.
+    Everything is real: processes, a hub and a store on disk, kill -9. At the end it prints how many events were sent,
+    processed, processed more than once, and lost. The exit code is 1 if any was lost.
 
-    \\b
+    \b
     Examples:
       hubline demo
       hubline demo --keep
@@ -206,7 +206,7 @@ class _Demo:
 
     @contextmanager
     def _live(self) -> Iterator[Callable[[GroupLag], None]]:
-        """On a terminal a table that lives; elsewhere the story alone, line by line."""
+        """On a terminal a live table; elsewhere the story alone, line by line."""
         console = stdout_console()
         if not console.is_terminal:
             self._say = print
@@ -256,9 +256,9 @@ def _shares(lag: GroupLag) -> str:
 
 def _print_tally(tally: Tally) -> None:
     print(
-        f"\n{counted(tally.sent_count, 'event')} sent, {tally.handled_count:,} handled, "
+        f"\n{counted(tally.sent_count, 'event')} sent, {tally.handled_count:,} processed, "
         f"{tally.repeated_count:,} duplicated, {tally.lost_count:,} lost"
     )
     if tally.repeated_count:
-        print("duplicated are those that ben had handled, but not yet checkpointed, when it was killed")
+        print("duplicated are the events that ben had processed but not yet checkpointed when it was killed")
     print("next: create a hub of your own: hubline hub create local:./data/orders")

@@ -1,4 +1,4 @@
-"""``hubline dlq discard``: letters that nobody needs."""
+"""``hubline dlq discard``: dead letters that are not needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hubline.cli.dlq.flags import (
     ErrorTextOption,
     ErrorTypeOption,
     Flags,
-    LettersArgument,
+    IdsArgument,
     OfGroupOption,
     OfHubOption,
     SinceOption,
@@ -20,9 +20,9 @@ from hubline.cli.dlq.flags import (
     StateOption,
     UntilOption,
     total,
-    using_shelf,
+    using_dead_letters,
 )
-from hubline.cli.dlq.view import counted_by_error
+from hubline.cli.dlq.view import NONE_FOUND, counted_by_error
 from hubline.cli.exit_codes import say
 from hubline.cli.output import confirm, counted, print_json, progress, stderr_console
 from hubline.errors import ConfigError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def discard(
     sink: SinkOption,
-    letter: LettersArgument = None,
+    id: IdsArgument = None,  # noqa: A002 (the argument's name)
     hub: OfHubOption = None,
     group: OfGroupOption = None,
     partition: PartitionsOption = None,
@@ -49,10 +49,11 @@ def discard(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Discard letters that are not needed: they are kept for the record, and no longer wait.
+    """Mark dead letters as discarded, or delete them.
 
-    With --delete they are removed, with their bodies; so are those that were redriven or discarded before, by --state.
-    It shows what would be discarded, and asks. Letters that a redrive has in its hands are left to it.
+    Discarded dead letters stay in the database, but are not redriven. --delete removes them with their bodies; with
+    --state also those that were redriven or discarded before. The command shows how many there are and asks. It skips
+    dead letters that a redrive is working on.
 
     \b
     Examples:
@@ -60,28 +61,28 @@ def discard(
       hubline dlq discard --sink env:DATABASE --error-type ValueError --until -7d --yes
       hubline dlq discard --sink env:DATABASE --state redriven --delete
     """
-    flags = Flags(hub, group, partition, since, until, error_type, error_text, state, letter)
+    flags = Flags(hub, group, partition, since, until, error_type, error_text, state, id)
     if state != "waiting" and not delete:
-        raise ConfigError(f"letters that are {state} do not wait: add --delete to remove them")
+        raise ConfigError(f"dead letters that are {state} cannot be discarded: add --delete to delete them")
     choice, counts = asyncio.run(_count(sink, flags.choice()))
     if not counts:
-        say("no such letters")
+        say(NONE_FOUND)
         return
     stderr_console().print(counted_by_error(counts))
-    confirm(f"{'Delete' if delete else 'Discard'} {counted(total(counts), 'letter')}?", yes=yes)
+    confirm(f"{'Delete' if delete else 'Discard'} {counted(total(counts), 'dead letter')}?", yes=yes)
     with progress("discarding", total(counts)) as advance:
         done = asyncio.run(_discard(sink, choice, delete=delete, advance=advance))
     if json:
-        print_json({"letters": done, "deleted": delete})
-    say(f"{'deleted' if delete else 'discarded'} {counted(done, 'letter')}")
+        print_json({"deadLetters": done, "deleted": delete})
+    say(f"{'deleted' if delete else 'discarded'} {counted(done, 'dead letter')}")
 
 
 async def _count(sink: str, choice: DeadLetterSelection) -> tuple[DeadLetterSelection, list[DeadLetterCount]]:
     """How many there are, and the choice of just those: what fails from now on was not asked about."""
-    async with using_shelf(sink) as shelf:
-        now = await shelf.now()
+    async with using_dead_letters(sink) as repository:
+        now = await repository.now()
         pinned = choice if choice.until is not None and choice.until <= now else replace(choice, until=now)
-        return pinned, await shelf.count(pinned)
+        return pinned, await repository.count(pinned)
 
 
 async def _discard(sink: str, choice: DeadLetterSelection, *, delete: bool, advance: Callable[[int], None]) -> int:
@@ -89,12 +90,12 @@ async def _discard(sink: str, choice: DeadLetterSelection, *, delete: bool, adva
     from hubline.model.dead_letters import DeadLetterState
 
     done = 0
-    async with using_shelf(sink) as shelf:
+    async with using_dead_letters(sink) as repository:
         while True:
             if delete:
-                count = await shelf.delete_some(choice)
+                count = await repository.delete_some(choice)
             else:
-                count = await shelf.mark_some(choice, DeadLetterState.DISCARDED)
+                count = await repository.mark_some(choice, DeadLetterState.DISCARDED)
             if not count:
                 return done
             done += count

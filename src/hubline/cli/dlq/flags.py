@@ -1,4 +1,4 @@
-"""Which dead letters a command is about: the flags that all of them have."""
+"""The options that select dead letters, which all commands of ``hubline dlq`` share."""
 
 from __future__ import annotations
 
@@ -27,39 +27,42 @@ SinkOption = Annotated[
     str,
     option(
         "--sink",
-        "The database of the letters: sqlite:///PATH, postgresql://..., env:NAME or file:PATH.",
+        "The database of the dead letters: sqlite:///PATH, postgresql://..., env:NAME or file:PATH.",
         metavar="SINK",
     ),
 ]
 OfHubOption = Annotated[
-    str | None, option("--hub", "Only letters of this hub; bodies that are not kept are read there.", metavar="HUB")
+    str | None,
+    option("--hub", "Only dead letters of this hub. Bodies that are not kept are read from it.", metavar="HUB"),
 ]
-OfGroupOption = Annotated[str | None, option("--group", "Only letters of this consumer group.", metavar="GROUP")]
+OfGroupOption = Annotated[str | None, option("--group", "Only dead letters of this consumer group.", metavar="GROUP")]
 SinceOption = Annotated[
-    str | None, option("--since", "Only what failed since then: 2026-01-31T12:00:00Z, or -24h.", metavar="WHEN")
+    str | None, option("--since", "Only what failed since this time: 2026-01-31T12:00:00Z or -24h.", metavar="TIME")
 ]
-UntilOption = Annotated[str | None, option("--until", "Only what failed until then.", metavar="WHEN")]
+UntilOption = Annotated[str | None, option("--until", "Only what failed until this time.", metavar="TIME")]
 ErrorTypeOption = Annotated[
-    str | None, option("--error-type", "Only this type of error, with its module or without.", metavar="TYPE")
+    str | None, option("--error-type", "Only this type of error, with or without its module.", metavar="TYPE")
 ]
 ErrorTextOption = Annotated[
-    str | None, option("--error-text", "Only errors whose message has this in it.", metavar="TEXT")
+    str | None, option("--error-text", "Only errors whose message contains this text.", metavar="TEXT")
 ]
-StateOption = Annotated[str, option("--state", f"Only letters in this state: {', '.join(STATES)}.", metavar="STATE")]
-LettersArgument = Annotated[
+StateOption = Annotated[
+    str, option("--state", f"Only dead letters in this state: {', '.join(STATES)}.", metavar="STATE")
+]
+IdsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="LETTER",
-        envvar=env_twin("letter"),
-        help="Only these: PARTITION/SEQUENCE, or whole ids as list --json prints them.",
+        metavar="ID",
+        envvar=env_twin("id"),
+        help="Only these dead letters: PARTITION/SEQUENCE, or full IDs as `dlq list --json` prints them.",
     ),
 ]
-DeleteOption = Annotated[bool, option("--delete", "Remove the letters, rather than mark them.")]
+DeleteOption = Annotated[bool, option("--delete", "Delete the dead letters instead of marking them.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What was typed of all that."""
+    """The values of these options."""
 
     hub: str | None = None
     group: str | None = None
@@ -69,14 +72,14 @@ class Flags:
     error_type: str | None = None
     error_text: str | None = None
     state: str = "waiting"
-    letters: Sequence[str] | None = None
+    ids: Sequence[str] | None = None
 
     def choice(self) -> DeadLetterSelection:
         from hubline.dead_letters.selection import parse_dead_letter_ids
         from hubline.model.dead_letters import DeadLetterSelection, DeadLetterState
 
         if self.state not in STATES:
-            raise ConfigError(f"--state is {', '.join(STATES[:-1])} or {STATES[-1]}, and not {ascii(self.state)[:40]}")
+            raise ConfigError(f"--state must be {', '.join(STATES[:-1])} or {STATES[-1]}, not {ascii(self.state)[:40]}")
         hub = None if self.hub is None else open_hub(self.hub)
         return DeadLetterSelection(
             namespace=None if hub is None else hub.namespace,
@@ -88,20 +91,20 @@ class Flags:
             error_type=self.error_type,
             error_text=self.error_text,
             state=None if self.state == "all" else DeadLetterState(self.state),
-            ids=parse_dead_letter_ids(self.letters or ()),
+            ids=parse_dead_letter_ids(self.ids or ()),
         )
 
 
 @asynccontextmanager
-async def using_shelf(sink: str) -> AsyncIterator[DeadLetterRepository]:
-    """The letters of a database, closed at the end."""
+async def using_dead_letters(sink: str) -> AsyncIterator[DeadLetterRepository]:
+    """The dead letters of a database, closed at the end."""
     from hubline.dead_letters.repository import DeadLetterRepository
 
-    shelf = DeadLetterRepository(sink)
+    repository = DeadLetterRepository(sink)
     try:
-        yield shelf
+        yield repository
     finally:
-        await shelf.close()
+        await repository.close()
 
 
 def total(counts: Sequence[DeadLetterCount]) -> int:

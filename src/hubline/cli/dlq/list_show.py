@@ -1,4 +1,4 @@
-"""``hubline dlq ...``: the dead letters of a sink, looked at, exported, discarded and redriven."""
+"""``hubline dlq ...``: list, show, export, discard and redrive the dead letters of a sink."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from hubline.cli.dlq.flags import (
     SinkOption,
     StateOption,
     UntilOption,
-    using_shelf,
+    using_dead_letters,
 )
-from hubline.cli.dlq.view import described, letter_data, listed
+from hubline.cli.dlq.view import NONE_FOUND, dead_letter_data, described, listed
 from hubline.cli.exit_codes import say
 from hubline.cli.output import print_json, stdout_console
 from hubline.cli.session import using_hub
@@ -33,7 +33,7 @@ from hubline.monitoring.lag import CLI_GROUP
 if TYPE_CHECKING:
     from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection
 
-app = typer.Typer(no_args_is_help=True, help="Look at dead letters, export, discard and redrive them.")
+app = typer.Typer(no_args_is_help=True, help="List, show, export, discard and redrive dead letters.")
 
 
 @app.command("list")
@@ -47,13 +47,13 @@ def list_(
     error_type: ErrorTypeOption = None,
     error_text: ErrorTextOption = None,
     state: StateOption = "waiting",
-    limit: Annotated[int, option("--limit", "Show at most so many.", min=1, metavar="N")] = 100,
-    after: Annotated[str | None, option("--after", "Go on behind this letter, given whole.", metavar="LETTER")] = None,
+    limit: Annotated[int, option("--limit", "Show at most N dead letters.", min=1, metavar="N")] = 100,
+    after: Annotated[str | None, option("--after", "Start after this dead letter (full ID).", metavar="ID")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List dead letters, in the order of hub, group, partition and sequence number.
+    """List dead letters, by hub, group, partition and sequence number.
 
-    New letters do not change the order: --after goes on where the last list ended.
+    New dead letters do not change the order: use --after to continue where the last list ended.
 
     \b
     Examples:
@@ -62,24 +62,26 @@ def list_(
       hubline dlq list --sink env:DATABASE --state all --json | jq .errorText
     """
     flags = Flags(hub, group, partition, since, until, error_type, error_text, state)
-    letters, are_more = asyncio.run(_list(sink, flags.choice(), after=_whole_id(after), limit=limit))
+    dead_letters, are_more = asyncio.run(_list(sink, flags.choice(), after=_full_id(after), limit=limit))
     if json:
-        for letter in letters:
-            print_json(letter_data(letter, body=False))
-    elif letters:
-        stdout_console().print(listed(letters))
-    if not letters:
-        say("no such letters" if after is None else "no more letters")
+        for dead_letter in dead_letters:
+            print_json(dead_letter_data(dead_letter, body=False))
+    elif dead_letters:
+        stdout_console().print(listed(dead_letters))
+    if not dead_letters:
+        say(NONE_FOUND if after is None else "no more dead letters")
     elif are_more:
-        say(f"there are more: add --after {letter_data(letters[-1], body=False)['letter']}")
+        say(f"there are more: add --after {dead_letter_data(dead_letters[-1], body=False)['id']}")
 
 
 @app.command()
 def show(
-    letter: Annotated[
+    id: Annotated[  # noqa: A002 (the argument's name)
         str,
         typer.Argument(
-            metavar="LETTER", envvar=env_twin("letter"), help="PARTITION/SEQUENCE, or the whole id that list prints."
+            metavar="ID",
+            envvar=env_twin("id"),
+            help="PARTITION/SEQUENCE, or the full ID that `dlq list --json` prints.",
         ),
     ],
     sink: SinkOption,
@@ -87,18 +89,18 @@ def show(
     group: OfGroupOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show one letter in full: its error, where it was raised, and the event.
+    """Show one dead letter in full: its error, traceback and event.
 
-    A body that is not kept is read from --hub, if that still has it.
+    If the body is not kept, it is read from --hub, as long as the hub still has the event.
 
     \b
     Examples:
       hubline dlq show 3/1741 --sink sqlite:///orders.db
       hubline dlq show 3/1741 --sink env:DATABASE --hub env:HUB --json
     """
-    found = asyncio.run(_find(sink, letter, Flags(hub, group)))
+    found = asyncio.run(_find(sink, id, Flags(hub, group)))
     if json:
-        print_json(letter_data(found))
+        print_json(dead_letter_data(found))
     else:
         for line in described(found):
             print(line)
@@ -112,39 +114,39 @@ app.command()(exporting.export)
 async def _list(
     sink: str, choice: DeadLetterSelection, *, after: DeadLetterId | None, limit: int
 ) -> tuple[list[DeadLetter], bool]:
-    """A page of letters, and whether there are more behind it."""
-    async with using_shelf(sink) as shelf:
-        letters = await shelf.page(choice, after=after, max_count=limit + 1, bodies=False)
-        return letters[:limit], len(letters) > limit
+    """A page of dead letters, and whether there are more after it."""
+    async with using_dead_letters(sink) as repository:
+        dead_letters = await repository.page(choice, after=after, max_count=limit + 1, bodies=False)
+        return dead_letters[:limit], len(dead_letters) > limit
 
 
-def _whole_id(text: str | None) -> DeadLetterId | None:
+def _full_id(text: str | None) -> DeadLetterId | None:
     from hubline.dead_letters.selection import parse_dead_letter_id
 
     if text is None:
         return None
-    letter = parse_dead_letter_id(text)
-    if letter.group is None:
-        raise ConfigError(f"--after {letter}: give the whole id, as list --json prints it")
-    return letter
+    dead_letter_id = parse_dead_letter_id(text)
+    if dead_letter_id.group is None:
+        raise ConfigError(f"--after {dead_letter_id} is not a full ID: copy it from `dlq list --json`")
+    return dead_letter_id
 
 
 async def _find(sink: str, text: str, flags: Flags) -> DeadLetter:
     from hubline.dead_letters.selection import parse_dead_letter_id
 
-    async with using_shelf(sink) as shelf:
-        letter = await shelf.find(parse_dead_letter_id(text), flags.choice())
-    if letter.is_body_kept or flags.hub is None:
-        return letter
-    return await _with_body(letter, flags.hub)
+    async with using_dead_letters(sink) as repository:
+        dead_letter = await repository.find(parse_dead_letter_id(text), flags.choice())
+    if dead_letter.is_body_kept or flags.hub is None:
+        return dead_letter
+    return await _with_body(dead_letter, flags.hub)
 
 
-async def _with_body(letter: DeadLetter, address: str) -> DeadLetter:
+async def _with_body(dead_letter: DeadLetter, address: str) -> DeadLetter:
     from hubline.dead_letters.event_lookup import fetch_bodies
 
     async with using_hub(address) as hub:
-        fetched = await fetch_bodies(hub, [letter], group=CLI_GROUP)
-    for why in fetched.missing.values():
-        say(f"hubline: {why}")
-    found = fetched.letters.get(letter.event.sequence_number)
-    return letter if found is None else found
+        fetched = await fetch_bodies(hub, [dead_letter], group=CLI_GROUP)
+    for reason in fetched.missing.values():
+        say(f"hubline: {reason}")
+    found = fetched.letters.get(dead_letter.event.sequence_number)
+    return dead_letter if found is None else found

@@ -1,4 +1,4 @@
-"""Loads the processor that a person names: ``FILE:NAME``, a name in a Python file of theirs."""
+"""Loads the processor that ``--processor FILE:NAME`` names: a name in the user's Python file."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from hubline.processor import Processor
 def load_processor(text: str) -> Processor:
     """Runs the file, as Python would import it, and gives the processor that the name stands for.
 
-    The file is the person's own, named on the command line; nothing that is loaded is named by data.
+    The file is the user's own, named on the command line; data never names what is loaded.
     """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
-        raise ConfigError(f"--with {ascii(text)[:80]}: write FILE:NAME, as in app.py:processor")
+        raise ConfigError(f"--processor {ascii(text)[:80]}: write FILE:NAME, as in app.py:processor")
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(f"--with {file}: there is no such file")
+        raise ConfigError(f"--processor {file}: there is no such file")
     found = getattr(_imported(path), name, None)
     if not isinstance(found, Processor):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise ConfigError(f"--with {text}: {name} is {what} in that file, and not a hubline.Processor")
+        problem = "is not defined there" if found is None else f"is a {type(found).__name__}, not a hubline.Processor"
+        raise ConfigError(f"--processor {text}: {name} {problem}")
     return found
 
 
@@ -37,7 +37,7 @@ def _imported(path: Path) -> ModuleType:
     # Not its own name, which may be that of a module that is loaded already.
     spec = importlib.util.spec_from_file_location(f"hubline_redrive_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"--with {path}: the name of a Python file ends in .py")
+        raise ConfigError(f"--processor {path}: the name of a Python file must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(path.parent))  # as for a file that Python is started with
@@ -51,7 +51,7 @@ def _imported(path: Path) -> ModuleType:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" in line {lines[-1]}" if lines else ""
         raise ConfigError(
-            f"--with {path}: running the file failed with {type(error).__name__}{where}; hubline --debug ... shows all"
+            f"--processor {path}: the file raised {type(error).__name__}{where}; run hubline --debug ... to see all"
         ) from error
     return module
 

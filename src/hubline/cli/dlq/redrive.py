@@ -1,4 +1,4 @@
-"""``hubline dlq redrive``: letters run again through their handler, or sent to a hub again."""
+"""``hubline dlq redrive``: processes dead letters again, or sends their events to a hub again."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hubline.cli.dlq.flags import (
     ErrorTextOption,
     ErrorTypeOption,
     Flags,
-    LettersArgument,
+    IdsArgument,
     OfGroupOption,
     OfHubOption,
     SinceOption,
     SinkOption,
     UntilOption,
     total,
-    using_shelf,
+    using_dead_letters,
 )
-from hubline.cli.dlq.view import counted_by_error
+from hubline.cli.dlq.view import NONE_FOUND, counted_by_error
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import counted, escaped, print_json, progress, stderr_console
 from hubline.cli.session import using_hub
@@ -49,14 +49,12 @@ REASON_SHOWN_LENGTH_MAX: Final = 300
 
 def redrive(
     sink: SinkOption,
-    letter: LettersArgument = None,
-    with_: Annotated[
+    id: IdsArgument = None,  # noqa: A002 (the argument's name)
+    processor: Annotated[
         str | None,
-        option("--with", "Run the events again through this processor: a name in a file.", metavar="FILE:NAME"),
+        option("--processor", "Process the events again with this processor: a name in a file.", metavar="FILE:NAME"),
     ] = None,
-    to: Annotated[
-        str | None, option("--to", "Send the events to this hub again.", verb="redrive", metavar="HUB")
-    ] = None,
+    to_hub: Annotated[str | None, option("--to-hub", "Send the events to this hub again.", metavar="HUB")] = None,
     hub: OfHubOption = None,
     group: OfGroupOption = None,
     partition: PartitionsOption = None,
@@ -64,40 +62,43 @@ def redrive(
     until: UntilOption = None,
     error_type: ErrorTypeOption = None,
     error_text: ErrorTextOption = None,
-    limit: Annotated[int | None, option("--limit", "Redrive at most so many.", min=1, metavar="N")] = None,
+    limit: Annotated[int | None, option("--limit", "Redrive at most N dead letters.", min=1, metavar="N")] = None,
     delete: DeleteOption = False,
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Redrive letters that wait, the oldest of each partition first.
+    """Process waiting dead letters again, the oldest of each partition first.
 
-    --with runs them through the handler of a processor, which is a name in a Python file of yours: the file is run, as
-    Python would import it. What succeeds is settled in the transaction that has its rows: once, whenever this dies.
-    What fails again stays, with its new error. --to sends them to a hub: at least once, each time with the same id.
+    --processor imports your Python file and runs the handler of its processor. The rows of an event and the end of its
+    dead letter commit in one transaction, so rows are written once. An event that fails again stays a dead letter, with
+    its new error. --to-hub sends the events to a hub at least once, each time with the same ID.
 
-    Bodies that are not kept are read from --hub. A letter whose event is gone there is named, and stays.
+    Bodies that are not kept are read from --hub. If the hub no longer has an event, its dead letter stays and is
+    reported.
 
     \b
     Examples:
-      hubline dlq redrive --sink sqlite:///orders.db --with app.py:processor
-      hubline dlq redrive 3/1741 --sink env:DATABASE --with app.py:processor --dry-run
-      hubline dlq redrive --sink env:DATABASE --to env:HUB --error-type TimeoutError --limit 1000
+      hubline dlq redrive --sink sqlite:///orders.db --processor app.py:processor
+      hubline dlq redrive 3/1741 --sink env:DATABASE --processor app.py:processor --dry-run
+      hubline dlq redrive --sink env:DATABASE --to-hub env:HUB --error-type TimeoutError --limit 1000
     """
-    if (with_ is None) == (to is None):
-        raise ConfigError("say how, by one of: --with FILE:NAME for the handler of a processor, or --to HUB")
-    flags = Flags(hub, group, partition, since, until, error_type, error_text, letters=letter)
-    job = _Job(sink, flags, with_, to, limit, delete)
+    if (processor is None) == (to_hub is None):
+        raise ConfigError(
+            "use one of --processor FILE:NAME, to process the events again, and --to-hub HUB, to send them"
+        )
+    flags = Flags(hub, group, partition, since, until, error_type, error_text, ids=id)
+    job = _Job(sink, flags, processor, to_hub, limit, delete)
     asyncio.run(_redrive(job, _Report(json=json), dry_run=dry_run))
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What to redrive, and how."""
+    """Which dead letters to redrive, and how."""
 
     sink: str
     flags: Flags
-    with_: str | None
-    to: str | None
+    processor: str | None
+    to_hub: str | None
     limit: int | None
     delete: bool
 
@@ -108,7 +109,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Report:
-    """What became of the letters so far: printed as it happens, and summed up at the end."""
+    """The outcomes so far: printed as they happen, and summed up at the end."""
 
     json: bool
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -124,7 +125,7 @@ class _Report:
             if self.json:
                 print_json(
                     {
-                        "letter": str(DeadLetterId.of(each.letter)),
+                        "id": str(DeadLetterId.of(each.letter)),
                         "outcome": each.outcome,
                         "reason": each.reason or None,
                     }
@@ -133,13 +134,13 @@ class _Report:
                 say(f"{DeadLetterId.of(each.letter)} {each.outcome}: {escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}")
 
     def end(self) -> None:
-        """Says what happened. Ends with a code of its own where letters are left."""
+        """Prints the totals. Ends with an exit code of its own if dead letters are left."""
         from hubline.dead_letters.redrive import Outcome
 
         others = ", ".join(f"{self.outcomes[kind]:,} {kind}" for kind in Outcome if kind != "redriven")
-        say(f"redriven {counted(self.outcomes[Outcome.REDRIVEN], 'letter')}; {others}")
+        say(f"redriven {counted(self.outcomes[Outcome.REDRIVEN], 'dead letter')}; {others}")
         for key in self.busy:
-            say(f"left to another redrive, which is at them: the letters of {key}")
+            say(f"skipped {key}: another redrive is working on it. Run this command again later")
         if self.outcomes.total() > self.outcomes[Outcome.REDRIVEN]:
             raise typer.Exit(ExitCode.FAILED)
         if self.busy:
@@ -147,14 +148,14 @@ class _Report:
 
 
 async def _redrive(job: _Job, report: _Report, *, dry_run: bool) -> None:
-    async with _prepared(job) as (prepared, choice), using_shelf(job.sink) as shelf:
-        counts = await shelf.count(choice)
+    async with _prepared(job) as (prepared, choice), using_dead_letters(job.sink) as repository:
+        counts = await repository.count(choice)
         if not counts:
-            say("no such letters")
+            say(NONE_FOUND)
             return
         stderr_console().print(counted_by_error(counts))
         if dry_run:
-            say(f"would redrive {counted(job.count_of(counts), 'letter')}; nothing was changed")
+            say(f"would redrive {counted(job.count_of(counts), 'dead letter')}; nothing was changed")
             return
         with progress("redriving", job.count_of(counts)) as advance:
             await _run(prepared, counts, job.limit, report, advance)
@@ -173,15 +174,15 @@ async def _run(
             report.add(done)
             advance(len(done.letters))
     except BaseException:
-        # Each lot is whole: what is told of was done, and nothing of the lot that failed was.
-        say(f"{counted(report.outcomes['redriven'], 'letter')} had been redriven by then; doing it again is fine")
+        # Each batch is whole: what was reported is done, and nothing of the batch that failed is.
+        say(f"{counted(report.outcomes['redriven'], 'dead letter')} redriven before that; you can run it again")
         raise
 
 
 @asynccontextmanager
 async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
-    """The redrive, with all that it needs open; and which letters it is about."""
-    prepare = _by_handler if job.with_ is not None else _by_hub
+    """The redrive, with all that it needs open; and the selection of dead letters."""
+    prepare = _by_handler if job.processor is not None else _by_hub
     async with prepare(job) as prepared:
         yield prepared
 
@@ -192,12 +193,12 @@ async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection
     from hubline.dead_letters.resend import Republisher
     from hubline.sinks.sql_sink.sink import SqlSink
 
-    assert job.to is not None  # noqa: S101 (checked before)
+    assert job.to_hub is not None  # noqa: S101 (checked before)
     choice = job.flags.choice()
     sink = SqlSink(job.sink)
-    # Where the letters come from is the target itself, unless another hub is named.
-    async with using_hub(job.to) as target, using_hub(job.flags.hub or job.to) as source:
-        await target.describe()  # a hub that is missing is told at once
+    # Events are read from the target itself, unless another hub is named.
+    async with using_hub(job.to_hub) as target, using_hub(job.flags.hub or job.to_hub) as source:
+        await target.describe()  # a missing hub is reported at once
         sender = await target.open_sender()
         try:
             work = Republisher(target, sender)
@@ -212,8 +213,8 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
     from hubline.cli.dlq.load_processor import load_processor
     from hubline.dead_letters.handler_redrive import HandlerRedrive
 
-    assert job.with_ is not None  # noqa: S101 (checked before)
-    rerun = HandlerRedrive.of(load_processor(job.with_))
+    assert job.processor is not None  # noqa: S101 (checked before)
+    rerun = HandlerRedrive.of(load_processor(job.processor))
     choice = job.flags.choice()
     _check_same(job, choice, rerun)
     prepared = rerun.redrive(choice, body_group=CLI_GROUP, removes=job.delete)
@@ -225,15 +226,17 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
 
 
 def _check_same(job: _Job, choice: DeadLetterSelection, rerun: HandlerRedrive) -> None:
-    """The processor says which letters are its own. Flags that say something else are a mistake."""
+    """The processor has a hub, a group and a sink of its own. Options that name others are a mistake."""
     from hubline.dead_letters.repository import sql_address
 
     group = rerun.group
     if choice.hub is not None and (choice.namespace, choice.hub) != (group.namespace, group.hub):
         raise ConfigError(
-            f"--hub is {choice.namespace}/{choice.hub}, and the processor's is {group.namespace}/{group.hub}"
+            f"--hub is {choice.namespace}/{choice.hub}, but the processor reads {group.namespace}/{group.hub}"
         )
     if choice.group is not None and choice.group != group.group:
-        raise ConfigError(f"--group is {choice.group}, and the processor's is {group.group}")
+        raise ConfigError(f"--group is {choice.group}, but the group of the processor is {group.group}")
     if (sink := sql_address(job.sink)) != rerun.address:
-        raise ConfigError(f"--sink is {sink}, and the processor's is {rerun.address}: give the same address in both")
+        raise ConfigError(
+            f"--sink is {sink}, but the sink of the processor is {rerun.address}: use the same address in both"
+        )

@@ -6,13 +6,15 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hubline.cli.output import bytes_text, escaped, json_time, table, timestamp, visible
+from hubline.cli.output import bytes_text, counted, escaped, json_time, table, timestamp, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from hubline.dead_letters.repository import DeadLetterCount
     from hubline.model.dead_letters import DeadLetter
+
+NONE_FOUND: Final = "no dead letters match: check --group, --state and --since"
 
 ERROR_SHOWN_LENGTH_MAX: Final = 60
 """What a line of a list has room for; show has all of it."""
@@ -22,78 +24,79 @@ HEX_SHOWN_BYTES_MAX: Final = 256
 _HEX_LINE_BYTES: Final = 16
 
 
-def listed(letters: Sequence[DeadLetter]) -> Table:
-    """One line a letter. Hub and group stand there where they differ."""
-    groups = {letter.key.group_key for letter in letters}
+def listed(dead_letters: Sequence[DeadLetter]) -> Table:
+    """One line for each dead letter, with hub and group if they differ."""
+    groups = {dead_letter.key.group_key for dead_letter in dead_letters}
     rows = [
         (
-            f"{letter.key.partition}/{letter.event.sequence_number}",
-            str(letter.key.group_key) if len(groups) > 1 else None,
-            letter.state if letter.state != "waiting" else None,
-            letter.failed_at,
-            letter.attempts,
-            letter.stage,
-            letter.event.partition_key,
-            _error_line(letter),
+            f"{dead_letter.key.partition}/{dead_letter.event.sequence_number}",
+            str(dead_letter.key.group_key) if len(groups) > 1 else None,
+            dead_letter.state if dead_letter.state != "waiting" else None,
+            dead_letter.failed_at,
+            dead_letter.attempts,
+            dead_letter.stage,
+            dead_letter.event.partition_key,
+            _error_line(dead_letter),
         )
-        for letter in letters
+        for dead_letter in dead_letters
     ]
-    columns = ("letter", "?group", "?state", "failed", ">attempts", "stage", "?key", "error")
+    columns = ("id", "?group", "?state", "failed", ">attempts", "stage", "?key", "error")
     return table(columns, rows)
 
 
 def counted_by_error(counts: Sequence[DeadLetterCount]) -> Table:
-    """How many letters there are of each kind."""
+    """How many dead letters there are of each kind."""
     rows = [(str(each.key), each.state, each.error_type, each.count) for each in counts]
-    return table(("partition", "state", "error", ">letters"), rows)
+    return table(("partition", "state", "error", ">dead letters"), rows)
 
 
-def letter_data(letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
-    """For --json and export. Without ``body`` only what is known of the letter itself."""
+def dead_letter_data(dead_letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
+    """For --json and export. Without ``body`` only the dead letter itself, not its event."""
     from hubline.model.dead_letters import DeadLetterId
 
-    event = letter.event
+    event = dead_letter.event
     data: dict[str, object] = {
-        "letter": str(DeadLetterId.of(letter)),
-        "namespace": letter.key.namespace,
-        "hub": letter.key.hub,
-        "group": letter.key.group,
-        "partition": letter.key.partition,
+        "id": str(DeadLetterId.of(dead_letter)),
+        "namespace": dead_letter.key.namespace,
+        "hub": dead_letter.key.hub,
+        "group": dead_letter.key.group,
+        "partition": dead_letter.key.partition,
         "sequenceNumber": event.sequence_number,
         "offset": event.offset,
         "enqueuedTime": json_time(event.enqueued_time),
         "partitionKey": event.partition_key,
-        "state": letter.state,
-        "stage": letter.stage,
-        "failedTime": json_time(letter.failed_at),
-        "attempts": letter.attempts,
-        "errorType": letter.error_type,
-        "errorText": letter.error_text,
-        "bodyKept": letter.is_body_kept,
+        "state": dead_letter.state,
+        "stage": dead_letter.stage,
+        "failedTime": json_time(dead_letter.failed_at),
+        "attempts": dead_letter.attempts,
+        "errorType": dead_letter.error_type,
+        "errorText": dead_letter.error_text,
+        "bodyKept": dead_letter.is_body_kept,
     }
     if body:
-        data |= {"traceback": letter.traceback, **_event_data(letter)}
+        data |= {"traceback": dead_letter.traceback, **_event_data(dead_letter)}
     return data
 
 
-def _event_data(letter: DeadLetter) -> dict[str, object]:
-    if not letter.is_body_kept:
+def _event_data(dead_letter: DeadLetter) -> dict[str, object]:
+    if not dead_letter.is_body_kept:
         return {"properties": None, "body": None}
-    text = text_of(letter.event.body)
-    encoded = {"bodyBase64": base64.b64encode(letter.event.body).decode()} if text is None else {"body": text}
-    return {"properties": dict(letter.event.properties), **encoded}
+    text = text_of(dead_letter.event.body)
+    encoded = {"bodyBase64": base64.b64encode(dead_letter.event.body).decode()} if text is None else {"body": text}
+    return {"properties": dict(dead_letter.event.properties), **encoded}
 
 
-def described(letter: DeadLetter) -> Iterator[str]:
-    """One letter in full, line by line."""
+def described(dead_letter: DeadLetter) -> Iterator[str]:
+    """One dead letter in full, line by line."""
     from hubline.model.dead_letters import DeadLetterId
 
-    event = letter.event
+    event = dead_letter.event
     facts = {
-        "letter": DeadLetterId.of(letter),
-        "state": letter.state,
-        "failed": f"{timestamp(letter.failed_at)}, {letter.stage}, after {visible(letter.attempts)} attempts",
-        "error": f"{letter.error_type}: {letter.error_text}",
+        "id": DeadLetterId.of(dead_letter),
+        "state": dead_letter.state,
+        "failed": f"{timestamp(dead_letter.failed_at)}, {dead_letter.stage}, "
+        f"after {counted(dead_letter.attempts, 'attempt')}",
+        "error": f"{dead_letter.error_type}: {dead_letter.error_text}",
         "enqueued": timestamp(event.enqueued_time),
         "offset": event.offset,
         "key": event.partition_key,
@@ -102,26 +105,26 @@ def described(letter: DeadLetter) -> Iterator[str]:
         yield f"{name:<9} {visible(None if value is None else str(value))}"
     for name, value in event.properties.items():
         yield f"{'property':<9} {escaped(name)} = {visible(value)}"
-    if letter.traceback:
+    if dead_letter.traceback:
         yield ""
-        yield from (escaped(line) for line in letter.traceback.rstrip("\n").split("\n"))
+        yield from (escaped(line) for line in dead_letter.traceback.rstrip("\n").split("\n"))
     yield ""
-    yield from body_lines(letter)
+    yield from body_lines(dead_letter)
 
 
-def body_lines(letter: DeadLetter) -> Iterator[str]:
-    body = letter.event.body
-    if not letter.is_body_kept:
-        yield "the body is not kept: give --hub to read it there"
+def body_lines(dead_letter: DeadLetter) -> Iterator[str]:
+    body = dead_letter.event.body
+    if not dead_letter.is_body_kept:
+        yield "the body is not kept: add --hub to read it from the hub"
     elif (text := text_of(body)) is not None:
         yield f"body, {bytes_text(len(body))}:"
         yield from (escaped(line) for line in text.split("\n"))
     else:
-        yield f"body, {bytes_text(len(body))}, no text:"
+        yield f"body, {bytes_text(len(body))}, binary:"
         for start in range(0, min(len(body), HEX_SHOWN_BYTES_MAX), _HEX_LINE_BYTES):
             yield f"  {start:04x}  {body[start : min(start + _HEX_LINE_BYTES, HEX_SHOWN_BYTES_MAX)].hex(' ')}"
         if len(body) > HEX_SHOWN_BYTES_MAX:
-            yield f"  and {bytes_text(len(body) - HEX_SHOWN_BYTES_MAX)} more: hubline dlq export has all"
+            yield f"  and {bytes_text(len(body) - HEX_SHOWN_BYTES_MAX)} more: use hubline dlq export"
 
 
 def text_of(body: bytes) -> str | None:
@@ -131,7 +134,7 @@ def text_of(body: bytes) -> str | None:
         return None
 
 
-def _error_line(letter: DeadLetter) -> str:
+def _error_line(dead_letter: DeadLetter) -> str:
     """The type without its module, and the beginning of the text."""
-    line = f"{letter.error_type.rpartition('.')[2]}: {letter.error_text}"
+    line = f"{dead_letter.error_type.rpartition('.')[2]}: {dead_letter.error_text}"
     return line if len(line) <= ERROR_SHOWN_LENGTH_MAX else f"{line[: ERROR_SHOWN_LENGTH_MAX - 1]}…"
