@@ -87,7 +87,8 @@ def test_a_checkpoint_that_does_not_read_stops_its_partition_only(
         with pytest.raises(RecordDamaged, match=problem) as damaged:
             await store.fence(KEY, 1)
         assert CHECKPOINT in str(damaged.value)
-        assert Checkpoint(GROUP.partition("1"), "1", 1) in await store.list_checkpoints(GROUP)
+        assert await store.list_checkpoints(GROUP) == [Checkpoint(GROUP.partition("1"), "1", 1)]
+        assert problem in (await store.examine(GROUP)).damaged["0"]
         assert (await store.fence(GROUP.partition("1"), 1)) is not None
 
         await store.reset_checkpoint(KEY, Checkpoint(KEY, "9", 9))

@@ -131,7 +131,8 @@ def _renewed_at(blob: Blob, heartbeat: Blob | None) -> float:
 
 
 def read_checkpoint(key: PartitionKey, blob: Blob) -> Checkpoint | None:
-    """The checkpoint that a blob holds; None if it holds nothing but a fence. Raises Damage."""
+    """The checkpoint that a blob holds; None if it holds nothing but a fence. Raises Damage, also of its epoch."""
+    read_epoch(blob)
     offset = blob.metadata.get(OFFSET, "")
     if offset in _NO_OFFSET:
         offset = ""
