@@ -256,7 +256,7 @@ async def _cycles(benchmark_name: str, server: Azurite, address: str) -> list[Re
             nonlocal held
             # As if the last one had been as long ago as it is in production.
             now = asyncio.get_running_loop().time()
-            store._renewed_at[GROUP, ME.owner_id] = now - RENEWAL_SECONDS
+            store._ownership._renewed_at[GROUP, ME.owner_id] = now - RENEWAL_SECONDS
             if benchmark_name.endswith("beside-sdk"):
                 await store.container.put(ownership_prefix(GROUP) + "sdk", {"ownerid": "an-sdk"})
             await store.list_ownership(GROUP)

@@ -15,7 +15,7 @@ from hubline.addresses.store_address import parse_store
 from hubline.checkpoint_stores.blob import BlobStore, Container, Written
 from hubline.checkpoint_stores.blob.auth import credential_of
 from hubline.checkpoint_stores.blob.http import Transport
-from hubline.checkpoint_stores.blob.store import REFRESH_SECONDS
+from hubline.checkpoint_stores.blob.ownership import REFRESH_SECONDS
 from hubline.model.keys import GroupKey
 from tests.support.azurite import Azurite
 

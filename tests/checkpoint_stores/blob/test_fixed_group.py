@@ -74,7 +74,7 @@ async def _take_over(container: str, folder: Path, members: list[FixedMember]) -
     may_finish = asyncio.Event()
     standby = Processor(
         hub,
-        store,
+        container,
         group=GROUP,
         start=Position.earliest(),
         strategy=FIXED,
@@ -149,7 +149,7 @@ async def _outlast(container: str, folder: Path, members: list[FixedMember]) -> 
     )
     standby = Processor(
         hub,
-        store,
+        container,
         group=GROUP,
         start=Position.earliest(),
         strategy=FIXED,

@@ -144,7 +144,7 @@ def test_a_first_checkpoint_whose_writer_died_half_way_is_found(container: str) 
 
 
 def test_what_is_left_of_those_who_died_long_ago_is_tidied(container: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hubline.checkpoint_stores.blob.store.FORGET_SECONDS", 0.5)
+    monkeypatch.setattr("hubline.checkpoint_stores.blob.ownership.FORGET_SECONDS", 0.5)
 
     async def scenario(store: BlobStore) -> None:
         held = await store.claim_ownership([Ownership(KEY, "a", epoch=1)])

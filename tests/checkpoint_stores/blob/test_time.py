@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hubline.checkpoint_stores.blob import Blob, BlobStore
-from hubline.checkpoint_stores.blob.listing import age_seconds
+from hubline.checkpoint_stores.blob.client import age_seconds
 from hubline.checkpoint_stores.blob.records import COVER_SECONDS, OwnRecords, read_ownership
 from hubline.coordination.strategies import Greedy
 from hubline.model.keys import GroupKey
@@ -145,7 +145,7 @@ class TestPace:
             for _ in range(4):
                 # As if ten of the forty seconds had passed.
                 now = asyncio.get_running_loop().time()
-                store._renewed_at[GROUP, "a"] = now - 10
+                store._ownership._renewed_at[GROUP, "a"] = now - 10
                 before = {one.key: one.version for one in held}
                 held = await store.renew_ownership(GROUP, Member("a"), held)
                 changed.append(sum(one.version != before[one.key] for one in held))

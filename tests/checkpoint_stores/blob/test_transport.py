@@ -7,6 +7,7 @@ import base64
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -19,8 +20,8 @@ from hubline.addresses.blob_address import EMULATOR_ACCOUNT, EMULATOR_KEY, BlobA
 from hubline.checkpoint_stores.blob import BlobStore, Container
 from hubline.checkpoint_stores.blob import http as transport_module
 from hubline.checkpoint_stores.blob.auth import Entra, string_to_sign
+from hubline.checkpoint_stores.blob.client import parse_listing
 from hubline.checkpoint_stores.blob.http import Answer, Transport
-from hubline.checkpoint_stores.blob.listing import parse_listing
 from hubline.errors import ConfigError, StoreError, StoreUnavailable
 from hubline.model.ownership import Checkpoint, Member, Ownership
 from hubline.secrets import Secret
@@ -37,7 +38,7 @@ class TestLostAnswers:
 
     @pytest.fixture(autouse=True)
     def _lossy(self, monkeypatch: pytest.MonkeyPatch, container: str) -> None:  # which is made before
-        monkeypatch.setattr(transport_module, "BACKOFF_SECONDS", 0.001)
+        monkeypatch.setattr(transport_module, "RETRY", replace(transport_module.RETRY, initial_backoff_seconds=0.001))
         attempt = Transport._attempt
         lost: set[tuple[str, str, str]] = set()
 
@@ -133,7 +134,7 @@ def listing(*names: str, marker: str = "") -> bytes:
 class TestRetries:
     @pytest.fixture(autouse=True)
     def _impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(transport_module, "BACKOFF_SECONDS", 0.0)
+        monkeypatch.setattr(transport_module, "RETRY", replace(transport_module.RETRY, initial_backoff_seconds=0.0))
 
     @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
     def test_what_may_help_is_tried_again(self, status: int) -> None:
@@ -145,7 +146,7 @@ class TestRetries:
         transport = ScriptedTransport(*[answer(503, "ServerBusy")] * 10)
         with pytest.raises(StoreUnavailable, match="503 ServerBusy"):
             asyncio.run(Container(transport).list("p/"))
-        assert len(transport.sent) == transport_module.ATTEMPTS_MAX
+        assert len(transport.sent) == transport_module.RETRY.max_attempts == 4
 
     @pytest.mark.parametrize(
         ("refusal", "words"),

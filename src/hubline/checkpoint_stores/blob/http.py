@@ -22,6 +22,7 @@ from urllib.parse import quote
 from hubline.addresses.blob_address import BlobAddress
 from hubline.checkpoint_stores.blob.auth import Credential
 from hubline.errors import ConfigError, StoreError, StoreUnavailable
+from hubline.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -35,10 +36,8 @@ CONNECTIONS_MAX: Final = 32
 BULK_REQUESTS_MAX: Final = CONNECTIONS_MAX - 8
 """Requests of one call at a time: a few connections stay free for heartbeats and checkpoints."""
 
-ATTEMPTS_MAX: Final = 4
-"""With the backoffs below about two seconds: longer outages are for the caller, who has a lease to think of."""
-BACKOFF_SECONDS: Final = 0.1
-BACKOFF_FACTOR: Final = 4
+RETRY: Final = RetryPolicy(max_attempts=4, initial_backoff_seconds=0.3, max_backoff_seconds=1.2)
+"""About two seconds: longer outages are for the caller, who has a lease to think of."""
 
 SILENCE_SECONDS_MAX: Final = 15.0
 """The service answers within a second; what takes this long will not come."""
@@ -79,6 +78,7 @@ class Transport:
         self._proxy = _proxy_of(self._origin)
         self._credential = credential
         self._clock = clock
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._skew_seconds = 0.0
         self._scope: AsyncGenerator[ClientSession, None] | None = None
         self._session: ClientSession | None = None
@@ -101,10 +101,9 @@ class Transport:
         if is_account:
             path = self._path.rpartition("/")[0] + "/"
         problem = ""
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(RETRY.max_attempts):
             if attempt:
-                # Between half and all of it, so that those who failed together do not come back together.
-                await asyncio.sleep(BACKOFF_SECONDS * BACKOFF_FACTOR ** (attempt - 1) * random.uniform(0.5, 1))  # noqa: S311
+                await asyncio.sleep(RETRY.delay(attempt, self._rng))
             try:
                 answer = await self._attempt(method, path, query or {}, dict(headers or {}))
             except _NoAnswer as error:

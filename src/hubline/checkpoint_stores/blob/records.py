@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from hubline.checkpoint_stores.blob.listing import Blob, age_seconds
+from hubline.checkpoint_stores.blob.client import Blob, age_seconds
 from hubline.errors import ConfigError, RecordDamaged
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership
