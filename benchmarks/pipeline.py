@@ -34,7 +34,7 @@ from benchmarks.spark_ready import rows
 from benchmarks.spark_source import _seconds, _session
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.events import new_events
-from hubline.pipeline.checks import checked_file
+from hubline.pipeline.checks import check_file
 from hubline.pipeline.runner import Request, run
 from hubline.spark import SqlBatchWriter, event_id, parse_json
 from tests.support.postgres import PostgresServer
@@ -70,31 +70,33 @@ from hubline.spark import parse_json
 pipeline = hubline.Pipeline("measured")
 
 
-@pipeline.stage(source="raw", to="clean", group="copy", ownership="all", max_batch_size={events_max})
+@pipeline.stage(source="raw", sink="clean", consumer_group="copy", load_balancing="all", max_batch_size={events_max})
 def copy(events):
     return events
 
 
-@pipeline.stage(source="raw", to="events", group="keep", ownership="all", max_batch_size={events_max})
+@pipeline.stage(source="raw", sink="events", consumer_group="keep", load_balancing="all", max_batch_size={events_max})
 def keep(events):
     return events
 
 
-@pipeline.stage(source="raw", to="readings", group="store", ownership="all", max_batch_size={events_max})
+@pipeline.stage(
+    source="raw", sink="readings", consumer_group="store", load_balancing="all", max_batch_size={events_max}
+)
 def store(events):
     return parse_json(events, "{fields}")
 """
 
 
-PLACES: Final = """
-[places]
+CONFIG: Final = """
+[datasets]
 raw = {{ hub = "file:{folder}/raw" }}
 clean = {{ hub = "file:{folder}/clean" }}
 events = {{ url = "file:{folder}/database", table = "events" }}
 readings = {{ url = "file:{folder}/database", table = "readings" }}
 
 [run]
-state = "{folder}/state"
+spark_checkpoints = "{folder}/state"
 """
 
 
@@ -205,8 +207,8 @@ class Scene:
                 (folder / place).write_text(address)
             file = folder / "measured.py"
             file.write_text(CODE.format(events_max=BATCH_EVENTS, fields=FIELDS))
-            file.with_suffix(".toml").write_text(PLACES.format(folder=folder))
-            run(checked_file(file, stages=[stage]), Request(once=True), spark=self.spark)
+            file.with_suffix(".toml").write_text(CONFIG.format(folder=folder))
+            run(check_file(file, stages=[stage]), Request(once=True), spark=self.spark)
 
     @contextmanager
     def table(self) -> Iterator[str]:

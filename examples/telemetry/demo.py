@@ -101,7 +101,7 @@ class Run:
     def __init__(self, folder: Path, name: str, *stages: str) -> None:
         self._log, self._reports = folder / f"{name}.log", folder / f"{name}.jsonl"
         command = [sys.executable, "-m", "hubline", "run", str(HERE / "telemetry.py"), "--json"]
-        command += ["--set", f"run.state={folder}/data/state-{name}"]
+        command += ["--set", f"run.spark_checkpoints={folder}/data/state-{name}"]
         command += [argument for stage in stages for argument in ("--stage", stage)]
         with self._log.open("ab") as log, self._reports.open("ab") as reports:
             self._process = subprocess.Popen(

@@ -4,7 +4,7 @@
                       |
                       +-----store---> readings     a table: each reading once, what does not read as a dead letter
 
-`telemetry.toml` says what the places are on a laptop; `postgresql.toml` and `azure.toml` say it for others.
+`telemetry.toml` says what the datasets are on a laptop; `postgresql.toml` and `azure.toml` say it for others.
 """
 
 from pyspark.sql import DataFrame
@@ -18,7 +18,7 @@ READING = "id string, device string, at timestamp, celsius double"
 pipeline = hubline.Pipeline("telemetry")
 
 
-@pipeline.stage(source="raw", to="clean", group="ingest", ownership=hubline.Balanced())
+@pipeline.stage(source="raw", sink="clean", consumer_group="ingest", load_balancing=hubline.Balanced())
 def ingest(events: DataFrame) -> DataFrame:
     """Keyed by device, so that the readings of one device stay in order from here on."""
     device = F.get_json_object(F.col("body").cast("string"), "$.device")
@@ -27,12 +27,12 @@ def ingest(events: DataFrame) -> DataFrame:
 
 @pipeline.stage(
     source="clean",
-    to="averages",
-    group="recent",
-    ownership=hubline.Fixed(4),
+    sink="averages",
+    consumer_group="recent",
+    load_balancing=hubline.Fixed(4),
     lookback="24h",
-    mode="update",
-    identity=False,
+    output_mode="update",
+    event_ids=False,
 )
 def recent(events: DataFrame) -> DataFrame:
     """The average of each device over 24 hours, moving on by 6, whenever it changes.
@@ -49,9 +49,9 @@ def recent(events: DataFrame) -> DataFrame:
 
 @pipeline.stage(
     source="clean",
-    to="readings",
-    group="store",
-    ownership=hubline.Fixed(4),
+    sink="readings",
+    consumer_group="store",
+    load_balancing=hubline.Fixed(4),
     max_batch_size=50_000,
     drop_duplicates="ordered",  # ingest keeps the readings of a device in order
 )

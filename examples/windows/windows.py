@@ -12,11 +12,11 @@ from hubline.spark import parse_json
 pipeline = hubline.Pipeline("windows")
 
 
-@pipeline.stage(source="raw", to="minutes", group="windows")
+@pipeline.stage(source="raw", sink="minutes", consumer_group="windows")
 def minutes(events: DataFrame, devices: DataFrame) -> DataFrame:
     """A window is written when it is over: ten seconds after its end, by the readings' own times.
 
-    `devices` is a place as well: a table that does not change, to join with.
+    `devices` is a dataset as well: a table that does not change, to join with.
     """
     readings = parse_json(events, "device string, at timestamp, celsius double").where("_error IS NULL")
     named = readings.withWatermark("at", "10 seconds").join(F.broadcast(devices), "device")

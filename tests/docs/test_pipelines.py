@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hubline.cli.app import main
-from hubline.pipeline.checks import Checked, checked_file
+from hubline.pipeline.checks import CheckedPlan, check_file
 
 ROOT = Path(__file__).parents[2]
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -24,23 +24,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def planned(folder: Path, code: str, places: str) -> list[str]:
+def planned(folder: Path, code: str, config: str) -> list[str]:
     (folder / "telemetry.py").write_text(code)
-    (folder / "telemetry.toml").write_text(places)
-    return names(checked_file(Path("telemetry.py")))
+    (folder / "telemetry.toml").write_text(config)
+    return names(check_file(Path("telemetry.py")))
 
 
-def names(checked: Checked) -> list[str]:
+def names(checked: CheckedPlan) -> list[str]:
     return [stage.name for stage in checked.plan.stages]
 
 
 def test_tutorials_steps_are_pipelines(folder: Path) -> None:
     page = (ROOT / "docs/tutorial/pipeline.md").read_text()
     one, two, third = PYTHON.findall(page)
-    places, clean, averages = TOML.findall(page)
-    assert planned(folder, one, places) == ["store"]
-    assert planned(folder, two, places + clean) == ["ingest", "store"]
-    assert planned(folder, two + third, places + clean + averages) == ["ingest", "store", "recent"]
+    config, clean, averages = TOML.findall(page)
+    assert planned(folder, one, config) == ["store"]
+    assert planned(folder, two, config + clean) == ["ingest", "store"]
+    assert planned(folder, two + third, config + clean + averages) == ["ingest", "store", "recent"]
     assert "functions as F" in two  # names that only a run of Spark would miss
 
 
@@ -51,27 +51,27 @@ def test_readmes_pipeline_is_one(folder: Path) -> None:
 
 def test_references_pipeline_is_one(folder: Path) -> None:
     page = (ROOT / "docs/reference/pipeline.md").read_text()
-    places = "".join(TOML.findall((ROOT / "README.md").read_text())[:1])
+    config = "".join(TOML.findall((ROOT / "README.md").read_text())[:1])
     whole, joined = PYTHON.findall(page)
-    assert planned(folder, whole, places) == ["ingest", "store"]
-    devices = '[places.devices]\nformat = "parquet"\npath = "./devices"\n'
-    assert planned(folder, whole + joined, places + devices) == ["ingest", "store", "named"]
+    assert planned(folder, whole, config) == ["ingest", "store"]
+    devices = '[datasets.devices]\nformat = "parquet"\npath = "./devices"\n'
+    assert planned(folder, whole + joined, config + devices) == ["ingest", "store", "named"]
 
 
 def test_examples_are_pipelines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
     monkeypatch.chdir(folder / "examples/telemetry")
     three = ["ingest", "recent", "store"]
-    assert names(checked_file(Path("telemetry.py"))) == three
+    assert names(check_file(Path("telemetry.py"))) == three
     # What is elsewhere in production is here for once.
     monkeypatch.setenv("DATABASE", f"sqlite:///{folder}/database.db")
-    assert names(checked_file(Path("telemetry.py"), places="postgresql.toml")) == three
+    assert names(check_file(Path("telemetry.py"), config="postgresql.toml")) == three
     for name in ("raw", "clean", "averages"):
         assert main(["hub", "create", f"local:{folder}/azure/{name}"]) == 0
         monkeypatch.setenv(name.upper(), f"local:{folder}/azure/{name}")
     monkeypatch.setenv("STORE", f"sqlite:///{folder}/store.db")
-    assert names(checked_file(Path("telemetry.py"), places="azure.toml")) == three
+    assert names(check_file(Path("telemetry.py"), config="azure.toml")) == three
 
     assert main(["hub", "create", "local:./data/raw"]) == 0
     monkeypatch.chdir(folder / "examples/windows")
-    assert names(checked_file(Path("windows.py"))) == ["minutes"]
+    assert names(check_file(Path("windows.py"))) == ["minutes"]

@@ -35,11 +35,11 @@ class Notes:
         self.notes.append(text)
 
 
-def write(folder: Path, name: str, code: str, places: str) -> Path:
+def write(folder: Path, name: str, code: str, config: str) -> Path:
     """A pipeline's two files."""
     file = folder / f"{name}.py"
     file.write_text(textwrap.dedent(code).lstrip())
-    (folder / f"{name}.toml").write_text(textwrap.dedent(places).lstrip())
+    (folder / f"{name}.toml").write_text(textwrap.dedent(config).lstrip())
     return file
 
 

@@ -65,13 +65,13 @@ class Scene:
 
     def start(self) -> None:
         settings = {
-            **{f"places.{name}.hub": f"env:{name.upper()}" for name in self._hubs},
-            **{f"places.{name}.create": "false" for name in self._hubs},
-            "places.readings.url": "env:DATABASE",
+            **{f"config.{name}.hub": f"env:{name.upper()}" for name in self._hubs},
+            **{f"config.{name}.create": "false" for name in self._hubs},
+            "datasets.readings.url": "env:DATABASE",
             "run.store": "env:DATABASE",
-            "run.state": f"{self._folder}/state",
-            "run.restarts": "1000",
-            **{f"run.spark.{name}": value for name, value in SPARK_SETTINGS.items()},
+            "run.spark_checkpoints": f"{self._folder}/state",
+            "run.max_restarts": "1000",
+            **{f"spark.{name}": value for name, value in SPARK_SETTINGS.items()},
             "stages.store.max_batch_size": str(max(EVENTS_COUNT // 50, 500)),
         }
         arguments = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
@@ -100,7 +100,7 @@ class Scene:
 
     def require_running(self) -> None:
         """Also starts a run again that came to a database in the middle of its crash, as whoever supervises it would:
-        one that cannot reach its places does not start."""
+        one that cannot reach its config does not start."""
         assert self._run is not None
         if self._run.poll() == ExitCode.CHECKS_FAILED and self._server is not None:
             self.start()

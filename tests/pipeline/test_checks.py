@@ -17,10 +17,10 @@ from hubline.cli.app import main
 from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
-from hubline.pipeline.checks import Checked, checked_file
+from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.config_file import read_toml
-from hubline.pipeline.datasets import FormatPlace
-from hubline.pipeline.guarantees import promises
+from hubline.pipeline.datasets import FormatDataset
+from hubline.pipeline.guarantees import guarantees
 from hubline.pipeline.runner import Request, locked
 from hubline.secrets import Secret
 from tests.pipeline.files import write
@@ -31,26 +31,28 @@ CODE = """
 
     pipeline = hubline.Pipeline("telemetry")
 
-    @pipeline.stage(source="raw", to="clean", group="ingest", ownership=hubline.Balanced())
+    @pipeline.stage(source="raw", sink="clean", consumer_group="ingest", load_balancing=hubline.Balanced())
     def ingest(events):
         return events
 
-    @pipeline.stage(source="clean", to="readings", group="store", ownership=hubline.Fixed(2), trigger_interval="5s")
+    @pipeline.stage(
+        source="clean", sink="readings", consumer_group="store", load_balancing=hubline.Fixed(2), trigger_interval="5s"
+    )
     def store(events):
         return events
 """
-PLACES = """
-    [places.raw]
+CONFIG = """
+    [datasets.raw]
     hub = "local:./hubs/raw"
 
-    [places.clean]
+    [datasets.clean]
     hub = "local:./hubs/clean"
-    create = true
+    create_if_missing = true
 
-    [places.readings]
+    [datasets.readings]
     url = "sqlite:///results.db"
     table = "readings"
-    create = true
+    create_if_missing = true
 """
 
 
@@ -70,7 +72,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def problems(file: Path, **settings: str) -> list[Problem]:
     given = {name.replace("__", "."): value for name, value in settings.items()}
     with pytest.raises(PipelineInvalid) as raised:
-        checked_file(file, settings=given)
+        check_file(file, overrides=given)
     assert PLANTED not in str(raised.value)
     return list(raised.value.problems)
 
@@ -79,17 +81,21 @@ def told(found: list[Problem]) -> str:
     return "\n".join(f"{Path(each.file).name}:{each.line} {each.message}: {each.fix}" for each in found)
 
 
-def checked(folder: Path, code: str = CODE, places: str = PLACES) -> Checked:
-    return checked_file(write(folder, "telemetry", code, places))
+def checked(folder: Path, code: str = CODE, config: str = CONFIG) -> CheckedPlan:
+    return check_file(write(folder, "telemetry", code, config))
 
 
 def test_a_plan_knows_stages_their_promises_and_what_would_be_made(folder: Path) -> None:
     found = checked(folder)
     ingest, store = found.plan.stages
     assert found.plan.levels == (("ingest",), ("store",))
-    assert (ingest.ownership, store.ownership, store.batch_wait_ms) == ("balanced", "fixed:2", 5000)
-    assert "the same id each time" in promises(ingest)[0]
-    assert promises(store)[0].startswith("exactly once")
+    assert (ingest.options.load_balancing, store.options.load_balancing, store.options.trigger_interval) == (
+        "balanced",
+        "fixed:2",
+        5000,
+    )
+    assert "the same id each time" in guarantees(ingest)[0]
+    assert guarantees(store)[0].startswith("exactly once")
     assert [made.split()[0] for made in found.creations] == ["folder", "hub", "store", "table"]
     assert store.store == f"sqlite:///{folder}/results.db"  # rows and checkpoint in one place
     assert ingest.store == f"sqlite:///{folder}/state/telemetry/checkpoints.db"
@@ -107,11 +113,11 @@ def test_looking_changes_nothing(folder: Path) -> None:
 
 
 def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
-    code = CODE.replace('to="clean"', 'to="claen"').replace('trigger_interval="5s"', 'trigger_interval="soon"')
-    places = PLACES.replace("table =", "tabel =") + "[runn]\nstate = 'x'\n"
-    found = problems(write(folder, "telemetry", code, places))
+    code = CODE.replace('sink="clean"', 'sink="claen"').replace('trigger_interval="5s"', 'trigger_interval="soon"')
+    config = CONFIG.replace("table =", "tabel =") + "[runn]\nspark_checkpoints = 'x'\n"
+    found = problems(write(folder, "telemetry", code, config))
     text = told(found)
-    assert "telemetry.py:5 stage ingest: there is no place claen (to): did you mean clean?" in text
+    assert "telemetry.py:5 stage ingest: there is no dataset claen (sink): did you mean clean?" in text
     assert "telemetry.py:9 stage store: trigger_interval: the duration 'soon' is unknown" in text
     assert "telemetry.toml:10 the key tabel is unknown: did you mean table?" in text
     assert "the key runn is unknown: did you mean run?" in text
@@ -127,135 +133,144 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
         ("from hubline import Pipeline\na = Pipeline('a')\nb = Pipeline('b')\n", "telemetry.py:3 the file defines 2"),
         ("import hubline\npipeline = hubline.Pipeline('t')\n", "telemetry.py:2 the pipeline has no stages"),
         (
-            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', to='clean', grup='x')\n"
+            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', sink='clean', grup='x')\n"
             "def f(e): ...\n",
-            "telemetry.py:3 stage has no option grup: did you mean group?",
+            "telemetry.py:3 stage has no option grup: did you mean consumer_group?",
         ),
         (
-            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', to='clean')\n"
+            "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', sink='clean')\n"
             "def f(e): return e\n\npipeline.run()\n",
             "telemetry.py:6 the file runs its pipeline when it is imported",
         ),
         ("import hubline\n\nhubline.Pipeline('a b')\n", "telemetry.py:3 the pipeline's name 'a b' is not allowed"),
         ("import os\nimport no_such_module\n", "telemetry.py:2 importing the file raises ModuleNotFoundError"),
         ("import hubline\n\nimport beside\n", "telemetry.py:3 importing the file raises ZeroDivisionError"),
-        (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage says nothing of its places: write @pipe"),
-        (f"{HEAD}@pipeline.stage(to='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source: write @pipeline"),
-        (f"{HEAD}@pipeline.stage(source=5, to='clean')\ndef f(e): ...\n", "telemetry.py:3 source and to are names"),
-        (f"{HEAD}@pipeline.stage(source=[], to='clean')\ndef f(): ...\n", "telemetry.py:3 source and to are names"),
+        (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage has no source and no sink: write @pipeline"),
+        (f"{HEAD}@pipeline.stage(sink='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source: write @pipeline"),
+        (f"{HEAD}@pipeline.stage(source=5, sink='clean')\ndef f(e): ...\n", "telemetry.py:3 source and sink are names"),
+        (f"{HEAD}@pipeline.stage(source=[], sink='clean')\ndef f(): ...\n", "telemetry.py:3 source and sink are names"),
         (
-            f"{HEAD}@pipeline.stage(source=['raw', 'raw'], to='clean')\ndef f(a, b): ...\n",
+            f"{HEAD}@pipeline.stage(source=['raw', 'raw'], sink='clean')\ndef f(a, b): ...\n",
             "telemetry.py:3 stage f: it reads one hub twice",
         ),
         (
-            f"{HEAD}@pipeline.stage(source='raw', to='clean')\nasync def f(e): ...\n",
+            f"{HEAD}@pipeline.stage(source='raw', sink='clean')\nasync def f(e): ...\n",
             "telemetry.py:3 stage f: its function is async",
         ),
         (
-            f"{HEAD}@pipeline.events(source='raw', to='clean', schema='id long')\ndef f(e): yield {{}}\n",
+            f"{HEAD}@pipeline.event_stage(source='raw', sink='clean', schema='id long')\ndef f(e): yield {{}}\n",
             "telemetry.py:3 stage f: its function is a generator",
         ),
         (
-            f"{HEAD}@pipeline.events(source='raw', to='clean', schema=['id long'])\ndef f(e): ...\n",
+            f"{HEAD}@pipeline.event_stage(source='raw', sink='clean', schema=['id long'])\ndef f(e): ...\n",
             "telemetry.py:3 stage f: a handler needs the columns",
         ),
         (
-            f"{HEAD}@pipeline.stage(source='raw', to='clean', group=7)\ndef f(e): ...\n",
-            "telemetry.py:3 stage f: group: it is text in quotes, and not int",
+            f"{HEAD}@pipeline.stage(source='raw', sink='clean', consumer_group=7)\ndef f(e): ...\n",
+            "telemetry.py:3 stage f: consumer_group: it must be text in quotes, not int",
         ),
         (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
         ("import hubline\n\nreturn 5\n", "telemetry.py:3 the line is not Python ('return' outside function)"),
         (
-            f"{HEAD}@pipeline.stage(source='raw', to='clean', dead_letters=['raw'])\ndef f(e): ...\n",
-            "telemetry.py:3 dead_letters is text in quotes, and not list",
+            f"{HEAD}@pipeline.stage(source='raw', sink='clean', dead_letters=['raw'])\ndef f(e): ...\n",
+            "telemetry.py:3 stage f: dead_letters: it must be text in quotes, not list",
         ),
         (
-            f"{HEAD}@pipeline.stage(source='raw', to='clean', name=5)\ndef f(e): ...\n",
-            "telemetry.py:3 name is text in quotes, and not int",
+            f"{HEAD}@pipeline.stage(source='raw', sink='clean', name=5)\ndef f(e): ...\n",
+            "telemetry.py:3 name: it must be text in quotes, not int",
         ),
         (
-            f"{HEAD}pipeline.stage(source='raw', to='clean')(None)\n",
+            f"{HEAD}pipeline.stage(source='raw', sink='clean')(None)\n",
             "telemetry.py:3 stage stage: its function cannot be called: give a plain function",
         ),
     ],
 )
 def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
     (folder / "beside.py").write_text("1 / 0\n")
-    file = write(folder, "telemetry", code, PLACES)
+    file = write(folder, "telemetry", code, CONFIG)
     assert says in told(problems(file))
     assert told(problems(Path(file.name))) == told(problems(file))  # as a person types it
 
 
 def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
-    (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[places.spare\n"))
+    (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[datasets.spare\n"))
     assert "the line is not TOML" in told([found])
 
 
 @pytest.mark.parametrize(
-    "option", ["checkpoint", "group", "ownership", "start", "max_batch_size", "trigger_interval", "on_data_loss",
-               "drop_duplicates", "mode", "identity"],
+    "option", ["checkpoint", "consumer_group", "load_balancing", "starting_position", "max_batch_size",
+               "trigger_interval", "on_data_loss", "drop_duplicates", "output_mode", "event_ids"],
 )  # fmt: skip
 def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
-    code = f"{HEAD}@pipeline.stage(source='raw', to='clean', {option}=None)\ndef f(e): return e\n"
-    (found,) = problems(write(folder, "telemetry", code, PLACES))
-    assert f"telemetry.py:3 stage f: {option}: it cannot be None: leave it out" in told([found])
+    code = f"{HEAD}@pipeline.stage(source='raw', sink='clean', {option}=None)\ndef f(e): return e\n"
+    (found,) = problems(write(folder, "telemetry", code, CONFIG))
+    assert f"telemetry.py:3 stage f: {option}: it must not be None: leave it out" in told([found])
 
 
 @pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
 def test_what_is_no_option_of_a_stage_in_the_places_is_told_and_changes_nothing(folder: Path, key: str) -> None:
-    (found,) = problems(write(folder, "telemetry", CODE, PLACES + f"[stages.store]\n{key} = 'x'\n"))
+    (found,) = problems(write(folder, "telemetry", CODE, CONFIG + f"[stages.store]\n{key} = 'x'\n"))
     assert f"telemetry.toml:13 the key {key} is unknown" in told([found])
 
 
 @pytest.mark.parametrize(
-    "setting", [{"run__state": "~nosuchuser/s"}, {"places__readings__format": "csv", "places__readings__path": "~no/s"}]
+    "setting",
+    [
+        {"run__spark_checkpoints": "~nosuchuser/s"},
+        {"datasets__readings__format": "csv", "datasets__readings__path": "~no/s"},
+    ],
 )
 def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> None:
-    places = PLACES.replace('url = "sqlite:///results.db"', "").replace('table = "readings"\n    create = true', "")
-    file = write(folder, "telemetry", CODE, places if "run__state" not in setting else PLACES)
+    config = CONFIG.replace('url = "sqlite:///results.db"', "").replace(
+        'table = "readings"\n    create_if_missing = true', ""
+    )
+    file = write(folder, "telemetry", CODE, config if "run__spark_checkpoints" not in setting else CONFIG)
     (found,) = problems(file, **setting)
     assert found.file == f"--set {list(setting)[-1].replace('__', '.')}"
     assert "leads nowhere: check '~'" in found.message
 
 
 def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
-    (found,) = problems(write(folder, "telemetry", CODE, PLACES + "[run.spark]\nx = [\n\n"))
+    (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[spark]\nx = [\n\n"))
     assert "telemetry.toml:13 the line is not TOML" in told([found])
     assert "close quotes and brackets" in found.fix
 
 
 def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES)
-    creations = checked_file(file).creations
-    places = file.with_suffix(".toml")
-    places.write_bytes(codecs.BOM_UTF8 + places.read_bytes())
-    assert checked_file(file).creations == creations
+    file = write(folder, "telemetry", CODE, CONFIG)
+    creations = check_file(file).creations
+    config = file.with_suffix(".toml")
+    config.write_bytes(codecs.BOM_UTF8 + config.read_bytes())
+    assert check_file(file).creations == creations
 
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
-    places = PLACES + '[places.spare]\nformat = "parquet"\n'
-    text = told(problems(write(folder, "telemetry", CODE.replace('to="clean"', 'to="spare"'), places)))
-    assert "telemetry.toml:12 the place spare has no path: add path" in text
+    config = CONFIG + '[datasets.spare]\nformat = "parquet"\n'
+    text = told(problems(write(folder, "telemetry", CODE.replace('sink="clean"', 'sink="spare"'), config)))
+    assert "telemetry.toml:12 the dataset spare has no path: add path" in text
 
 
-@pytest.mark.parametrize("options", ["checkpoint='none'", "checkpoint='by hand'", "lookback='1h'"])
+@pytest.mark.parametrize("options", ["checkpoint='never'", "checkpoint='manual'", "lookback='1h'"])
 def test_files_are_refused_where_batches_would_be_counted_anew(folder: Path, options: str) -> None:
-    places = PLACES + '[places.spare]\nformat = "parquet"\npath = "spare"\n'
-    code = f"{HEAD}@pipeline.stage(source='raw', to='spare', {options})\ndef f(e): return e\n"
+    config = CONFIG + '[datasets.spare]\nformat = "parquet"\npath = "spare"\n'
+    code = f"{HEAD}@pipeline.stage(source='raw', sink='spare', {options})\ndef f(e): return e\n"
     assert "telemetry.py:3 stage f: files remember batches by number" in told(
-        problems(write(folder, "telemetry", code, places))
+        problems(write(folder, "telemetry", code, config))
     )
 
 
 @pytest.mark.parametrize(
     ("lines", "says"),
     [
-        ("[places.spare]\nhub = 'local:./hubs/spare'\npartitions = 0\n", "telemetry.toml:14 partitions is 1 to 1024"),
-        ("[run.spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list: write one text"),
+        (
+            "[datasets.spare]\nhub = 'local:./hubs/spare'\npartitions = 0\n",
+            "telemetry.toml:14 partitions must be 1 to 1024, not 0",
+        ),
+        ("[spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list: write one text"),
     ],
 )
 def test_values_of_places_that_cannot_be_are_told(folder: Path, lines: str, says: str) -> None:
-    assert says in told(problems(write(folder, "telemetry", CODE, PLACES + lines)))
+    assert says in told(problems(write(folder, "telemetry", CODE, CONFIG + lines)))
 
 
 @pytest.mark.parametrize(
@@ -267,15 +282,15 @@ def test_values_of_places_that_cannot_be_are_told(folder: Path, lines: str, says
     ],
 )
 def test_a_secret_in_the_places_is_told_with_its_line_and_not_shown(folder: Path, line: str, says: str) -> None:
-    text = told(problems(write(folder, "telemetry", CODE, PLACES + f"[places.other]\n{line}\n")))
+    text = told(problems(write(folder, "telemetry", CODE, CONFIG + f"[datasets.other]\n{line}\n")))
     assert f"telemetry.toml:13 there is {'a ' if says.startswith('shared') else ''}{says}" in text
     assert "env:NAME" in text
 
 
 def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES)
-    assert "--set places.readings.url" in told(
-        problems(file, places__readings__url=f"postgresql://me:{PLANTED}@host/db")
+    file = write(folder, "telemetry", CODE, CONFIG)
+    assert "--set datasets.readings.url" in told(
+        problems(file, datasets__readings__url=f"postgresql://me:{PLANTED}@host/db")
     )
 
 
@@ -285,13 +300,13 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
         f"options = {{ 'password' = '{PLANTED}' }}",
         f"options.sfPassword = '{PLANTED}'",
         "options.password = 12345678",
-        f"[run.spark]\n'spark.hadoop.fs.azure.account.key.id.dfs.core.windows.net' = '{PLANTED}=='",
-        f"[run.spark]\nspark.hadoop.fs.s3a.secret.key = '{PLANTED}'",
+        f"[spark]\n'spark.hadoop.fs.azure.account.key.id.dfs.core.windows.net' = '{PLANTED}=='",
+        f"[spark]\nspark.hadoop.fs.s3a.secret.key = '{PLANTED}'",
     ],
 )
 def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) -> None:
-    places = PLACES + f"[places.other]\nformat = 'jdbc'\n{line}\n"
-    (found,) = problems(write(folder, "telemetry", CODE, places))
+    config = CONFIG + f"[datasets.other]\nformat = 'jdbc'\n{line}\n"
+    (found,) = problems(write(folder, "telemetry", CODE, config))
     assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
     assert "env:NAME or file:PATH" in found.fix
 
@@ -299,13 +314,13 @@ def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) ->
 @pytest.mark.parametrize(
     "setting",
     [
-        ("places.readings.options.password", PLANTED),
-        ("run.spark.spark.hadoop.fs.azure.account.key.a", PLANTED),
+        ("datasets.readings.options.password", PLANTED),
+        ("spark.spark.hadoop.fs.azure.account.key.a", PLANTED),
         (f"postgresql://me:{PLANTED}@host/db?a", "b"),
     ],
 )
 def test_a_secret_on_the_command_line_is_known_by_its_name(folder: Path, setting: tuple[str, str]) -> None:
-    (found,) = problems(write(folder, "telemetry", CODE, PLACES), **dict([setting]))
+    (found,) = problems(write(folder, "telemetry", CODE, CONFIG), **dict([setting]))
     assert found.file.startswith("--set ")
     assert "every user can list command lines" in found.fix
 
@@ -324,43 +339,45 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
         "spark.acme.tokens": 4000,
     }
     lines = [f"'{name}' = {json.dumps(value)}\n" for name, value in settings.items()]
-    assert len(checked(folder, CODE, PLACES + "[run.spark]\n" + "".join(lines)).plan.run.spark) == len(settings)
+    assert len(checked(folder, CODE, CONFIG + "[spark]\n" + "".join(lines)).plan.run.spark) == len(settings)
 
 
 @pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options['password'] = '{}'"])
 def test_a_password_in_the_pipeline_is_told_with_its_line(folder: Path, line: str) -> None:
-    file = write(folder, "telemetry", CODE, PLACES)
+    file = write(folder, "telemetry", CODE, CONFIG)
     file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
     assert "telemetry.py:1 there is a password in it" in told(problems(file))
 
 
-@pytest.mark.parametrize("option", ["source", "to", "dead_letters"])
+@pytest.mark.parametrize("option", ["source", "sink", "dead_letters"])
 def test_an_address_in_place_of_a_name_is_not_shown(folder: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB", f"postgresql://me:{PLANTED}@host/db")
-    given = {"source": "'raw'", "to": "'clean'", option: "os.environ['DB']"}
+    given = {"source": "'raw'", "sink": "'clean'", option: "os.environ['DB']"}
     options = ", ".join(f"{name}={value}" for name, value in given.items())
     code = f"import os\n{HEAD}@pipeline.stage({options})\ndef f(e): return e\n"
-    file = write(folder, "telemetry", code, PLACES)
+    file = write(folder, "telemetry", code, CONFIG)
     (found,) = problems(file)
-    assert f"telemetry.py:4 stage f: there is no place (not shown, it may hold a secret) ({option})" in told([found])
-    assert "write its address under [places.NAME]" in found.fix
-    assert len(problems(file, places__readings__create="true")) == 2  # places that are used are named without it
+    assert f"telemetry.py:4 stage f: there is no dataset (not shown, it may hold a secret) ({option})" in told([found])
+    assert "write its address under [datasets.NAME]" in found.fix
+    assert (
+        len(problems(file, datasets__readings__create_if_missing="true")) == 2
+    )  # datasets in use are named without it
 
 
 def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PW", PLANTED)
     (folder / "key").write_text(f"{PLANTED}\n")
-    places = f"""{PLACES}
-    [places.spare]
+    config = f"""{CONFIG}
+    [datasets.spare]
     format = "jdbc"
     options = {{ password = "env:PW", url = "file:key", header = "file:key", path = "env:PW" }}
-    [run.spark]
+    [spark]
     "spark.hadoop.fs.azure.account.key.a" = "file:key"
     "spark.eventLog.dir" = "file:///tmp/log"
     """
-    plan = checked(folder, CODE.replace('to="clean"', 'to="spare"'), places).plan
-    target = plan.stages[0].target
-    assert isinstance(target, FormatPlace)
+    plan = checked(folder, CODE.replace('sink="clean"', 'sink="spare"'), config).plan
+    target = plan.stages[0].sink
+    assert isinstance(target, FormatDataset)
     assert target.options == {
         "password": Secret(PLANTED), "url": Secret(PLANTED), "header": "file:key", "path": "env:PW"
     }  # fmt: skip
@@ -372,90 +389,92 @@ def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, mo
 
 
 def test_secret_that_is_not_where_it_is_said_to_be_is_told(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES + "[run.spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
+    file = write(folder, "telemetry", CODE, CONFIG + "[spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
     assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in told(
         problems(file)
     )
-    (found,) = problems(file, **{"run.spark.spark.acme.password": "file:nowhere"})
-    assert found.file == "--set run.spark.spark.acme.password"
+    (found,) = problems(file, **{"spark.spark.acme.password": "file:nowhere"})
+    assert found.file == "--set spark.spark.acme.password"
 
 
 def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> None:
     looked_up = 'import os\npassword = os.environ.get("P")\nURL = f"postgresql://me:{password}@host/db"\n'
-    file = write(folder, "telemetry", CODE, PLACES)
+    file = write(folder, "telemetry", CODE, CONFIG)
     file.write_text(looked_up + file.read_text())
-    assert len(checked_file(file).plan.stages) == 2
+    assert len(check_file(file).plan.stages) == 2
 
 
 @pytest.mark.parametrize("password", ["PASSWORD", "...", "***", "<password>"])
 def test_word_that_stands_for_a_password_is_no_secret(folder: Path, password: str) -> None:
     told_so = f"# export DATABASE=postgresql://USER:{password}@HOST/NAME\n"
-    file = write(folder, "telemetry", CODE, PLACES)
+    file = write(folder, "telemetry", CODE, CONFIG)
     file.with_suffix(".toml").write_text(told_so + file.with_suffix(".toml").read_text())
-    assert len(checked_file(file).plan.stages) == 2
+    assert len(check_file(file).plan.stages) == 2
 
 
 def test_stages_in_a_circle_are_named(folder: Path) -> None:
-    code = CODE.replace('to="readings"', 'to="raw"')
+    code = CODE.replace('sink="readings"', 'sink="raw"')
     assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(
-        problems(write(folder, "telemetry", code, PLACES))
+        problems(write(folder, "telemetry", code, CONFIG))
     )
 
 
 def test_dead_letters_that_come_back_to_their_stage_are_a_cycle(folder: Path) -> None:
-    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="raw"')
-    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    code = CODE.replace('consumer_group="ingest"', 'consumer_group="ingest", dead_letters="raw"')
+    text = told(problems(write(folder, "telemetry", code, CONFIG)))
     assert "telemetry.py:5 the stages form a cycle (ingest -> ingest): what one of them writes, dead letters" in text
 
 
 def test_stage_that_reads_dead_letters_comes_after_the_one_that_writes_them(folder: Path) -> None:
-    code = CODE.replace('group="ingest"', 'group="ingest", dead_letters="bad"').replace(
+    code = CODE.replace('consumer_group="ingest"', 'consumer_group="ingest", dead_letters="bad"').replace(
         'source="clean"', 'source="bad"'
     )
-    places = PLACES + '[places.bad]\nhub = "local:./hubs/bad"\ncreate = true\n'
-    assert checked(folder, code, places).plan.levels == (("ingest",), ("store",))
+    config = CONFIG + '[datasets.bad]\nhub = "local:./hubs/bad"\ncreate_if_missing = true\n'
+    assert checked(folder, code, config).plan.levels == (("ingest",), ("store",))
 
 
 def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(folder: Path) -> None:
-    code = CODE.replace('source="clean", to="readings", group="store"', 'source="raw", to="spare", group="ingest"')
-    places = PLACES + '[places.spare]\nformat = "noop"\n'
-    text = told(problems(write(folder, "telemetry", code, places)))
-    assert "the stages ingest and store write the same checkpoint: group ingest" in text
+    code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="spare"').replace(
+        'consumer_group="store"', 'consumer_group="ingest"'
+    )
+    config = CONFIG + '[datasets.spare]\nformat = "noop"\n'
+    text = told(problems(write(folder, "telemetry", code, config)))
+    assert "the stages ingest and store write the same checkpoint: consumer group ingest" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Path) -> None:
-    code = CODE.replace('source="clean", to="readings"', 'source="raw", to="clean"')
-    text = told(problems(write(folder, "telemetry", code, PLACES)))
+    code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="clean"')
+    text = told(problems(write(folder, "telemetry", code, CONFIG)))
     assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
-    code = code.replace('trigger_interval="5s"', "identity=False")
+    code = code.replace('trigger_interval="5s"', "event_ids=False")
     assert len(checked(folder, code).plan.stages) == 2
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("checkpoint='none'", "does not go with a table"),
-        ("checkpoint='sometimes'", "checkpoint: it is 'each batch', 'by hand', 'none'"),
+        ("checkpoint='never'", "does not go with a table"),
+        ("checkpoint='sometimes'", "checkpoint: it must be every_batch, manual or never, not 'sometimes'"),
         ("dead_letters='clean'", "dead letters of a table go into its database"),
-        ("ownership='fair'", "ownership: write 'all', hubline.Balanced()"),
-        ("start='yesterday'", "position 'yesterday' is unknown"),
-        ("lookback='0s'", "lookback: it has to be longer than 0 seconds"),
-        ("mode='update'", "the table has no key"),
-        ("max_batch_size=0", "max_batch_size: it is a whole number, 1 or more"),
-        ("group='a/b'", "consumer group 'a/b' is not allowed"),
+        ("load_balancing='fair'", "load_balancing: 'fair' is not a load balancing strategy: write"),
+        ("starting_position='yesterday'", "position 'yesterday' is unknown"),
+        ("lookback='0s'", "lookback: it must be longer than 0 seconds"),
+        ("output_mode='update'", "the table has no key"),
+        ("max_batch_size=0", "max_batch_size: it must be a whole number, 1 or more"),
+        ("consumer_group='a/b'", "consumer group 'a/b' is not allowed"),
     ],
 )
 def test_options_that_cannot_be_are_told(folder: Path, options: str, says: str) -> None:
     name = options.partition("=")[0]
-    kept = [each for each in ("group='store'", "ownership='all'") if not each.startswith(name)]
+    kept = [each for each in ("consumer_group='store'", "load_balancing='all'") if not each.startswith(name)]
     code = f"""
         import hubline
         pipeline = hubline.Pipeline("telemetry")
-        @pipeline.stage(source="raw", to="readings", {", ".join([*kept, options])})
+        @pipeline.stage(source="raw", sink="readings", {", ".join([*kept, options])})
         def store(events):
             return events
     """
-    found = problems(write(folder, "telemetry", code, PLACES))
+    found = problems(write(folder, "telemetry", code, CONFIG))
     assert says in told(found)
     assert [each.line for each in found] == [3]
 
@@ -464,8 +483,8 @@ def test_functions_are_asked_what_they_take(folder: Path) -> None:
     code = CODE.replace("def store(events):", "def store(events, devices):").replace(
         "def ingest(events):", "def ingest():"
     )
-    text = told(problems(write(folder, "telemetry", code, PLACES)))
-    assert "stage store: there is no place devices (a parameter of the function)" in text
+    text = told(problems(write(folder, "telemetry", code, CONFIG)))
+    assert "stage store: there is no dataset devices (a parameter of the function)" in text
     assert "stage ingest: its function takes 0 parameters, and is given 1" in text
 
 
@@ -473,34 +492,34 @@ def test_what_is_not_there_is_told(folder: Path) -> None:
     database = sqlite3.connect(folder / "results.db")
     database.execute("CREATE TABLE readings (id INTEGER)")
     database.close()
-    places = PLACES.replace("hubs/raw", "hubs/rwa").replace(
-        'table = "readings"', 'table = "readings"\n    key = ["name"]'
+    config = CONFIG.replace("hubs/raw", "hubs/rwa").replace(
+        'table = "readings"', 'table = "readings"\n    upsert_key = ["name"]'
     )
-    text = told(problems(write(folder, "telemetry", CODE, places)))
-    assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (place raw): create it" in text
-    assert "telemetry.toml:10 table readings in sqlite" in text
-    assert "has no column name, which key names: it has id" in text
+    text = told(problems(write(folder, "telemetry", CODE, config)))
+    assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (dataset raw): create it" in text
+    assert "telemetry.toml:11 table readings in sqlite" in text
+    assert "has no column name, which upsert_key names: it has id" in text
 
 
 def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
-    places = PLACES.replace('table = "readings"\n    create = true', 'table = "readings"')
-    assert "there is no table readings" in told(problems(write(folder, "telemetry", CODE, places)))
+    config = CONFIG.replace('table = "readings"\n    create_if_missing = true', 'table = "readings"')
+    assert "there is no table readings" in told(problems(write(folder, "telemetry", CODE, config)))
 
 
 def test_a_store_that_cannot_be_reached_is_told(folder: Path) -> None:
-    places = PLACES + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
-    text = told(problems(write(folder, "telemetry", CODE, places)))
-    assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: PostgreSQL cannot be" in text
+    config = CONFIG + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
+    text = told(problems(write(folder, "telemetry", CODE, config)))
+    assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: it cannot be reached" in text
 
 
 def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
-    places = (
-        PLACES + '[stages.store]\nownership = "fixed:8"\nmax_batch_size = 7\n[run.spark]\nspark.ui.enabled = false\n'
+    config = (
+        CONFIG + '[stages.store]\nload_balancing = "fixed:8"\nmax_batch_size = 7\n[spark]\nspark.ui.enabled = false\n'
     )
-    file = write(folder, "telemetry", CODE, places)
-    settings = {"stages.store.max_batch_size": "9", "run.state": "./other", "run.spark.spark.cores.max": "2"}
-    plan = checked_file(file, settings=settings).plan
-    assert (plan.stages[1].ownership, plan.stages[1].events_max) == ("fixed:8", 9)
+    file = write(folder, "telemetry", CODE, config)
+    settings = {"stages.store.max_batch_size": "9", "run.spark_checkpoints": "./other", "spark.spark.cores.max": "2"}
+    plan = check_file(file, overrides=settings).plan
+    assert (plan.stages[1].options.load_balancing, plan.stages[1].options.max_batch_size) == ("fixed:8", 9)
     assert plan.stages[1].folder == f"{folder}/other/store"
     assert plan.run.spark == {"spark.ui.enabled": "false", "spark.cores.max": "2"}
 
@@ -509,7 +528,11 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
     ("setting", "value", "says"),
     [
         ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer: did you mean store?"),
-        ("places.claen.create", "true", "--set places.claen.create:0 no stage uses a place claen: did you mean clean?"),
+        (
+            "datasets.claen.create_if_missing",
+            "true",
+            "--set datasets.claen.create_if_missing:0 no stage uses a dataset claen: did you mean clean?",
+        ),
         ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]': did you mean local[4]?"),
         ("stages.store.on_data_loss", "oldest", "it must be fail, earliest or latest, not 'oldest'"),
     ],
@@ -517,9 +540,9 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
 def test_settings_of_the_command_line_that_change_nothing_are_told(
     folder: Path, setting: str, value: str, says: str
 ) -> None:
-    file = write(folder, "telemetry", CODE, PLACES)
+    file = write(folder, "telemetry", CODE, CONFIG)
     with pytest.raises(PipelineInvalid) as raised:
-        checked_file(file, settings={setting: value})
+        check_file(file, overrides={setting: value})
     assert says in told(list(raised.value.problems))
 
 
@@ -538,33 +561,38 @@ def test_masters_that_spark_does_not_know_are_refused(master: str) -> None:
 
 def test_state_folder_that_cannot_be_made_is_told(folder: Path) -> None:
     (folder / "taken").touch()
-    file = write(folder, "telemetry", CODE, PLACES + '[run]\nstate = "./taken/state"\n')
+    file = write(folder, "telemetry", CODE, CONFIG + '[run]\nspark_checkpoints = "./taken/state"\n')
     text = told(problems(file))
-    assert f"telemetry.toml:13 the state folder {folder}/taken/state cannot be made: {folder}/taken is a file" in text
-    plan = checked_file(file, settings={"run.state": "./state"}).plan
-    taken = replace(plan, run=replace(plan.run, state="./taken/state"))  # by then
-    with pytest.raises(ConfigError, match=r"taken/state cannot be written to .*--set run.state=PATH"), locked(taken):
+    assert f"telemetry.toml:13 the folder {folder}/taken/state cannot be created: {folder}/taken is a file" in text
+    plan = check_file(file, overrides={"run.spark_checkpoints": "./state"}).plan
+    taken = replace(plan, run=replace(plan.run, spark_checkpoints="./taken/state"))  # by then
+    with (
+        pytest.raises(ConfigError, match=r"taken/state cannot be written to .*--set run.spark_checkpoints=PATH"),
+        locked(taken),
+    ):
         pass
 
 
 def test_plan_tells_that_gaps_are_jumped(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES + '[stages.store]\non_data_loss = "latest"\n')
-    ingest, store = checked_file(file).plan.stages
-    assert any("reading goes on at the latest event, and the run tells of the gap" in each for each in promises(store))
-    assert not any("gap" in each for each in promises(ingest))
+    file = write(folder, "telemetry", CODE, CONFIG + '[stages.store]\non_data_loss = "latest"\n')
+    ingest, store = check_file(file).plan.stages
+    assert any(
+        "reading continues at the latest event, and the run reports the data loss" in each for each in guarantees(store)
+    )
+    assert not any("data loss" in each for each in guarantees(ingest))
 
 
 def test_stages_are_chosen_by_name(folder: Path) -> None:
-    file = write(folder, "telemetry", CODE, PLACES)
-    assert [stage.name for stage in checked_file(file, stages=["store"]).plan.stages] == ["store"]
+    file = write(folder, "telemetry", CODE, CONFIG)
+    assert [stage.name for stage in check_file(file, stages=["store"]).plan.stages] == ["store"]
     with pytest.raises(ConfigError, match="there is no stage 'stoer': did you mean store"):
-        checked_file(file, stages=["stoer"])
+        check_file(file, stages=["stoer"])
 
 
 def test_functions_stay_what_they_are(folder: Path) -> None:
     pipeline = hubline.Pipeline("telemetry")
 
-    @pipeline.events(source="raw", to="clean", schema="body binary")
+    @pipeline.event_stage(source="raw", sink="clean", schema="body binary")
     def twice(number: int) -> int:
         return 2 * number
 
@@ -575,7 +603,7 @@ def test_functions_stay_what_they_are(folder: Path) -> None:
 def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = str(write(folder, "telemetry", CODE, PLACES))
+    file = str(write(folder, "telemetry", CODE, CONFIG))
     assert main(["plan", file]) == ExitCode.OK
     printed = capsys.readouterr().out
     assert "ingest: local:" in printed
@@ -583,9 +611,9 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
     assert main(["plan", file, "--json", "--stage", "store"]) == ExitCode.OK
     assert '"stage":"store"' in capsys.readouterr().out
     for verb in ("plan", "run"):
-        assert main([verb, file, "--set", "places.raw.hub=local:./hubs/none"]) == ExitCode.CHECKS_FAILED
+        assert main([verb, file, "--set", "datasets.raw.hub=local:./hubs/none"]) == ExitCode.CHECKS_FAILED
         said = capsys.readouterr().err
-        assert said.startswith("--set places.raw.hub: there is no hub")
+        assert said.startswith("--set datasets.raw.hub: there is no hub")
         assert said.endswith("hubline: 1 problem: nothing was started\n")
     assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
     for other in ("none.py", ".", str(Path(file).with_suffix(".toml"))):
@@ -594,12 +622,12 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
 
 def test_an_unknown_table_is_told_where_it_begins(tmp_path: Path) -> None:
     file = tmp_path / "telemetry.toml"
-    file.write_text("[places.raw]\nhub = 'local:raw'\n\n[stage.store]\ngroup = 'store'\n[stage.ingest]\n")
+    file.write_text("[datasets.raw]\nhub = 'local:raw'\n\n[stage.store]\ngroup = 'store'\n[stage.ingest]\n")
 
     found, problems = read_toml(file, {})
 
     assert problems == []
-    assert [found.where(*path).line for path in [("stage",), ("stage", "ingest"), ("places", "raw", "table")]] == [
+    assert [found.where(*path).line for path in [("stage",), ("stage", "ingest"), ("config", "raw", "table")]] == [
         4,
         6,
         1,

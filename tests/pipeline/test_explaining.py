@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hubline.pipeline.spark_errors import LENGTH_MAX, explained
+from hubline.pipeline.spark_errors import LENGTH_MAX, summarize_spark_error
 
 NOT_SET = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "/work/src/hubline/spark/options.py", line 247, in parsed
@@ -27,7 +27,7 @@ Traceback (most recent call last):
 pyspark.errors.exceptions.captured.PythonException:
   An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
-  File "/work/src/hubline/sinks/sql_sink/sink.py", line 770, in explained
+  File "/work/src/hubline/sinks/sql_sink/sink.py", line 770, in summarize_spark_error
     raise SinkError(text)
 hubline.errors.SinkError: the table has no column 'bytes'
 
@@ -89,11 +89,13 @@ be resolved. Did you mean one of the following? [`body`, `offset`]. SQLSTATE: 42
     ],
 )
 def test_the_line_that_says_what_is_wrong_is_found(text: str, says: str) -> None:
-    assert explained(ValueError(text)) == says
+    assert summarize_spark_error(ValueError(text)) == says
 
 
 def test_python_without_hubline_is_told_with_what_to_do() -> None:
-    assert explained(ValueError(NOT_INSTALLED)).startswith("hubline is not installed for the Python that Spark runs")
+    assert summarize_spark_error(ValueError(NOT_INSTALLED)).startswith(
+        "hubline is not installed for the Python that Spark runs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -101,9 +103,9 @@ def test_python_without_hubline_is_told_with_what_to_do() -> None:
 )
 @pytest.mark.parametrize("text", ["x {} y", "Traceback (most recent call last):\n  File x\nOSError: no {}\n"])
 def test_no_secret_is_repeated(text: str, secret: str) -> None:
-    assert "pLaNtEd" not in explained(ValueError(text.format(secret)))
-    assert explained(ValueError("x SharedAccessKey=abc y\nz")) == "x *** y"
+    assert "pLaNtEd" not in summarize_spark_error(ValueError(text.format(secret)))
+    assert summarize_spark_error(ValueError("x SharedAccessKey=abc y\nz")) == "x *** y"
 
 
 def test_what_is_long_is_cut() -> None:
-    assert len(explained(ValueError("x" * 5000))) == LENGTH_MAX
+    assert len(summarize_spark_error(ValueError("x" * 5000))) == LENGTH_MAX

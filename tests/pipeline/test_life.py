@@ -22,7 +22,7 @@ from hubline.errors import ConfigError, PipelineInvalid
 from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline import runner as runner_module
 from hubline.pipeline import stage_frame as frames
-from hubline.pipeline.checks import checked_file
+from hubline.pipeline.checks import check_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
 from hubline.pipeline.stage_source import Gate, StageReader, StageSource
@@ -45,21 +45,21 @@ CODE = """
     pipeline = hubline.Pipeline("life")
     BROKEN = Path(__file__).with_name("broken")
 
-    @pipeline.stage(source="raw", to="copy", group="copy")
+    @pipeline.stage(source="raw", sink="copy", consumer_group="copy")
     def copy(events):
         return events
 
-    @pipeline.batches(source="raw", to="rows", group="rows", schema="bytes long")
+    @pipeline.batch_stage(source="raw", sink="rows", consumer_group="rows", schema="bytes long")
     def rows(events):
         if BROKEN.exists():
             raise RuntimeError("the handler is broken")
         return pa.table({"bytes": [len(body) for body in events.column("body").to_pylist()]})
 """
-PLACES = """
-    [places]
+CONFIG = """
+    [datasets]
     raw = { hub = "local:hubs/raw" }
-    copy = { hub = "local:hubs/copy", create = true, partitions = 2 }
-    rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+    copy = { hub = "local:hubs/copy", create_if_missing = true, partitions = 2 }
+    rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
 """
 COUNT = 20
 
@@ -112,13 +112,13 @@ def rows_count(database: Path) -> int:
 def test_failed_stage_starts_again_and_a_signal_ends_all_between_two_batches(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
-    file = write(tmp_path, "life", CODE, PLACES)
+    file = write(tmp_path, "life", CODE, CONFIG)
     (tmp_path / "broken").touch()
     send(raw, readings(COUNT))
     view = Mending(tmp_path / "broken")
     copy = TestHub(f"local:{tmp_path}/hubs/copy", tmp_path / "hubs", "copy")
     before = signal.getsignal(signal.SIGTERM)
-    checked = checked_file(file)
+    checked = check_file(file)
     ending = signal_when(lambda: rows_count(tmp_path / "rows.db") == COUNT and view.reports["copy"].events >= COUNT)
 
     assert not run(checked, Request(), spark=spark, view=view)
@@ -143,8 +143,8 @@ def test_signal_while_the_next_batch_is_not_due_for_long_still_writes_the_checkp
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
     send(raw, readings(COUNT))
-    checked = checked_file(
-        write(tmp_path, "life", CODE, PLACES), stages=["copy"], settings={"stages.copy.trigger_interval": "15s"}
+    checked = check_file(
+        write(tmp_path, "life", CODE, CONFIG), stages=["copy"], overrides={"stages.copy.trigger_interval": "15s"}
     )
     view = Notes()
     ending = signal_when(lambda: "copy" in view.reports and view.reports["copy"].events >= COUNT)
@@ -165,14 +165,14 @@ def test_what_spark_does_not_run_as_a_stream_is_told_before_any_stage_starts(
     code = """
         import hubline
         pipeline = hubline.Pipeline("counting")
-        @pipeline.stage(source="raw", to="copy", group="copy")
+        @pipeline.stage(source="raw", sink="copy", consumer_group="copy")
         def copy(events):
             return events
-        @pipeline.stage(source="copy", to="rows", group="rows")
+        @pipeline.stage(source="copy", sink="rows", consumer_group="rows")
         def counted(events):
             return events.groupBy("partitionKey").count()
     """
-    checked = checked_file(write(tmp_path, "counting", code, PLACES))
+    checked = check_file(write(tmp_path, "counting", code, CONFIG))
     with pytest.raises(PipelineInvalid, match=r"counting\.py:6: stage counted: .*append"):
         run(checked, Request(once=True), spark=spark, view=Notes())
     assert not (tmp_path / "state" / "counting" / "copy").exists()
@@ -186,7 +186,7 @@ def test_run_whose_reader_went_away_ends_in_good_order(spark: SparkSession, raw:
                 raise BrokenPipeError
 
     send(raw, readings(COUNT))
-    checked = checked_file(write(tmp_path, "life", CODE, PLACES), stages=["copy"])
+    checked = check_file(write(tmp_path, "life", CODE, CONFIG), stages=["copy"])
     with pytest.raises(BrokenPipeError):
         run(checked, Request(), spark=spark, view=Gone())
     store = f"sqlite:///{tmp_path}/state/life/checkpoints.db"
@@ -203,7 +203,7 @@ def test_sigterm_while_spark_starts_interrupts_the_command(
 
     monkeypatch.setattr(runner_module, "session", start)
     before = signal.getsignal(signal.SIGTERM)
-    assert main(["run", str(write(tmp_path, "life", CODE, PLACES))]) == ExitCode.INTERRUPTED
+    assert main(["run", str(write(tmp_path, "life", CODE, CONFIG))]) == ExitCode.INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -214,7 +214,7 @@ def test_batch_that_fails_while_the_run_ends_is_not_done(
     said: list[Gate] = []
     monkeypatch.setattr(Gate, "mark_done", said.append)
     code = HOLDING.replace("return pa.table", "raise RuntimeError('no')\n        return pa.table")
-    file = write(tmp_path, "held", code, PLACES)
+    file = write(tmp_path, "held", code, CONFIG)
     (tmp_path / "hold").touch()
     send(raw, readings(COUNT))
 
@@ -225,7 +225,7 @@ def test_batch_that_fails_while_the_run_ends_is_not_done(
                 (tmp_path / "hold").unlink()
 
     ending = signal_when((tmp_path / "begun").exists)
-    assert not run(checked_file(file), Request(), spark=spark, view=Releasing())
+    assert not run(check_file(file), Request(), spark=spark, view=Releasing())
     ending.join()
     assert said == []
 
@@ -300,56 +300,58 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
         import hubline
         import hubline.spark
         pipeline = hubline.Pipeline("wrong")
-        @pipeline.stage(source="raw", to="hub-a", group="a")
+        @pipeline.stage(source="raw", sink="hub-a", consumer_group="a")
         def dropped(events):
             return events.drop("eventId")
-        @pipeline.stage(source="raw", to="rows", group="b")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="b")
         def typed(events):
             return events.selectExpr("partition", "sequenceNumber", "'x' as other", "length(body) as bytes")
-        @pipeline.stage(source="raw", to="hub-c", group="c")
+        @pipeline.stage(source="raw", sink="hub-c", consumer_group="c")
         def misspelt(events):
             kept = events.where("body is not null")
             return kept.select("bodi")
-        @pipeline.stage(source="raw", to="hub-d", group="d")
+        @pipeline.stage(source="raw", sink="hub-d", consumer_group="d")
         def unkept(events):
             return hubline.spark.parse_json(events, "id long").drop("id")
-        @pipeline.stage(source="raw", to="hub-e", group="e", lookback="1h")
+        @pipeline.stage(source="raw", sink="hub-e", consumer_group="e", lookback="1h")
         def forgets(events):
             return events.drop("replayed")
-        @pipeline.stage(source="raw", to="hub-f", group="f")
+        @pipeline.stage(source="raw", sink="hub-f", consumer_group="f")
         def explodes(events):
             return events.selectExpr("explode(array(body, body)) as body", "eventId")
-        @pipeline.stage(source="raw", to="hub-g", group="g")
+        @pipeline.stage(source="raw", sink="hub-g", consumer_group="g")
         def shuffles(events):
             return events.repartition(3)
-        @pipeline.stage(source="hub-g", to="hub-h", group="h")
+        @pipeline.stage(source="hub-g", sink="hub-h", consumer_group="h")
         def passes(events):
             return events
-        @pipeline.stage(source="hub-h", to="rows", group="i", drop_duplicates="ordered")
+        @pipeline.stage(source="hub-h", sink="rows", consumer_group="i", drop_duplicates="ordered")
         def ordered(events):
             return events.selectExpr("partition", "sequenceNumber", "properties", "'x' as other")
-        @pipeline.stage(source="hub-h", to="rows", group="j")
+        @pipeline.stage(source="hub-h", sink="rows", consumer_group="j")
         def as_json(events):
             return events.selectExpr("partition", "sequenceNumber", "to_json(properties) as properties", "'x' as other")
-        @pipeline.stage(source="raw", to="rows", group="k")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="k")
         def spelt(events):
             return events.selectExpr("*", "'x' as other")
-        @pipeline.stage(source="hub-h", to="rows", group="l")
+        @pipeline.stage(source="hub-h", sink="rows", consumer_group="l")
         def relabelled(events):
             return events.selectExpr("'7' as partition", "sequenceNumber", "'x' as other")
-        @pipeline.events(source="raw", to="rows", group="m", schema="other string, sequenceNumber long")
+        @pipeline.event_stage(source="raw", sink="rows", consumer_group="m", schema="other string, sequenceNumber long")
         def counts(event):
             return {"other": "x", "sequenceNumber": 1}
-        @pipeline.batches(source="raw", to="rows", group="n", schema="other string, partition string")
+        @pipeline.batch_stage(source="raw", sink="rows", consumer_group="n", schema="other string, partition string")
         def labels(events):
             return events
-        @pipeline.stage(source="raw", to="rows", group="o")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="o")
         def doubles(events):
             other = events.selectExpr("partition", "sequenceNumber", "'x' as other")
             return other.unionByName(other.where("partition = '0'"))
     """
-    hubs = "".join(f"    hub-{each} = {{ hub = 'local:hubs/{each}', create = true }}\n" for each in "acdefgh")
-    checked = checked_file(write(tmp_path, "wrong", code, PLACES + hubs))
+    hubs = "".join(
+        f"    hub-{each} = {{ hub = 'local:hubs/{each}', create_if_missing = true }}\n" for each in "acdefgh"
+    )
+    checked = check_file(write(tmp_path, "wrong", code, CONFIG + hubs))
     with pytest.raises(PipelineInvalid) as raised:
         run(checked, Request(), spark=spark, view=Notes())
     told = {problem.line: problem.message for problem in raised.value.problems}
@@ -383,10 +385,10 @@ def test_what_moves_rows_between_tasks_is_seen_in_the_plan(spark: SparkSession) 
 
 
 def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
-    plan = checked_file(write(tmp_path, "life", CODE, PLACES)).plan
+    plan = check_file(write(tmp_path, "life", CODE, CONFIG)).plan
     with (
         locked(plan),
-        pytest.raises(ConfigError, match=r"another run uses .*run\.state=PATH.*run\.store=URL"),
+        pytest.raises(ConfigError, match=r"another run uses .*run\.spark_checkpoints=PATH.*run\.store=URL"),
         locked(plan),
     ):
         pass
@@ -397,9 +399,9 @@ def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
 def test_stage_that_tells_of_another_hub_is_not_started_again(
     raw: TestHub, tmp_path: Path, spark: SparkSession
 ) -> None:
-    checked = checked_file(write(tmp_path, "life", CODE, PLACES), stages=["copy"])
+    checked = check_file(write(tmp_path, "life", CODE, CONFIG), stages=["copy"])
     view = Notes()
-    running = runner_module._Run(checked.plan, Request(), spark, view)
+    running = runner_module._Run(checked, Request(), spark, view)
     each = running._stages["copy"]
     raised = (
         "hubline.errors.PositionInvalid: partition 1 of hub raw cannot be read from sequence:0: it is of another hub"
@@ -433,13 +435,13 @@ class Watching(Notes):
 def test_two_runners_share_a_group_and_one_takes_over_what_the_other_leaves(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
-    file = write(tmp_path, "life", CODE, PLACES + "    [run]\n    store = 'sqlite:///progress.db'\n")
+    file = write(tmp_path, "life", CODE, CONFIG + "    [run]\n    store = 'sqlite:///progress.db'\n")
     store = f"sqlite:///{tmp_path}/progress.db"
     copy = TestHub(f"local:{tmp_path}/hubs/copy", tmp_path / "hubs", "copy")
     views = {"one": Watching(), "two": Watching()}
 
     def runner(name: str) -> None:
-        checked = checked_file(file, stages=["copy"], settings={"run.state": f"state/{name}"})
+        checked = check_file(file, stages=["copy"], overrides={"run.spark_checkpoints": f"state/{name}"})
         # A session has but one query of a name.
         with suppress(Ended):
             run(checked, Request(), spark=spark.newSession(), view=views[name])
@@ -480,7 +482,7 @@ HOLDING = """
     pipeline = hubline.Pipeline("held")
     HERE = Path(__file__).parent
 
-    @pipeline.batches(source="raw", to="rows", group="rows", schema="bytes long")
+    @pipeline.batch_stage(source="raw", sink="rows", consumer_group="rows", schema="bytes long")
     def rows(events):
         (HERE / "begun").touch()
         while (HERE / "hold").exists():
@@ -492,7 +494,7 @@ HOLDING = """
 def test_second_signal_cuts_a_batch_short_and_it_comes_again(
     spark: SparkSession, raw: TestHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = write(tmp_path, "held", HOLDING, PLACES)
+    file = write(tmp_path, "held", HOLDING, CONFIG)
     (tmp_path / "hold").touch()
     send(raw, readings(COUNT))
     view = Notes()
@@ -500,7 +502,7 @@ def test_second_signal_cuts_a_batch_short_and_it_comes_again(
         signal_when((tmp_path / "begun").exists),
         signal_when(lambda: any(note.startswith("stopping rows") for note in view.notes)),
     ]
-    assert not run(checked_file(file), Request(), spark=spark, view=view)
+    assert not run(check_file(file), Request(), spark=spark, view=view)
     for thread in signals:
         thread.join()
     assert "rows: stopped: its batch was cut short, and comes again" in view.notes
@@ -522,7 +524,7 @@ def test_signal_while_stages_are_checked_lets_none_start(spark: SparkSession, ra
                 os.kill(os.getpid(), signal.SIGINT)
 
     view = Impatient()
-    assert not run(checked_file(write(tmp_path, "life", CODE, PLACES)), Request(), spark=spark, view=view)
+    assert not run(check_file(write(tmp_path, "life", CODE, CONFIG)), Request(), spark=spark, view=view)
     assert view.notes[1:] == ["copy: checking its columns"]  # after the hub was made
     assert {report.state for report in view.reports.values()} == {"stopped"}
 
@@ -536,10 +538,10 @@ def test_command_ends_with_8_where_a_stage_fails_too_often(
 ) -> None:
     monkeypatch.setattr(runner_module, "session", lambda *_, **__: spark)
     monkeypatch.setattr(runner_module, "_stop_session", lambda _: None)
-    file = write(tmp_path, "life", CODE, PLACES)
+    file = write(tmp_path, "life", CODE, CONFIG)
     (tmp_path / "broken").touch()
     send(raw, readings(PARTITIONS))
-    arguments = ["--stage", "rows", "--set", "run.restarts=1"]
+    arguments = ["--stage", "rows", "--set", "run.max_restarts=1"]
     assert main(["run", str(file), *arguments]) == ExitCode.STAGE_FAILED
     said = capsys.readouterr().err
     assert "rows: failed for good, after 1 restart: RuntimeError: the handler is broken" in said

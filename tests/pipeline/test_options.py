@@ -19,7 +19,7 @@ from hubline.cli.app import main
 from hubline.errors import PipelineInvalid, StageFailed
 from hubline.event_ids import ID_PROPERTY, origin_of
 from hubline.hubs.local import LocalHub, Retention, create_hub
-from hubline.pipeline.checks import checked_file
+from hubline.pipeline.checks import check_file
 from hubline.pipeline.runner import Request, run
 from tests.pipeline.files import Notes, checkpoints, new_hub, readings, send, write
 from tests.spark.hubs import TestHub
@@ -43,9 +43,9 @@ def once(spark: SparkSession) -> Once:
 
     def ran(file: Path, *stages: str, **options: str) -> Notes:
         view = Notes()
-        chosen = stages or [stage.name for stage in checked_file(file).plan.stages]
+        chosen = stages or [stage.name for stage in check_file(file).plan.stages]
         settings = {f"stages.{stage}.{name}": value for stage in chosen for name, value in options.items()}
-        checked = checked_file(file, stages=stages, settings=settings)
+        checked = check_file(file, stages=stages, overrides=settings)
         assert run(checked, Request(once=True), spark=spark, view=view)
         return view
 
@@ -74,20 +74,20 @@ def test_checkpoints_by_hand_are_where_every_start_reads_on_and_without_any_it_b
     code = """
         import hubline
         pipeline = hubline.Pipeline("hand")
-        @pipeline.stage(source="raw", to="by-hand", group="hand", checkpoint="by hand")
+        @pipeline.stage(source="raw", sink="by-hand", consumer_group="hand", checkpoint="manual")
         def hand(events):
             return events
-        @pipeline.stage(source="raw", to="anew", group="none", checkpoint="none")
+        @pipeline.stage(source="raw", sink="anew", consumer_group="none", checkpoint="never")
         def none(events):
             return events
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        by-hand = { hub = "local:hubs/by-hand", create = true, partitions = 2 }
-        anew = { hub = "local:hubs/anew", create = true, partitions = 2 }
+        by-hand = { hub = "local:hubs/by-hand", create_if_missing = true, partitions = 2 }
+        anew = { hub = "local:hubs/anew", create_if_missing = true, partitions = 2 }
     """
-    file = write(hubs.parent, "hand", code, places)
+    file = write(hubs.parent, "hand", code, config)
     raw = new_hub(hubs, "raw")
     send(raw, readings(6), partition="0")
     store = f"sqlite:///{hubs.parent}/state/hand/checkpoints.db"
@@ -111,7 +111,7 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
         from hubline.spark import parse_json
         from pyspark.sql import functions as F
         pipeline = hubline.Pipeline("joined")
-        @pipeline.stage(source=["north", "south"], to="out", group="joined")
+        @pipeline.stage(source=["north", "south"], sink="out", consumer_group="joined")
         def joined(north, south, names, sites):
             both = parse_json(north.unionByName(south), "id long, celsius double").where("_error is null")
             named = both.join(F.broadcast(names), "id").join(F.broadcast(sites), "site")
@@ -120,15 +120,15 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
             numbered = exploded.withColumn("eventId", hubline.pipeline.output_id(F.col("pos")))
             return numbered.select("eventId", F.col("part").cast("binary").alias("body"))
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         north = { hub = "local:hubs/north" }
         south = { hub = "local:hubs/south" }
-        out = { hub = "local:hubs/out", create = true, partitions = 2 }
+        out = { hub = "local:hubs/out", create_if_missing = true, partitions = 2 }
         names = { url = "sqlite:///names.db", table = "names" }
         sites = { format = "parquet", path = "sites" }
     """
-    file = write(hubs.parent, "joined", code, places)
+    file = write(hubs.parent, "joined", code, config)
     north, south = new_hub(hubs, "north"), new_hub(hubs, "south")
     send(north, readings(1))
     send(south, [*readings(1, first=1), b"unknown"])
@@ -159,17 +159,17 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
         from hubline.spark import parse_json
         from pyspark.sql import functions as F
         pipeline = hubline.Pipeline("priced")
-        @pipeline.stage(source="raw", to="rows", group="priced")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="priced")
         def priced(events, prices):
             return parse_json(events, "id long, celsius double").join(F.broadcast(prices), "id", "left")
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
         prices = { url = "sqlite:///prices.db", table = "prices" }
     """
-    file = write(hubs.parent, "priced", code, places)
+    file = write(hubs.parent, "priced", code, config)
     raw = new_hub(hubs, "raw")
     database = sqlite3.connect(hubs.parent / "prices.db", isolation_level=None)
     database.execute("CREATE TABLE prices (id INTEGER, price DECIMAL(9, 2))")
@@ -187,7 +187,7 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
         once(file)
     (problem,) = raised.value.problems
     assert (Path(problem.file).name, problem.line) == ("priced.toml", 4)
-    assert "place prices, table prices in " in problem.message
+    assert "dataset prices, table prices in " in problem.message
     assert "column 'price', DECIMAL(9, 2)" in problem.message
 
 
@@ -196,22 +196,22 @@ def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hu
     code = """
         import hubline
         pipeline = hubline.Pipeline("columns")
-        @pipeline.events(source="raw", to="rows", group="spelt", schema="Body string")
+        @pipeline.event_stage(source="raw", sink="rows", consumer_group="spelt", schema="Body string")
         def spelt(event):
             return {"Body": "a"}
-        @pipeline.stage(source="raw", to="rows", group="twice")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="twice")
         def twice(events):
             return events.selectExpr("*", "1 as a", "2 as a")
-        @pipeline.stage(source="raw", to="rows", group="interval")
+        @pipeline.stage(source="raw", sink="rows", consumer_group="interval")
         def interval(events):
             return events.selectExpr("*", "interval '1' year as age")
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
     """
-    file = write(hubs.parent, "columns", code, places)
+    file = write(hubs.parent, "columns", code, config)
     new_hub(hubs, "raw")
     with pytest.raises(PipelineInvalid) as raised:
         once(file)
@@ -229,23 +229,23 @@ def test_options_that_are_kept_elsewhere_reach_spark_and_are_not_shown(
         from hubline.spark import parse_json
         from pyspark.sql import functions as F
         pipeline = hubline.Pipeline("hidden")
-        @pipeline.stage(source="raw", to="files", group="files", dead_letters="dead")
+        @pipeline.stage(source="raw", sink="files", consumer_group="files", dead_letters="dead")
         def files(events, names):
             return parse_json(events, "id long").join(F.broadcast(names), "id").select("id", "name", "_error")
-        @pipeline.stage(source="raw", to="nowhere", group="nowhere")
+        @pipeline.stage(source="raw", sink="nowhere", consumer_group="nowhere")
         def nowhere(events):
             return events
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        dead = { hub = "local:hubs/dead", create = true }
+        dead = { hub = "local:hubs/dead", create_if_missing = true }
         names = { format = "csv", path = "names", options = { header = true, sep = "env:MARK" } }
         files = { format = "csv", path = "files", options = { sep = "env:MARK" } }
         nowhere = { format = "noop", options = { sep = "env:MARK" } }
     """
     monkeypatch.setenv("MARK", "~pLaNtEdMaRk~")  # a name that nothing hides by itself
-    file = write(hubs.parent, "hidden", code, places)
+    file = write(hubs.parent, "hidden", code, config)
     (hubs.parent / "names").mkdir()
     (hubs.parent / "names" / "names.csv").write_text("id~pLaNtEdMaRk~name\n0~pLaNtEdMaRk~zero\n")
     send(new_hub(hubs, "raw"), readings(2))
@@ -267,33 +267,33 @@ def test_functions_over_tables_have_dead_letters_where_schema_names_an_error_and
         pipeline = hubline.Pipeline("tables")
         def ids(table):
             return [json.loads(body)["id"] for body in table.column("body").to_pylist()]
-        @pipeline.batches(source="raw", to="copy", group="copy", schema="body binary")
+        @pipeline.batch_stage(source="raw", sink="copy", consumer_group="copy", schema="body binary")
         def copy(table):
             return table.select(["body"])
-        @pipeline.batches(source="raw", to="files", group="files", schema="id long")
+        @pipeline.batch_stage(source="raw", sink="files", consumer_group="files", schema="id long")
         def files(table):
             return pa.table({"id": ids(table)})
-        @pipeline.batches(source="raw", to="rows", group="rows", schema="id long")
+        @pipeline.batch_stage(source="raw", sink="rows", consumer_group="rows", schema="id long")
         def rows(table):
             return pa.table({"id": ids(table)})
-        @pipeline.batches(source="raw", to="even", dead_letters="dead", schema="body binary, _error string")
+        @pipeline.batch_stage(source="raw", sink="even", dead_letters="dead", schema="body binary, _error string")
         def even(table):
             return pa.table({"body": table["body"], "_error": ["odd" if each % 2 else None for each in ids(table)]})
-        @pipeline.batches(source="raw", to="one", group="one", dead_letters="dead", schema="body binary")
+        @pipeline.batch_stage(source="raw", sink="one", consumer_group="one", dead_letters="dead", schema="body binary")
         def one(table):
             return table.select(["body"])
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        copy = { hub = "local:hubs/copy", create = true }
+        copy = { hub = "local:hubs/copy", create_if_missing = true }
         files = { format = "parquet", path = "files" }
-        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
-        even = { hub = "local:hubs/even", create = true }
-        one = { hub = "local:hubs/one", create = true, partitions = 1 }
-        dead = { hub = "local:hubs/dead", create = true }
+        rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
+        even = { hub = "local:hubs/even", create_if_missing = true }
+        one = { hub = "local:hubs/one", create_if_missing = true, partitions = 1 }
+        dead = { hub = "local:hubs/dead", create_if_missing = true }
     """
-    file = write(hubs.parent, "tables", code, places)
+    file = write(hubs.parent, "tables", code, config)
     send(new_hub(hubs, "raw"), readings(6))
 
     once(file)
@@ -315,20 +315,22 @@ def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published
             read = parse_json(events, "id long, celsius double").where("_error is null")
             replayed = F.bool_and("replayed").alias("replayed")
             return read.groupBy((F.col("id") % 2).alias("odd")).agg(F.count("*").alias("n"), replayed)
-        @pipeline.stage(source="raw", to="out", group="a", lookback="1h", mode="update", identity=False)
+        @pipeline.stage(
+            source="raw", sink="out", consumer_group="a", lookback="1h", output_mode="update", event_ids=False
+        )
         def published(events):
             return totals(events).select(F.to_json(F.struct("odd", "n")).alias("body"), "replayed")
-        @pipeline.stage(source="raw", to="totals", group="b", lookback="1h", mode="update")
+        @pipeline.stage(source="raw", sink="totals", consumer_group="b", lookback="1h", output_mode="update")
         def kept(events):
             return totals(events)
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        out = { hub = "local:hubs/out", create = true, partitions = 2 }
-        totals = { url = "sqlite:///totals.db", table = "totals", key = ["odd"], create = true }
+        out = { hub = "local:hubs/out", create_if_missing = true, partitions = 2 }
+        totals = { url = "sqlite:///totals.db", table = "totals", upsert_key = ["odd"], create_if_missing = true }
     """
-    file = write(hubs.parent, "recent", code, places)
+    file = write(hubs.parent, "recent", code, config)
     raw = new_hub(hubs, "raw")
     send(raw, readings(4))
 
@@ -355,26 +357,26 @@ def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have
         from hubline.spark import parse_json
         from pyspark.sql import functions as F
         pipeline = hubline.Pipeline("windows")
-        @pipeline.stage(source="raw", to="minutes", group="windows")
+        @pipeline.stage(source="raw", sink="minutes", consumer_group="windows")
         def minutes(events):
             read = parse_json(events, "at timestamp").where("_error is null").withWatermark("at", "10 seconds")
             counted = read.groupBy(F.window("at", "1 minute").alias("during")).count()
             return counted.select(F.col("during.start").alias("minute"), "count")
-        pipeline.stage(source="raw", to="rows", group="rows", name="rows")(minutes)
-        @pipeline.stage(source="raw", to="seen", group="seen")
+        pipeline.stage(source="raw", sink="rows", consumer_group="rows", name="rows")(minutes)
+        @pipeline.stage(source="raw", sink="seen", consumer_group="seen")
         def seen(events):
             return events.select(F.col("body").cast("string").alias("body"))
-        pipeline.stage(source="raw", to="screen", group="screen", name="screen")(seen)
+        pipeline.stage(source="raw", sink="screen", consumer_group="screen", name="screen")(seen)
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
         minutes = { format = "parquet", path = "minutes" }
-        rows = { url = "sqlite:///rows.db", table = "rows", create = true }
+        rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
         seen = { format = "memory" }
         screen = { format = "console" }
     """
-    file = write(hubs.parent, "windows", code, places)
+    file = write(hubs.parent, "windows", code, config)
     raw = new_hub(hubs, "raw")
     start = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
@@ -407,19 +409,19 @@ def test_files_are_one_stages_with_one_state_folder_and_rows_of_others_are_not_l
     code = """
         import hubline
         pipeline = hubline.Pipeline("files")
-        @pipeline.stage(source="raw", to="kept", group="kept")
+        @pipeline.stage(source="raw", sink="kept", consumer_group="kept")
         def kept(events):
             return events.selectExpr("cast(body as string) AS body")
-        pipeline.stage(source="raw", to="kept", group="other", name="other")(kept)
+        pipeline.stage(source="raw", sink="kept", consumer_group="other", name="other")(kept)
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
         kept = { format = "parquet", path = "kept" }
         [run]
         store = "sqlite:///store.db"
     """
-    file = write(hubs.parent, "files", code, places)
+    file = write(hubs.parent, "files", code, config)
     raw = new_hub(hubs, "raw")
     send(raw, readings(3))
 
@@ -429,7 +431,7 @@ def test_files_are_one_stages_with_one_state_folder_and_rows_of_others_are_not_l
     send(raw, readings(2, first=3))
     shutil.copytree("state/files", "kept-state")
     shutil.rmtree("state/files")
-    with pytest.raises(PipelineInvalid, match="name another path for the place kept"):
+    with pytest.raises(PipelineInvalid, match="name another path for the dataset kept"):
         once(file, "kept")
 
     shutil.rmtree("state/files")
@@ -444,16 +446,16 @@ def test_table_keeps_events_as_they_are_in_columns_of_their_names_and_is_not_mad
     code = """
         import hubline
         pipeline = hubline.Pipeline("archive")
-        @pipeline.stage(source="raw", to="archive", group="archive")
+        @pipeline.stage(source="raw", sink="archive", consumer_group="archive")
         def archive(events):
             return events
     """
-    places = """
-        [places]
+    config = """
+        [datasets]
         raw = { hub = "local:hubs/raw" }
-        archive = { url = "sqlite:///archive.db", table = "archive", create = true }
+        archive = { url = "sqlite:///archive.db", table = "archive", create_if_missing = true }
     """
-    file = write(hubs.parent, "archive", code, places)
+    file = write(hubs.parent, "archive", code, config)
     send(new_hub(hubs, "raw"), [b"1", b"\xff"], partition="0")
     with pytest.raises(PipelineInvalid, match=r"gives no column.*where the table has columns of the same"):
         once(file)
@@ -468,20 +470,20 @@ GAPS = """
     import hubline
     from hubline.spark import parse_json
     pipeline = hubline.Pipeline("gaps")
-    @pipeline.stage(source="raw", to="rows", group="rows")
+    @pipeline.stage(source="raw", sink="rows", consumer_group="rows")
     def rows(events):
         return parse_json(events, "id long")
-    @pipeline.stage(source="raw", to="copy", group="copy")
+    @pipeline.stage(source="raw", sink="copy", consumer_group="copy")
     def copy(events):
         return events
 """
-GAPS_PLACES = """
-    [places]
+GAPS_CONFIG = """
+    [datasets]
     raw = { hub = "local:hubs/raw" }
-    rows = { url = "sqlite:///rows.db", table = "rows", create = true }
-    copy = { hub = "local:hubs/copy", create = true, partitions = 2 }
+    rows = { url = "sqlite:///rows.db", table = "rows", create_if_missing = true }
+    copy = { hub = "local:hubs/copy", create_if_missing = true, partitions = 2 }
     [run]
-    restarts = 0
+    max_restarts = 0
 """
 
 
@@ -497,7 +499,7 @@ def expire(hub: TestHub) -> None:
 
 
 def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_over(once: Once, hubs: Path) -> None:
-    file = write(hubs.parent, "gaps", GAPS, GAPS_PLACES)
+    file = write(hubs.parent, "gaps", GAPS, GAPS_CONFIG)
     asyncio.run(create_hub(hubs, "raw", partitions=1, retention=Retention(bytes=1)))
     raw, database = at(hubs, "raw"), hubs.parent / "rows.db"
     stores = {"rows": f"sqlite:///{database}", "copy": f"sqlite:///{hubs.parent}/state/gaps/checkpoints.db"}
@@ -512,9 +514,9 @@ def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_ove
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 3}] * 2
 
     told = once(file, on_data_loss="earliest")
-    gap = "jumped a gap: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
+    gap = "data loss: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
     assert {f"{stage}: {gap}" for stage in stores} <= set(told.notes)
-    assert [told.reports[stage].gap_events for stage in stores] == [3, 3]
+    assert [told.reports[stage].lost_events for stage in stores] == [3, 3]
     assert rows(database, "SELECT id FROM rows ORDER BY id") == [(0,), (1,), (2,), (3,), (7,), (8,)]
     assert numbers(at(hubs, "copy")) == [0, 1, 2, 3, 7, 8]
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 8}] * 2
@@ -523,16 +525,16 @@ def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_ove
     for first in (9, 10):
         send(raw, readings(1, first=first))
     expire(raw)
-    assert [report.gap_events for report in once(file, on_data_loss="latest").reports.values()] == [2, 2]
+    assert [report.lost_events for report in once(file, on_data_loss="latest").reports.values()] == [2, 2]
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 10}] * 2
     send(raw, readings(1, first=11))
-    assert once(file, "copy").reports["copy"].gap_events == 0
+    assert once(file, "copy").reports["copy"].lost_events == 0
     assert numbers(at(hubs, "copy")) == [0, 1, 2, 3, 7, 8, 11]
     assert rows(database, "SELECT max(id), count(*) FROM rows") == [(8, 6)]
 
 
 def test_table_does_not_take_events_of_a_hub_that_was_made_anew_for_those_that_it_has(once: Once, hubs: Path) -> None:
-    file = write(hubs.parent, "gaps", GAPS, GAPS_PLACES)
+    file = write(hubs.parent, "gaps", GAPS, GAPS_CONFIG)
     raw = new_hub(hubs, "raw")
     send(raw, readings(4), partition="0")
     once(file, "rows")

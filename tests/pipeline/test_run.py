@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from hubline.dead_letters import DeadLetterHub
 from hubline.event_ids import ID_PROPERTY, origin_of
-from hubline.pipeline.checks import checked_file
+from hubline.pipeline.checks import check_file
 from hubline.pipeline.runner import Request, run
 from tests.pipeline.files import Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
@@ -27,34 +27,36 @@ CODE = """
 
     pipeline = hubline.Pipeline("all-kinds")
 
-    @pipeline.stage(source="raw", to="clean", group="ingest", ownership=hubline.Balanced())
+    @pipeline.stage(source="raw", sink="clean", consumer_group="ingest", load_balancing=hubline.Balanced())
     def ingest(events):
         return events.where("body != 'skip'")
 
-    @pipeline.stage(source="clean", to="readings", group="store", ownership=hubline.Fixed(2))
+    @pipeline.stage(source="clean", sink="readings", consumer_group="store", load_balancing=hubline.Fixed(2))
     def store(events, names):
         parsed = hubline.spark.parse_json(events, "id long, celsius double")
         return parsed.join(F.broadcast(names), "id", "left")
 
-    @pipeline.stage(source="raw", to="recent", group="recent", ownership=hubline.Fixed(2), lookback="1h")
+    @pipeline.stage(
+        source="raw", sink="recent", consumer_group="recent", load_balancing=hubline.Fixed(2), lookback="1h"
+    )
     def recent(events):
         seen = F.when(F.col("replayed"), F.lit("replayed")).otherwise(F.lit("new"))
         return events.withColumn("properties", F.create_map(F.lit("seen"), seen))
 
-    @pipeline.events(source="clean", to="warm", group="warm", dead_letters="dead", schema="body binary")
+    @pipeline.event_stage(source="clean", sink="warm", consumer_group="warm", dead_letters="dead", schema="body binary")
     def warm(event):
         reading = json.loads(event.body)
         return {"body": str(reading["id"]).encode()} if reading["celsius"] >= 10 else None
 """
 
-PLACES = """
-    [places]
+CONFIG = """
+    [datasets]
     raw = { hub = "local:hubs/raw" }
-    clean = { hub = "local:hubs/clean", create = true, partitions = 2 }
-    warm = { hub = "local:hubs/warm", create = true, partitions = 2 }
-    recent = { hub = "local:hubs/recent", create = true, partitions = 2 }
-    dead = { hub = "local:hubs/dead", create = true, partitions = 2 }
-    readings = { url = "sqlite:///results/readings.db", table = "readings", create = true }
+    clean = { hub = "local:hubs/clean", create_if_missing = true, partitions = 2 }
+    warm = { hub = "local:hubs/warm", create_if_missing = true, partitions = 2 }
+    recent = { hub = "local:hubs/recent", create_if_missing = true, partitions = 2 }
+    dead = { hub = "local:hubs/dead", create_if_missing = true, partitions = 2 }
+    readings = { url = "sqlite:///results/readings.db", table = "readings", create_if_missing = true }
     names = { format = "csv", path = "names.csv", options = { header = true, inferSchema = true } }
 """
 
@@ -90,15 +92,13 @@ def ran(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ran:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         (folder / "names.csv").write_text("id,name\n1,one\n2,two\n")
-        file = write(folder, "kinds", CODE, PLACES)
+        file = write(folder, "kinds", CODE, CONFIG)
         raw = new_hub(folder / "hubs", "raw")
         send(raw, [*readings(COUNT), b"not json", b"skip"])
         first, second = Notes(), Notes()
-        assert run(checked_file(file), Request(once=True), spark=spark, view=first)
+        assert run(check_file(file), Request(once=True), spark=spark, view=first)
         send(raw, readings(MORE, first=COUNT))
-        assert run(
-            checked_file(file, stages=["ingest", "recent", "store"]), Request(once=True), spark=spark, view=second
-        )
+        assert run(check_file(file, stages=["ingest", "recent", "store"]), Request(once=True), spark=spark, view=second)
     return Ran(folder, first, second)
 
 

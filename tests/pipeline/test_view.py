@@ -41,21 +41,21 @@ def test_table_and_notes_fit_the_terminal_and_no_figure_is_cut(width: int) -> No
     assert all(each in "".join(lines) for each in ("12,345,678", "98,765", "1,234,567", "restarting", "number 19"))
 
 
-def test_repeats_restarts_and_gaps_have_columns_where_there_are_some() -> None:
+def test_duplicates_restarts_and_lost_events_have_columns_where_there_are_some() -> None:
     console = Console(file=io.StringIO(), width=100, height=24)
     view = _LiveView(console)
     view.show(REPORTS)
     assert "restarts" not in drawn(view, console)[0]
-    view.show([StageReport("store", "running", repeats=1, restarts=2, gap_events=3)])
-    assert drawn(view, console)[0].split()[-3:] == ["repeats", "restarts", "gone"]
+    view.show([StageReport("store", "running", duplicates=1, restarts=2, lost_events=3)])
+    assert drawn(view, console)[0].split()[-3:] == ["duplicates", "restarts", "lost"]
 
 
-def test_lines_tell_of_repeats_and_of_events_that_are_gone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_report_duplicates_and_lost_events(capsys: pytest.CaptureFixture[str]) -> None:
     view = _LineView()
     for _ in range(2):  # once when the last stage is over, and once at the end of the run
-        view.show([StageReport("store", "done", events=2, repeats=7, gap_events=1_000)])
+        view.show([StageReport("store", "done", events=2, duplicates=7, lost_events=1_000)])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("7 repeats left out, 0 restarts, 1,000 events gone")
+    assert line.endswith("7 duplicates left out, 0 restarts, 1,000 events lost")
 
 
 def test_what_is_printed_below_a_live_table_is_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

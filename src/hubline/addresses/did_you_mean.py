@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from hubline.secrets import _SHOWN_LENGTH_MAX
@@ -13,6 +13,20 @@ _SIMILARITY_MIN: Final = 0.7
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
+    match = _match(word, {name: name for name in known})
+    return f" (did you mean {match}?)" if match else ""
+
+
+def _match(word: str, known: Mapping[str, str]) -> str | None:
     by_lower = {name.lower(): name for name in known}
     matches = difflib.get_close_matches(word.lower()[:_SHOWN_LENGTH_MAX], by_lower, n=1, cutoff=_SIMILARITY_MIN)
-    return f" (did you mean {by_lower[matches[0]]}?)" if matches else ""
+    return known[by_lower[matches[0]]] if matches else None
+
+
+def nearest_or_all(word: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown name: the nearest one that is known, by its whole or by a part, or all."""
+    names = sorted(known)
+    by_part = {part: name for name in names for part in name.split("_")}
+    if match := _match(word, {name: name for name in names}) or _match(word, by_part):
+        return f"did you mean {match}?"
+    return f"there are {', '.join(names)}" if names else "there are none yet"

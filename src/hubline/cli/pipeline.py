@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from hubline.errors import Problem
-    from hubline.pipeline.checks import Checked, Tell
+    from hubline.pipeline.checks import CheckedPlan, Report
     from hubline.pipeline.planning import Plan, PlannedStage
     from hubline.pipeline.progress import StageReport, View
 
 # Where nobody sees a view that lives, a line now and then shows that it does.
 LINE_SECONDS: Final = 10.0
-# What is told below the live table: enough to see what led to the last.
+# What is shown below the live table: enough to see what led to the last.
 NOTES_SHOWN_MAX: Final = 12
 # Below that, the time that a batch takes is left out: figures in millions take their room.
 WIDTH_OF_ALL: Final = 72
@@ -46,7 +46,7 @@ WIDTH_OF_ALL: Final = 72
 NOTE_LINES_MIN: Final = 3
 # The head of the table (a heading may take two lines), the line below it, an empty one, and the one of the cursor.
 _LINES_AROUND: Final = 5
-# What Spark prints while a live table is shown, in the state folder.
+# What Spark prints while a live table is shown, in the folder of its checkpoints.
 LOG_NAME: Final = "spark.log"
 # A run of weeks whose database is away may print a lot; what is older than that is in the way.
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -61,37 +61,36 @@ PipelineArgument = Annotated[
 StagesOption = Annotated[
     list[str] | None, option("--stage", "Only this stage; may be given several times. Default: all.", metavar="NAME")
 ]
-PlacesOption = Annotated[
+ConfigOption = Annotated[
     Path | None,
-    option("--places", "The TOML file of its places. Default: beside it, with the same name.", metavar="FILE"),
+    option("--config", "The TOML file of its datasets. Default: beside it, with the same name.", metavar="FILE"),
 ]
 SetOption = Annotated[
     list[str] | None,
-    option("--set", "Say something else than the file of places: places.raw.hub=ADDRESS.", metavar="KEY=VALUE"),
+    option("--set", "Override a value of the TOML file, such as datasets.raw.hub=ADDRESS.", metavar="KEY=VALUE"),
 ]
 
 
 def plan(
     pipeline: PipelineArgument,
     stage: StagesOption = None,
-    places: PlacesOption = None,
+    config: ConfigOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check a pipeline, and print its stages, what each promises, and what a run would create.
+    """Check a pipeline, and print its stages, what each guarantees, and what a run would create.
 
-    Starts nothing and changes nothing. Looks whether hubs, stores and tables are there. All problems are told at once,
-    with file and line; then it ends with 7. What Spark has to find out, whether columns and types fit, a run checks
-    before it starts.
+    Starts nothing and changes nothing. Looks whether hubs, stores and tables exist. It reports all problems at once,
+    with file and line, and exits with 7. A run also checks what only Spark can know: whether columns and types fit.
 
     \b
     Examples:
       hubline plan telemetry.py
-      hubline plan telemetry.py --places production.toml --json
-      hubline plan telemetry.py --stage store --set places.readings.url=env:DATABASE
+      hubline plan telemetry.py --config production.toml --json
+      hubline plan telemetry.py --stage store --set datasets.readings.url=env:DATABASE
     """
-    with _progress() as tell:
-        checked = _checked(pipeline, stage, places, set_, tell)
+    with _progress() as report:
+        checked = _checked(pipeline, stage, config, set_, report)
     if json:
         for each in checked.plan.stages:
             print_json(_stage_data(each))
@@ -107,22 +106,23 @@ def run(
         str | None, option("--master", "Where Spark runs: local[4], spark://HOST:7077. Default: here.", metavar="URL")
     ] = None,
     once: Annotated[bool, option("--once", "Do all that is there, stage after stage, and end.")] = False,
-    places: PlacesOption = None,
+    config: ConfigOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a pipeline on Spark, until Ctrl-C or SIGTERM; with --once, until all that is there is done.
 
     Everything is checked first. A stage that fails is started again, after a pause that grows, while the others go on;
-    when it has failed too often, all end in good order, with 8. At a signal, batches in progress commit and partitions
-    are released; a second signal does not wait for batches. With --json, one object a second for each stage.
+    when it keeps failing, all stages stop cleanly, and the exit code is 8. At a signal, batches in progress commit and
+    partitions are released; a second signal does not wait for batches. With --json, it prints one object a second for
+    each stage.
 
     \b
     Examples:
       hubline run telemetry.py
       hubline run telemetry.py --once
-      hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.ownership=fixed:2
-      hubline run telemetry.py --places production.toml --master spark://head:7077
+      hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.load_balancing=fixed:2
+      hubline run telemetry.py --config production.toml --master spark://head:7077
     """
     _require_spark()
     from hubline.pipeline.runner import Request, signals_to
@@ -131,8 +131,8 @@ def run(
     request = Request(master=master, once=once)
     # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.
     with signals_to(signal.default_int_handler, signal.SIGTERM):
-        with _progress() as tell:
-            checked = _checked(pipeline, stage, places, set_, tell)
+        with _progress() as report:
+            checked = _checked(pipeline, stage, config, set_, report)
         with _view(checked.plan, json=json) as view:
             try:
                 is_done = run_pipeline(checked, request, view=view)
@@ -141,7 +141,7 @@ def run(
             else:
                 problems = ()
     if problems:
-        _tell_problems(problems)
+        _report_problems(problems)
     if once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -154,28 +154,28 @@ def _require_spark() -> None:
 
 
 def _checked(
-    file: Path, stages: list[str] | None, places: Path | None, settings: list[str] | None, tell: Tell
-) -> Checked:
-    from hubline.pipeline.checks import checked_file
+    file: Path, stages: list[str] | None, config: Path | None, overrides: list[str] | None, report: Report
+) -> CheckedPlan:
+    from hubline.pipeline.checks import check_file
 
     try:
-        return checked_file(file, places=places, settings=_settings(settings or []), stages=stages or [], tell=tell)
+        return check_file(file, config=config, overrides=_overrides(overrides), stages=stages or [], report=report)
     except PipelineInvalid as error:
         problems = error.problems
-    return _tell_problems(problems)
+    return _report_problems(problems)
 
 
-def _settings(given: Sequence[str]) -> dict[str, str]:
-    settings = {}
-    for each in given:
+def _overrides(given: Sequence[str] | None) -> dict[str, str]:
+    overrides = {}
+    for each in given or ():
         key, separator, value = each.partition("=")
         if not separator or not key:
-            raise ConfigError("--set takes KEY=VALUE, for instance --set places.raw.hub=local:./data/raw")
-        settings[key.strip()] = value.strip()
-    return settings
+            raise ConfigError("--set takes KEY=VALUE, for instance --set datasets.raw.hub=local:./data/raw")
+        overrides[key.strip()] = value.strip()
+    return overrides
 
 
-def _tell_problems(problems: Sequence[Problem]) -> Checked:
+def _report_problems(problems: Sequence[Problem]) -> CheckedPlan:
     for problem in problems:
         say(escaped(str(problem)))
     say(f"hubline: {counted(len(problems), 'problem')}: nothing was started")
@@ -183,8 +183,8 @@ def _tell_problems(problems: Sequence[Problem]) -> Checked:
 
 
 @contextmanager
-def _progress() -> Iterator[Tell]:
-    """Shows on a terminal what is being looked at, and takes it away at the end; elsewhere nothing."""
+def _progress() -> Iterator[Report]:
+    """Shows on a terminal what is being checked, and removes it at the end; elsewhere nothing."""
     with stderr_console().status("looking ...") as status:
         yield lambda what: status.update(f"{escaped(what)} ...")
 
@@ -192,46 +192,50 @@ def _progress() -> Iterator[Tell]:
 # The plan ----------------------------------------------------------------------------------------------------------
 
 
-def _plan_view(checked: Checked) -> RenderableType:
+def _plan_view(checked: CheckedPlan) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from hubline.pipeline.guarantees import promises
+    from hubline.pipeline.guarantees import guarantees
 
     lines = [f"pipeline {checked.plan.name}: {counted(len(checked.plan.stages), 'stage')}"]
     for stage in checked.plan.stages:
         sources = ", ".join(map(str, stage.sources))
-        lines += ["", f"{stage.name}: {sources} -> {stage.target}", f"  group {stage.group}, {_batches(stage)}"]
-        lines += [f"  {promise}" for promise in promises(stage)]
-        lines += [f"  joins {name}: {place}" for name, place in stage.tables.items()]
+        lines += ["", f"{stage.name}: {sources} -> {stage.sink}", f"  {_reading(stage)}"]
+        lines += [f"  {each}" for each in guarantees(stage)]
+        lines += [f"  joins {name}: {dataset}" for name, dataset in stage.tables.items()]
     lines += ["", "creates:" if checked.creations else "creates nothing"]
     lines += [f"  {each}" for each in checked.creations]
     return Group(*(Text(escaped(line)) for line in lines))
 
 
-def _batches(stage: PlannedStage) -> str:
-    every = seconds_text(stage.batch_wait_ms / 1000)
-    return f"a batch every {every}, of {counted(stage.events_max, 'event')} at most, from {stage.start}"
+def _reading(stage: PlannedStage) -> str:
+    options = stage.options
+    every = seconds_text(options.trigger_interval / 1000)
+    return (
+        f"consumer group {options.consumer_group}, a batch every {every}, of "
+        f"{counted(options.max_batch_size, 'event')} at most, from {options.starting_position}"
+    )
 
 
 def _stage_data(stage: PlannedStage) -> dict[str, object]:
-    from hubline.pipeline.guarantees import promises
+    from hubline.pipeline.guarantees import guarantees
 
     return {
         "stage": stage.name,
         "sources": [str(source) for source in stage.sources],
-        "to": str(stage.target),
-        "group": stage.group,
-        "ownership": stage.ownership,
-        "start": stage.start,
-        "checkpoint": stage.checkpoint.value,
-        "lookback": stage.lookback,
-        "onInvalidPosition": stage.on_data_loss,
-        "batchCountMax": stage.events_max,
-        "batchWaitSeconds": stage.batch_wait_ms / 1000,
-        "deadLetters": str(stage.letters) if stage.letters else None,
-        "tables": {name: str(place) for name, place in stage.tables.items()},
-        "promises": promises(stage),
+        "sink": str(stage.sink),
+        "consumerGroup": stage.options.consumer_group,
+        "loadBalancing": stage.options.load_balancing,
+        "startingPosition": stage.options.starting_position,
+        "checkpoint": stage.options.checkpoint,
+        "lookback": stage.options.lookback,
+        "onDataLoss": stage.options.on_data_loss,
+        "maxBatchSize": stage.options.max_batch_size,
+        "triggerIntervalSeconds": stage.options.trigger_interval / 1000,
+        "deadLetters": str(stage.dead_letters) if stage.dead_letters else None,
+        "tables": {name: str(dataset) for name, dataset in stage.tables.items()},
+        "guarantees": guarantees(stage),
     }
 
 
@@ -258,17 +262,17 @@ def _view(plan: Plan, *, json: bool) -> Iterator[View]:
 
 def _prints_rows(plan: Plan) -> bool:
     """Whether Java itself prints to the terminal: rows and a live table do not go together."""
-    from hubline.pipeline.datasets import FormatPlace
+    from hubline.pipeline.datasets import FormatDataset
 
-    return any(isinstance(stage.target, FormatPlace) and stage.target.format == "console" for stage in plan.stages)
+    return any(isinstance(stage.sink, FormatDataset) and stage.sink.format == "console" for stage in plan.stages)
 
 
 def _log_file(plan: Plan) -> Path:
     """Beside the state of the run; among temporary files where that is not on this machine, or not writable."""
     from hubline.pipeline.planning import is_remote
 
-    if not is_remote(plan.run.state):
-        folder = Path(plan.run.state).expanduser()
+    if not is_remote(plan.run.spark_checkpoints):
+        folder = Path(plan.run.spark_checkpoints).expanduser()
         with suppress(OSError):  # the run itself tells what is wrong with the folder
             folder.mkdir(parents=True, exist_ok=True)
             (folder / LOG_NAME).touch()
@@ -309,15 +313,15 @@ class _LineView:
     """What happens, and now and then how it goes."""
 
     def __init__(self) -> None:
-        self._told_at = time.monotonic()
+        self._shown_at = time.monotonic()
         self._has_ended = False
 
     def show(self, reports: Sequence[StageReport]) -> None:
         is_end = all(report.state in ("done", "stopped", "failed") for report in reports)
-        is_due = is_end or time.monotonic() - self._told_at >= LINE_SECONDS
+        is_due = is_end or time.monotonic() - self._shown_at >= LINE_SECONDS
         if is_due and not self._has_ended:
             self._has_ended = is_end
-            self._told_at = time.monotonic()
+            self._shown_at = time.monotonic()
             for report in reports:
                 say(_report_line(report))
 
@@ -354,9 +358,9 @@ class _LiveView:
 
         is_narrow = self._console.width < WIDTH_OF_ALL
         # What is seldom more than nothing has a column only then: a table that does not fit is cut.
-        letters = ">dead" if is_narrow else ">dead letters"
+        dead = ">dead" if is_narrow else ">dead letters"
         columns = (
-            "stage", "state", ">events", ">events/s", ">lag", "?>batch", letters, "?>repeats", "?>restarts", "?>gone",
+            "stage", "state", ">events", ">events/s", ">lag", "?>batch", dead, "?>duplicates", "?>restarts", "?>lost",
         )  # fmt: skip
         rows = [
             (
@@ -367,9 +371,9 @@ class _LiveView:
                 each.lag_events,
                 None if is_narrow else seconds_text(each.batch_seconds),
                 each.dead_letters,
-                each.repeats or None,
+                each.duplicates or None,
                 each.restarts or None,
-                each.gap_events or None,
+                each.lost_events or None,
             )
             for each in self._reports
         ]
@@ -383,12 +387,12 @@ class _LiveView:
 
 def _report_line(report: StageReport) -> str:
     lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
-    repeats = f"{counted(report.repeats, 'repeat')} left out, " if report.repeats else ""
-    gone = f", {counted(report.gap_events, 'event')} gone" if report.gap_events else ""
+    duplicates = f"{counted(report.duplicates, 'duplicate')} left out, " if report.duplicates else ""
+    lost = f", {counted(report.lost_events, 'event')} lost" if report.lost_events else ""
     return (
         f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
         f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
-        f"{repeats}{counted(report.restarts, 'restart')}{gone}"
+        f"{duplicates}{counted(report.restarts, 'restart')}{lost}"
     )
 
 
@@ -403,8 +407,8 @@ def _report_data(report: StageReport) -> Mapping[str, object]:
         "batches": report.batches,
         "rows": report.rows,
         "deadLetters": report.dead_letters,
-        "repeats": report.repeats,
-        "gapEvents": report.gap_events,
+        "duplicates": report.duplicates,
+        "lostEvents": report.lost_events,
         "restarts": report.restarts,
         "error": report.error or None,
     }

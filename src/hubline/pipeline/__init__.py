@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from hubline.pipeline.definition import Checkpoints, Pipeline, Stage, StageKind
+from hubline.pipeline.definition import Pipeline, Stage, StageKind
 
 if TYPE_CHECKING:
     from hubline.pipeline.event_columns import output_id
 
-__all__ = ["Checkpoints", "Pipeline", "Stage", "StageKind", "output_id"]
+__all__ = ["Pipeline", "Stage", "StageKind", "output_id"]
 
 if not TYPE_CHECKING:
 

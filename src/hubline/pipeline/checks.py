@@ -1,4 +1,4 @@
-"""Everything that can be known to be wrong before anything is started, told at once."""
+"""Everything that can be known to be wrong before anything is started, reported at once."""
 
 from __future__ import annotations
 
@@ -6,72 +6,75 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import ConfigError, PipelineInvalid, Problem
-from hubline.pipeline.datasets import nearest, read_places
+from hubline.pipeline.config import read_config
 from hubline.pipeline.definition import Pipeline
-from hubline.pipeline.environment_checks import look
+from hubline.pipeline.environment_checks import check_environment
 from hubline.pipeline.loading import load
-from hubline.pipeline.planning import Plan, planned
+from hubline.pipeline.planning import Plan, build_plan
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A plan whose checks found nothing wrong. ``creations`` is what a run would make."""
+class CheckedPlan:
+    """A plan whose checks found nothing wrong. `creations` is what a run would create."""
 
     plan: Plan
     creations: tuple[str, ...]
+    table_columns: Mapping[str, Sequence[str]]
+    """Of each table that exists, by dataset."""
 
 
-def checked_file(
+def check_file(
     file: Path,
     *,
-    places: Path | str | None = None,
-    settings: Mapping[str, str] | None = None,
+    config: Path | str | None = None,
+    overrides: Mapping[str, str] | None = None,
     stages: Sequence[str] = (),
-    tell: Tell = lambda _: None,
-) -> Checked:
-    """The plan of the pipeline in a file. Raises PipelineInvalid with all problems of it and of its places."""
-    tell(f"reading {file}")
+    report: Report = lambda _: None,
+) -> CheckedPlan:
+    """The plan of the pipeline in a file. Raises PipelineInvalid with all problems of it and of its configuration."""
+    report(f"reading {file}")
     try:
         pipeline = load(file)
     except PipelineInvalid as error:
-        # The pipeline cannot be known; its places can, and their problems are told as well.
-        path = Path(places) if places is not None else file.absolute().with_suffix(".toml")
-        others = read_places(path, settings or {}, pipeline=file.stem)[1] if path.exists() else []
+        # The pipeline cannot be known; its configuration can, and its problems are reported as well.
+        path = Path(config) if config is not None else file.absolute().with_suffix(".toml")
+        others = read_config(path, overrides or {}, pipeline=file.stem)[1] if path.exists() else []
         problems = [*error.problems, *others]
     else:
-        return checked(pipeline, places=places, settings=settings or {}, stages=stages, tell=tell)
+        return check_pipeline(pipeline, config=config, overrides=overrides or {}, stages=stages, report=report)
     raise PipelineInvalid(problems)
 
 
-def checked(
+def check_pipeline(
     pipeline: Pipeline,
     *,
-    places: Path | str | None = None,
-    settings: Mapping[str, str],
+    config: Path | str | None = None,
+    overrides: Mapping[str, str],
     stages: Sequence[str] = (),
-    tell: Tell = lambda _: None,
-) -> Checked:
+    report: Report = lambda _: None,
+) -> CheckedPlan:
     """The plan of a pipeline, with the chosen stages (all if none is named). Raises PipelineInvalid."""
-    path = Path(places) if places is not None else pipeline.places or pipeline.file.with_suffix(".toml")
-    read, problems = read_places(path, settings, pipeline=pipeline.name)
-    plan, found = planned(pipeline, read)
+    path = Path(config) if config is not None else pipeline.config or pipeline.file.with_suffix(".toml")
+    read, problems = read_config(path, overrides, pipeline=pipeline.name)
+    plan, found = build_plan(pipeline, read)
     problems += found
     _require_known(stages, [stage.name for stage in pipeline.stages])
     plan = _chosen(plan, stages)
-    seen = look(plan, plan.stages, tell)
-    problems += seen.problems
+    environment = check_environment(plan, report)
+    problems += environment.problems
     if problems:
         raise PipelineInvalid(_in_order(problems))
-    return Checked(plan, tuple(seen.creations))
+    return CheckedPlan(plan, tuple(environment.creations), environment.table_columns)
 
 
 def _require_known(stages: Sequence[str], known: Sequence[str]) -> None:
     for name in stages:
         if name not in known:
-            raise ConfigError(f"there is no stage {name!a}: {nearest(name, known)}")
+            raise ConfigError(f"there is no stage {name!a}: {nearest_or_all(name, known)}")
 
 
 def _chosen(plan: Plan, names: Sequence[str]) -> Plan:

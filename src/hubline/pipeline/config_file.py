@@ -1,20 +1,24 @@
-"""The places file as it was written, with the line of each of its keys: errors point there."""
+"""A pipeline's TOML file as it was written, with the line of each of its keys: errors point there."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from hubline.errors import Problem
+from hubline.addresses.did_you_mean import nearest_or_all
+from hubline.addresses.references import parse_path, parse_secret
+from hubline.errors import ConfigError, Problem
 from hubline.pipeline.definition import Where
-from hubline.pipeline.secrets import secret_at, secrets_in, without_secrets
+from hubline.pipeline.secrets import names_secret, secret_at, secrets_in, without_secrets
+from hubline.secrets import Secret, may_hold_secret, shown
 
-# A file of places is a page; one of this size is something else.
-FILE_BYTES_MAX: Final = 1024 * 1024
+# A configuration is a page; a file of this size is something else.
+MAX_FILE_BYTES: Final = 1024 * 1024
 
 _HEADER: Final = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY: Final = re.compile(
@@ -23,6 +27,7 @@ _KEY: Final = re.compile(
 _PART: Final = re.compile(r"\"([^\"]*)\"|'([^']*)'|([A-Za-z0-9_-]+)")
 
 Path_ = tuple[str, ...]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class TomlFile:
         return Where(self.file, 1)
 
 
-def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[Problem]]:
+def read_toml(path: Path, overrides: Mapping[str, str]) -> tuple[TomlFile, list[Problem]]:
     """The file with the settings of --set in it, and what is wrong with either."""
     text, problems = _text(path)
     problems += secrets_in(text, str(path))
@@ -64,12 +69,85 @@ def read_toml(path: Path, settings: Mapping[str, str]) -> tuple[TomlFile, list[P
     file = TomlFile(str(path), data, dict(_lines(text)), is_toml=is_toml)
     problems += _named_secrets(file, {problem.line for problem in problems})
     overridden = set()
-    for key, value in settings.items():
+    for key, value in overrides.items():
         if found := _set(data, key, value):
             problems.append(found)
         else:
             overridden.add(_path(key))
     return replace(file, overridden=frozenset(overridden)), problems
+
+
+class ConfigReader:
+    """Reads values of one file, and collects what is wrong instead of stopping at it."""
+
+    def __init__(self, file: TomlFile, problems: list[Problem]) -> None:
+        self.file = file
+        self.problems = problems
+
+    def table(self, *path: str) -> Mapping[str, Any]:
+        """The table; an empty one where there is none."""
+        value: Any = self.file.data
+        for name in path:
+            value = value.get(name, {}) if isinstance(value, dict) else {}
+        if isinstance(value, dict):
+            return value
+        name = ".".join(path)
+        self.add_problem(path, f"{name} must be a table", f"write [{name}] and its keys below")
+        return {}
+
+    def check_keys(self, path: Path_, table: Mapping[str, Any], known: Iterable[str]) -> None:
+        for key in [key for key in table if key not in tuple(known)]:
+            shown = "(not shown, it may hold a secret)" if may_hold_secret(key) else key
+            self.add_problem((*path, key), f"the key {shown} is unknown", nearest_or_all(key, known))
+
+    def text(self, path: Path_, table: Mapping[str, Any]) -> str | None:
+        value = table.get(path[-1])
+        return None if value is None else self.value(path, value, str)
+
+    def value(self, path: Path_, value: object, kind: type[Value]) -> Value | None:
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            return value
+        wanted = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
+        hint = ", without quotes" if isinstance(value, str) else ""
+        self.add_problem(path, f"{path[-1]} must be {wanted}", f"write it as {wanted}{hint}, not {shown(str(value))}")
+        return None
+
+    def parsed(self, path: Path_, parse: Callable[[], Value]) -> Value | None:
+        try:
+            return parse()
+        except ConfigError as error:
+            self.add_problem(path, str(error))
+            return None
+
+    def path(self, path: Path_, text: str) -> str | None:
+        """The absolute path, if it leads somewhere."""
+        is_known = self.parsed(path, lambda: parse_path(path[-1], text)) is not None
+        return str(Path(text).expanduser().absolute()) if is_known else None
+
+    def settings(self, path: Path_) -> dict[str, str | Secret]:
+        """Settings of Spark's, whose names have dots: those are tables within tables to TOML, and one name to Spark."""
+        found: dict[str, str | Secret] = {}
+        for parts, value in leaves(self.table(*path)):
+            name = ".".join(parts)
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if isinstance(value, list):
+                self.add_problem((*path, name), f"{name} is a list", "write one text, for instance with commas in it")
+            elif not _is_kept_elsewhere(name, text):
+                found[name] = text
+            elif (secret := self.parsed((*path, name), partial(parse_secret, name, text))) is not None:
+                found[name] = secret
+        return found
+
+    def add_problem(self, path: Path_, message: str, fix: str = "") -> None:
+        where = self.file.where(*path)
+        self.problems.append(Problem(where.file, where.line, message, fix))
+
+
+def _is_kept_elsewhere(name: str, text: str) -> bool:
+    """Whether what Spark gets is in a variable or a file. Where no secret is expected, file: is a path of Spark's."""
+    if text.startswith("file:"):
+        return names_secret(name) or name.lower() == "url"
+    return text.startswith("env:") and name.lower() != "path"
 
 
 def leaves(table: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, Any]]:
@@ -81,23 +159,23 @@ def leaves(table: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, 
             yield (*path, name), value
 
 
-def _named_secrets(file: TomlFile, told: set[int]) -> Iterator[Problem]:
+def _named_secrets(file: TomlFile, reported: set[int]) -> Iterator[Problem]:
     for path, value in leaves(file.data):
         line = file.where(*path).line
-        if line not in told and (found := secret_at(path, value, (file.file, line))):
+        if line not in reported and (found := secret_at(path, value, (file.file, line))):
             yield found
 
 
 def _text(path: Path) -> tuple[str, list[Problem]]:
     try:
         with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MAX + 1)
-        if len(content) > FILE_BYTES_MAX:
-            return "", [Problem(str(path), 1, f"the file is larger than {FILE_BYTES_MAX:,} bytes", "is it another?")]
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            return "", [Problem(str(path), 1, f"the file is larger than {MAX_FILE_BYTES:,} bytes", "is it another?")]
         return content.decode("utf-8-sig"), []
     except FileNotFoundError:
-        fix = "create it, with a table [places.NAME] for each place, or name another with --places"
-        return "", [Problem(str(path), 0, "there is no such file of places", fix)]
+        fix = "create it, with a table [datasets.NAME] for each dataset, or name another with --config"
+        return "", [Problem(str(path), 0, "the file does not exist", fix)]
     except UnicodeDecodeError:
         return "", [Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")]
     except OSError as error:
@@ -115,27 +193,27 @@ def _syntax(file: str, text: str, message: str) -> Problem:
 
 
 def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
-    """Puts a setting of the command line into what the file says."""
+    """Puts a setting of the command line in the place of what the file says."""
     shown = f"--set {without_secrets(key)}"
     *tables, last = path = _path(key)
     named = secret_at(path, _value(value), (shown, 0))
     if found := [*secrets_in(key, shown), *secrets_in(value, shown), *([named] if named else [])]:
         return Problem(shown, 0, found[0].message, "every user can list command lines; say env:NAME or file:PATH")
     if not tables or not all(path):
-        return Problem(shown, 0, "is no setting", "write for instance --set places.raw.hub=local:./data/raw")
+        return Problem(shown, 0, "it is not a key", "write for instance --set datasets.raw.hub=local:./data/raw")
     for name in tables:
         inner = data.setdefault(name, {})
         if not isinstance(inner, dict):
-            return Problem(shown, 0, f"{name} is no table in the file", "check the key")
+            return Problem(shown, 0, f"{name} is not a table in the file", "check the key")
         data = inner
     data[last] = _value(value)
     return None
 
 
 def _path(key: str) -> Path_:
-    """The keys of a setting. One of Spark has dots in its name: run.spark.KEY."""
+    """The keys of a setting. One of Spark's has dots in its name: spark.KEY."""
     parts = tuple(key.split("."))
-    return (*parts[:2], ".".join(parts[2:])) if parts[:2] == ("run", "spark") and parts[2:] else parts
+    return ("spark", ".".join(parts[1:])) if parts[0] == "spark" and parts[1:] else parts
 
 
 def _value(text: str) -> Any:

@@ -2,13 +2,13 @@
 
     pipeline = hubline.Pipeline("telemetry")
 
-    @pipeline.stage(source="raw", to="clean", group="ingest")
+    @pipeline.stage(source="raw", sink="clean", consumer_group="ingest")
     def ingest(events):
         return events.where("body is not null")
 
-Stages name places (hubs, tables, files), and a TOML file says what those are: so the same pipeline runs on a laptop and
-in production. A decorator gives the function back as it is, so that it can be tested by itself. What is wrong with a
-stage is found when the whole pipeline is checked, and told together with all else.
+Stages name datasets (hubs, tables, files), and a TOML file says what those are: so the same pipeline runs on a laptop
+and in production. A decorator returns the function as it is, so that it can be tested by itself. What is wrong with a
+stage is reported when the whole pipeline is checked, together with all other problems.
 """
 
 from __future__ import annotations
@@ -16,66 +16,34 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from hubline.addresses.names import DEFAULT_GROUP, validate_hub_name
-from hubline.coordination.strategies import Balanced, Fixed, Greedy
+from hubline.addresses.names import validate_hub_name
 from hubline.errors import ConfigError
-from hubline.model.positions import OnDataLoss
+from hubline.pipeline.stage_options import FrameStageOptions, StageOptions, check_names, option_problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Unpack
 
     from pyspark.sql import SparkSession
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-Sharing: TypeAlias = Balanced | Greedy | Fixed | Literal["all"] | str
-"""How the runners of a pipeline share a stage's partitions; as text ``all``, ``balanced``, ``greedy``, ``fixed:N``."""
-
-DEFAULT_BATCH_COUNT_MAX: Final = 1_000_000
-"""Some seconds of work: few enough for a stop to wait for, and for a batch that is cut short to be done again."""
-DEFAULT_BATCH_WAIT: Final = "200ms"
-"""An idle stage asks its hub five times a second, and not a hundred times; a busy one does not wait at all."""
-
 
 class StageKind(enum.StrEnum):
-    """What a stage's function is given, and gives."""
+    """The decorator of a stage: what its function takes and returns."""
 
-    FRAME = "frame"
-    """A DataFrame, and gives one: called once, when the stage starts."""
-    BATCHES = "batches"
-    """An Arrow table of the events that a task has at hand, and gives a table of rows: called in tasks."""
-    EVENTS = "events"
-    """One event, and gives one row as a dictionary, or None: called in tasks."""
-
-
-class Checkpoints(enum.StrEnum):
-    """When a stage's progress is written to the store."""
-
-    EACH_BATCH = "each batch"
-    """After each batch (the default)."""
-    BY_HAND = "by hand"
-    """Never by the stage: every start reads on from the stored checkpoint, which ``hubline checkpoints set`` moves."""
-    NONE = "none"
-    """Never: every start begins at ``start``."""
-
-
-class DropRepeats(enum.StrEnum):
-    """How a table knows events that an earlier stage published twice, by their ids. They are left out."""
-
-    AUTO = "auto"
-    """``shuffled`` where a stage of the same pipeline writes what this one reads, else ``none`` (the default)."""
-    ORDERED = "ordered"
-    """By the highest id of each origin: at little cost, and only where the stages before keep events of a partition, or
-    of a key, in their order."""
-    SHUFFLED = "shuffled"
-    """By all ids of seven days: whatever the stages before do."""
-    NONE = "none"
+    FRAME = "stage"
+    """It takes a DataFrame and returns one: called once, when the stage starts."""
+    BATCHES = "batch_stage"
+    """It takes an Arrow table of the events that a task has at hand, and returns a table of rows: called in tasks."""
+    EVENTS = "event_stage"
+    """It takes one event, and returns one row as a dictionary, or None: called in tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,37 +56,26 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage as it was written, not yet checked: texts are still texts, and places are names."""
+    """One stage as it was written, not yet checked: options are as they were given, and datasets are names."""
 
     name: str
     kind: StageKind
     function: Callable[..., Any]
     where: Where
     sources: tuple[str, ...]
-    to: str
-    group: str = DEFAULT_GROUP
-    ownership: Sharing = "greedy"
-    start: str = "earliest"
-    max_batch_size: int = DEFAULT_BATCH_COUNT_MAX
-    trigger_interval: str = DEFAULT_BATCH_WAIT
-    checkpoint: str = Checkpoints.EACH_BATCH
-    lookback: str | None = None
-    on_data_loss: OnDataLoss = "fail"
-    dead_letters: str | None = None
-    drop_duplicates: str = DropRepeats.AUTO
-    mode: str = "append"
-    identity: bool = True
+    sink: str
+    options: Mapping[str, object]
     schema: str | None = None
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The places that the function takes as static tables: its parameters after the streams."""
+        """The datasets that the function takes as static tables: its parameters after the streams."""
         if self.kind is not StageKind.FRAME:
             return ()
         try:
             parameters = list(inspect.signature(self.function).parameters.values())[len(self.sources) :]
         except (TypeError, ValueError):
-            return ()  # no function: the checks tell
+            return ()  # not a function: the checks report it
         return tuple(each.name for each in parameters if each.default is each.empty and each.kind in _NAMED)
 
 
@@ -126,16 +83,33 @@ _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYW
 
 
 class Pipeline:
-    """Stages that run side by side on Spark, each from a hub to a hub, a table or any place that Spark can write to.
+    """Define stages that run side by side on Spark, each from a hub to a hub, a table or any format that Spark writes.
 
-    ``places`` is the TOML file that says what the places are; without it, the one beside the pipeline's own file, with
-    the same name.
+    Stages name datasets. A TOML file beside the pipeline's file, with the same name, says which hub, table or folder
+    each dataset is. Run the pipeline with `hubline run FILE`, `python FILE` or spark-submit.
+
+    Args:
+        name: The name of the pipeline. It becomes part of folders and of the names of Spark's queries.
+        config: The TOML file. Default: the one beside the pipeline's file, with the same name.
+
+    Raises:
+        ConfigError: The name is not valid.
+
+    Example:
+        pipeline = hubline.Pipeline("telemetry")
+
+        @pipeline.stage(source="raw", sink="readings", consumer_group="store")
+        def store(events):
+            return hubline.spark.parse_json(events, "device string, celsius double")
+
+        if __name__ == "__main__":
+            pipeline.run()
     """
 
-    def __init__(self, name: str, *, places: Path | str | None = None) -> None:
+    def __init__(self, name: str, *, config: Path | str | None = None) -> None:
         self.name = _checked_name(name)
         self.where = _caller()
-        self.places = Path(places) if places is not None else None
+        self.config = Path(config) if config is not None else None
         self._stages: list[Stage] = []
 
     def __repr__(self) -> str:
@@ -143,7 +117,7 @@ class Pipeline:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """In the order in which they were written."""
+        """The stages, in the order in which they were written."""
         return tuple(self._stages)
 
     @property
@@ -152,86 +126,112 @@ class Pipeline:
         return Path(self.where.file)
 
     def stage(
-        self,
-        *,
-        source: str | Sequence[str],
-        to: str,
-        group: str = DEFAULT_GROUP,
-        ownership: Sharing = "greedy",
-        start: str = "earliest",
-        max_batch_size: int = DEFAULT_BATCH_COUNT_MAX,
-        trigger_interval: str = DEFAULT_BATCH_WAIT,
-        checkpoint: str = Checkpoints.EACH_BATCH,
-        lookback: str | None = None,
-        on_data_loss: OnDataLoss = "fail",
-        dead_letters: str | None = None,
-        drop_duplicates: str = DropRepeats.AUTO,
-        mode: str = "append",
-        identity: bool = True,
-        name: str | None = None,
+        self, *, source: str | Sequence[str], sink: str, **options: Unpack[FrameStageOptions]
     ) -> Callable[[Function], Function]:
-        """A stage whose function takes the events as a streaming DataFrame and gives what is to be written.
+        """Add a stage whose function takes the events as a streaming DataFrame, and returns what is to be written.
 
-        Its further parameters are places: each is read as a static DataFrame, to join with. Of several sources each is
-        a DataFrame of its own.
+        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once,
+        when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
+
+        Args:
+            source: The dataset to read, a hub. Of several, each is a DataFrame of its own.
+            sink: The dataset to write: a hub, a table, or a format of Spark's.
+            **options: The options of the stage; every decorator takes these, but for `output_mode`.
+
+                consumer_group: Default: `"$Default"`. Two stages that read one hub need two groups.
+                load_balancing: How instances share the partitions: `hubline.Balanced()`, `hubline.Greedy()`,
+                    `hubline.Fixed(n)` or `"all"`. Default: `"greedy"`.
+                starting_position: Where partitions without a checkpoint start, such as `"latest"` or `"time:-24h"`.
+                    Default: `"earliest"`.
+                max_batch_size: The most events in a batch, over all partitions. Default: 1,000,000.
+                trigger_interval: The least time from the start of one batch to the next, such as `"5s"`.
+                    Default: `"200ms"`.
+                checkpoint: When progress is stored: `"every_batch"`; `"manual"`, only by `hubline checkpoints set`;
+                    or `"never"`, so that every start begins at `starting_position`. Default: `"every_batch"`.
+                lookback: How much to replay at each start, such as `"24h"`: its rows have `replayed` true, and are
+                    not published again. Default: None.
+                on_data_loss: What to do where events are gone before the stage read them: `"fail"`, or continue at
+                    the `"earliest"` or `"latest"` event. Default: `"fail"`.
+                dead_letters: The dataset, a hub, for rows with an `_error`. A table keeps them in its own database.
+                    Default: None.
+                drop_duplicates: How a table knows events that an earlier stage published twice: `"any_order"`, by all
+                    ids of seven days; `"ordered"`, by the highest of each origin; `"off"`; or `"auto"`, which is
+                    `"any_order"` where a stage of this pipeline writes what this one reads. Default: `"auto"`.
+                event_ids: Whether what is published to a hub must carry an event ID. Aggregates have none: pass
+                    False. Default: True.
+                name: The name of the stage. Default: the function's.
+                output_mode: Spark's output mode: `"append"`, `"update"` or `"complete"`. Default: `"append"`.
+
+        Returns:
+            A decorator that returns the function as it is.
+
+        Raises:
+            ConfigError: An option is unknown, or its value is not valid. While `hubline` imports the file, it collects
+                values that are not valid instead, and reports them together with all other problems.
+
+        Example:
+            @pipeline.stage(source="raw", sink="clean", consumer_group="ingest", load_balancing=hubline.Balanced())
+            def ingest(events):
+                return events.where("body is not null")
         """
-        settings = {**locals()}
-        return self._decorator(StageKind.FRAME, settings)
+        return self._decorator(StageKind.FRAME, source, sink, options)
 
-    def batches(
-        self,
-        *,
-        source: str,
-        to: str,
-        schema: str,
-        group: str = DEFAULT_GROUP,
-        ownership: Sharing = "greedy",
-        start: str = "earliest",
-        max_batch_size: int = DEFAULT_BATCH_COUNT_MAX,
-        trigger_interval: str = DEFAULT_BATCH_WAIT,
-        checkpoint: str = Checkpoints.EACH_BATCH,
-        lookback: str | None = None,
-        on_data_loss: OnDataLoss = "fail",
-        dead_letters: str | None = None,
-        drop_duplicates: str = DropRepeats.AUTO,
-        identity: bool = True,
-        name: str | None = None,
+    def batch_stage(
+        self, *, source: str, sink: str, schema: str, **options: Unpack[StageOptions]
     ) -> Callable[[Function], Function]:
-        """A stage whose function takes events of one partition as a ``pyarrow.Table`` and gives a table of ``schema``.
+        """Add a stage whose function takes events of one partition as a `pyarrow.Table`, and returns a table.
 
-        Called in tasks, for a few thousand events at a time. Where it gives as many rows as it was given, in their
-        order, each keeps the identity of its event; else the table has to have the columns ``partition``,
-        ``sequenceNumber`` and ``eventId`` itself. Rows with an ``_error`` are dead letters.
+        Use it for code over columns that is not Spark's. The function is called in tasks, for a few thousand events at
+        a time. Where it returns as many rows as it was given, in their order, each keeps the identity of its event;
+        else the table must have the columns `partition`, `sequenceNumber` and `eventId` itself. Rows with an `_error`
+        are dead letters. An exception of the function fails the stage.
+
+        Args:
+            source: The dataset to read, a hub.
+            sink: The dataset to write: a hub, a table, or a format of Spark's.
+            schema: The columns that the function returns, such as `"id long, celsius double"`.
+            **options: As those of `stage`, without `output_mode`.
+
+        Returns:
+            A decorator that returns the function as it is.
+
+        Raises:
+            ConfigError: An option is unknown, or its value is not valid.
+
+        Example:
+            @pipeline.batch_stage(source="raw", sink="sizes", schema="bytes long")
+            def sizes(events):
+                return pa.table({"bytes": pc.binary_length(events["body"])})
         """
-        settings = {**locals()}
-        return self._decorator(StageKind.BATCHES, settings)
+        return self._decorator(StageKind.BATCHES, source, sink, options, schema)
 
-    def events(
-        self,
-        *,
-        source: str,
-        to: str,
-        schema: str,
-        group: str = DEFAULT_GROUP,
-        ownership: Sharing = "greedy",
-        start: str = "earliest",
-        max_batch_size: int = DEFAULT_BATCH_COUNT_MAX,
-        trigger_interval: str = DEFAULT_BATCH_WAIT,
-        checkpoint: str = Checkpoints.EACH_BATCH,
-        lookback: str | None = None,
-        on_data_loss: OnDataLoss = "fail",
-        dead_letters: str | None = None,
-        drop_duplicates: str = DropRepeats.AUTO,
-        identity: bool = True,
-        name: str | None = None,
+    def event_stage(
+        self, *, source: str, sink: str, schema: str, **options: Unpack[StageOptions]
     ) -> Callable[[Function], Function]:
-        """A stage whose function takes one :class:`hubline.Event` and gives its row, as a dictionary of ``schema``.
+        """Add a stage whose function takes one `hubline.Event`, and returns its row as a dictionary.
 
-        None leaves the event out. An event whose function raises, or whose row does not fit or has an ``_error``, is a
-        dead letter.
+        Use it where each event needs Python of its own; it is the slowest kind of stage. The function is called in
+        tasks. None leaves the event out. An event whose function raises, or whose row does not fit or has an `_error`,
+        becomes a dead letter, and no other does.
+
+        Args:
+            source: The dataset to read, a hub.
+            sink: The dataset to write: a hub, a table, or a format of Spark's.
+            schema: The columns that the function returns, such as `"id long, celsius double"`.
+            **options: As those of `stage`, without `output_mode`.
+
+        Returns:
+            A decorator that returns the function as it is.
+
+        Raises:
+            ConfigError: An option is unknown, or its value is not valid.
+
+        Example:
+            @pipeline.event_stage(source="raw", sink="readings", schema="id long, celsius double")
+            def reading(event):
+                return json.loads(event.body)
         """
-        settings = {**locals()}
-        return self._decorator(StageKind.EVENTS, settings)
+        return self._decorator(StageKind.EVENTS, source, sink, options, schema)
 
     def run(
         self,
@@ -239,44 +239,70 @@ class Pipeline:
         stages: Sequence[str] = (),
         master: str | None = None,
         once: bool = False,
-        settings: Mapping[str, str] | None = None,
-        places: Path | str | None = None,
+        overrides: Mapping[str, str] | None = None,
+        config: Path | str | None = None,
         spark: SparkSession | None = None,
     ) -> None:
-        """Checks everything, and runs until SIGINT or SIGTERM; with ``once``, until all that is there is done.
+        """Check everything, and run until SIGINT or SIGTERM; with `once`, until all that is there is processed.
 
-        As ``hubline run`` does, without its view: for ``python FILE`` and spark-submit. ``settings`` are those of
-        ``--set``. A session of your own may be given as ``spark``; it goes on running. Raises PipelineInvalid before
-        anything is started, and StageFailed when a stage failed too often.
+        It does what `hubline run` does, without its view: for `python FILE` and spark-submit.
+
+        Args:
+            stages: The names of the stages to run. Default: all.
+            master: Where Spark runs, such as `"local[4]"`. Default: that of the TOML file, or this machine.
+            once: Process what is there, stage after stage, and return.
+            overrides: Values that replace those of the TOML file, as `--set` does:
+                `{"datasets.raw.hub": "local:./data/raw"}`.
+            config: The TOML file. Default: the pipeline's.
+            spark: A session of your own, which goes on running. Default: one is started, and stopped at the end.
+
+        Raises:
+            PipelineInvalid: The checks found problems. Nothing was started.
+            StageFailed: A stage failed too often.
+            ConfigError: The file runs its pipeline while it is imported, or another run uses its folder.
         """
         if _is_loading:
             raise ConfigError(
                 "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
                 "and hubline run can import it"
             )
-        from hubline.pipeline.checks import checked
+        from hubline.pipeline.checks import check_pipeline
         from hubline.pipeline.runner import Request, run
 
-        plan = checked(self, places=places, settings=settings or {}, stages=stages)
+        plan = check_pipeline(self, config=config, overrides=overrides or {}, stages=stages)
         run(plan, Request(master=master, once=once), spark=spark)
 
-    def _decorator(self, kind: StageKind, settings: dict[str, Any]) -> Callable[[Function], Function]:
+    def _decorator(
+        self,
+        kind: StageKind,
+        source: str | Sequence[str],
+        sink: str,
+        options: Mapping[str, Any],
+        schema: str | None = None,
+    ) -> Callable[[Function], Function]:
         where = _caller()
-        del settings["self"]
-        source, name = settings.pop("source"), settings.pop("name")
-        sources = tuple(source) if isinstance(source, Sequence) and not isinstance(source, str) else (source,)
-        if not sources or not all(isinstance(place, str) and place for place in (*sources, settings["to"])):
-            raise ConfigError("source and to are names of places: write for instance source='raw', to='readings'")
-        for option, value in (("dead_letters", settings["dead_letters"]), ("name", name)):
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{option} is text in quotes, and not {type(value).__name__}")
+        known = FrameStageOptions if kind is StageKind.FRAME else StageOptions
+        check_names(kind, options, known.__annotations__)
+        sources = (source,) if isinstance(source, str) or not isinstance(source, Sequence) else tuple(source)
+        if not sources or not all(_is_text(each) for each in (*sources, sink)):
+            raise ConfigError("source and sink are names of datasets: write for instance source='raw', sink='readings'")
+        name = options.get("name")
+        if name is not None and not _is_text(name):
+            raise ConfigError(f"name: it must be text in quotes, not {type(name).__name__}")
+        if not _is_loading:  # else planning reports them, together with all other problems
+            for option, problem in option_problems(options):
+                raise ConfigError(f"{option}: {problem}")
 
         def add(function: Function) -> Function:
-            named = name or getattr(function, "__name__", "stage")
-            self._stages.append(Stage(named, kind, function, where, sources, **settings))
+            named = str(name or getattr(function, "__name__", "stage"))
+            self._stages.append(Stage(named, kind, function, where, sources, sink, dict(options), schema))
             return function
 
         return add
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
 
 
 def _checked_name(name: str) -> str:
@@ -308,21 +334,3 @@ def loading() -> Iterator[None]:
         yield
     finally:
         _is_loading = before
-
-
-def in_topological_order(stages: Iterable[tuple[str, Iterable[str], Iterable[str]]]) -> list[list[str]] | None:
-    """Stages in levels, each after those that write what it reads; None where they form a cycle.
-
-    A stage is its name, the places that it reads, and those that it writes.
-    """
-    waiting = {name: (set(sources), set(outputs)) for name, sources, outputs in stages}
-    levels: list[list[str]] = []
-    while waiting:
-        written = {output for _, outputs in waiting.values() for output in outputs}
-        ready = [name for name, (sources, _) in waiting.items() if not sources & written]
-        if not ready:
-            return None
-        levels.append(ready)
-        for name in ready:
-            del waiting[name]
-    return levels

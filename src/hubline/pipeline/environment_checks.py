@@ -1,6 +1,6 @@
-"""Hubs, stores and tables as they are now: whether they are there, and what would be made. Looking changes nothing.
+"""Hubs, stores and tables as they are now: whether they exist, and what a run would create. Looking changes nothing.
 
-A SQL store makes its tables when it is first opened: so databases are looked at here without opening a store.
+A SQL store creates its tables when it is first opened: so databases are looked at here without opening a store.
 """
 
 from __future__ import annotations
@@ -19,130 +19,140 @@ from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, StoreAddress, parse_store
 from hubline.errors import HublineError, HubNotFound, Problem
 from hubline.model.keys import GroupKey
-from hubline.pipeline.datasets import HubPlace, Place, TablePlace
+from hubline.pipeline.datasets import Dataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Where
 from hubline.pipeline.planning import Plan, PlannedStage, local_folder
+from hubline.pipeline.secrets import without_secrets
 from hubline.sinks.sql_sink.table_schema import TableName, quoted
 
-LOOK_SECONDS_MAX: Final = 20.0
+MAX_LOOK_SECONDS: Final = 20.0
 """How long each is waited for: longer than a slow network takes, shorter than people wait."""
+
+_CHECK_DATABASE: Final = "check the address, and that the database is running"
 
 
 @dataclass(slots=True)
-class Found:
-    """What there is: problems, and what a run would make."""
+class Environment:
+    """What was found: problems, what a run would create, and the columns of each table that exists, by dataset."""
 
     problems: list[Problem] = field(default_factory=list)
     creations: list[str] = field(default_factory=list)
+    table_columns: dict[str, list[str]] = field(default_factory=dict)
 
-    def wrong(self, where: Where, what: str, fix: str = "") -> None:
-        self.problems.append(Problem(where.file, where.line, what, fix))
+    def add_problem(self, where: Where, message: str, fix: str = "") -> None:
+        self.problems.append(Problem(where.file, where.line, message, fix))
 
 
-def look(plan: Plan, stages: Sequence[PlannedStage], tell: Callable[[str], None] = lambda _: None) -> Found:
+def check_environment(plan: Plan, report: Callable[[str], None] = lambda _: None) -> Environment:
     """Looks at everything that the stages use, all at once."""
-    found = Found()
-    if (state := local_folder(plan.run.state)) is not None:
-        _state(plan, state, found)
-    asyncio.run(_look(plan, stages, found, tell))
+    found = Environment()
+    if (folder := local_folder(plan.run.spark_checkpoints)) is not None:
+        _check_folder(plan, folder, found)
+    asyncio.run(_check_all(plan, found, report))
     found.creations.sort()
     return found
 
 
-def _state(plan: Plan, state: Path, found: Found) -> None:
-    if not state.exists():
-        found.creations.append(f"folder {state}, for Spark's own checkpoints")
-    there = next(each for each in (state, *state.parents) if each.exists())
+def _check_folder(plan: Plan, folder: Path, found: Environment) -> None:
+    if not folder.exists():
+        found.creations.append(f"folder {folder}, for Spark's own checkpoints")
+    there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
-        found.wrong(plan.state_where, f"the state folder {state} cannot be made", f"{there} is a file: name another")
+        message = f"the folder {folder} cannot be created"
+        found.add_problem(plan.folder_where, message, f"{there} is a file: name another")
     elif not os.access(there, os.W_OK | os.X_OK):
-        fix = "give this user the right, or name another folder: --set run.state=PATH"
-        found.wrong(plan.state_where, f"the state folder {state} cannot be written to", fix)
+        fix = "give this user the right, or name another folder: --set run.spark_checkpoints=PATH"
+        found.add_problem(plan.folder_where, f"the folder {folder} cannot be written to", fix)
 
 
-async def _look(plan: Plan, stages: Sequence[PlannedStage], found: Found, tell: Callable[[str], None]) -> None:
-    looks: list[Coroutine[Any, Any, None]] = []
-    places = {place.name: place for stage in stages for place in _places(stage)}
-    tell(f"looking at {len(places)} places")
-    looks += [_hub(place, found) for place in places.values() if isinstance(place, HubPlace)]
-    looks += [
-        _table(place, found, is_written=any(stage.target == place for stage in stages))
-        for place in places.values()
-        if isinstance(place, TablePlace)
+async def _check_all(plan: Plan, found: Environment, report: Callable[[str], None]) -> None:
+    datasets = {dataset.name: dataset for stage in plan.stages for dataset in _datasets(stage)}
+    report(f"checking {len(datasets)} datasets")
+    checks: list[Coroutine[Any, Any, None]] = []
+    checks += [_check_hub(dataset, found) for dataset in datasets.values() if isinstance(dataset, HubDataset)]
+    checks += [
+        _check_table(dataset, found, is_written=any(stage.sink == dataset for stage in plan.stages))
+        for dataset in datasets.values()
+        if isinstance(dataset, TableDataset)
     ]
-    stores = {stage.store: stage for stage in stages if stage.store and not isinstance(stage.target, TablePlace)}
-    looks += [_store(plan, text, stage, found) for text, stage in stores.items()]
-    await asyncio.gather(*looks)
+    stores = {stage.store: stage for stage in plan.stages if stage.store and not isinstance(stage.sink, TableDataset)}
+    checks += [_check_store(plan, text, stage, found) for text, stage in stores.items()]
+    await asyncio.gather(*checks)
 
 
-def _places(stage: PlannedStage) -> Iterable[Place]:
+def _datasets(stage: PlannedStage) -> Iterable[Dataset]:
     yield from stage.sources
-    yield stage.target
+    yield stage.sink
     yield from stage.tables.values()
-    if stage.letters is not None:
-        yield stage.letters
+    if stage.dead_letters is not None:
+        yield stage.dead_letters
 
 
-async def _hub(place: HubPlace, found: Found) -> None:
-    hub = open_hub(place.address)
+async def _check_hub(dataset: HubDataset, found: Environment) -> None:
+    hub = open_hub(dataset.address)
+    named = f"hub {dataset} (dataset {dataset.name})"
     try:
-        async with asyncio.timeout(LOOK_SECONDS_MAX):
+        async with asyncio.timeout(MAX_LOOK_SECONDS):
             await hub.describe()
     except HubNotFound:
-        if place.create:
-            found.creations.append(f"hub {place}, with {place.partitions} partitions")
+        if dataset.create_if_missing:
+            found.creations.append(f"hub {dataset}, with {dataset.partitions} partitions")
         else:
-            fix = "create it (hubline hub create), or add create = true for a local hub"
-            found.wrong(place.where, f"there is no hub {place} (place {place.name})", fix)
+            fix = "create it (hubline hub create), or add create_if_missing = true for a local hub"
+            found.add_problem(dataset.where, f"there is no {named}", fix)
     except TimeoutError:
-        found.wrong(place.where, f"hub {place} (place {place.name}) did not answer", "check the address and network")
+        found.add_problem(dataset.where, f"{named} did not answer", "check the address and network")
     except HublineError as error:
-        found.wrong(place.where, f"hub {place} (place {place.name}): {error}")
+        found.add_problem(dataset.where, f"{named}: {error}")
     finally:
         await hub.close()
 
 
-async def _store(plan: Plan, text: str, stage: PlannedStage, found: Found) -> None:
+async def _check_store(plan: Plan, text: str, stage: PlannedStage, found: Environment) -> None:
     address = parse_store(text)
     if isinstance(address, SqliteAddress) and address.path == plan.default_store:
         if not address.path.exists():
             found.creations.append(f"store {address}, for checkpoints and owners")
         return
     if reason := await _unreachable(address, stage):
-        found.wrong(
-            plan.store_where, f"the store {address} cannot be used: {reason}", "check the address, and that it runs"
-        )
+        found.add_problem(plan.store_where, f"the store {address} cannot be used: {reason}", _CHECK_DATABASE)
     elif isinstance(address, SqliteAddress) and not address.path.exists():
         found.creations.append(f"store {address}, for checkpoints and owners")
 
 
-async def _table(place: TablePlace, found: Found, *, is_written: bool) -> None:
+async def _check_table(dataset: TableDataset, found: Environment, *, is_written: bool) -> None:
     columns: list[str] | None = None
+    reason = ""
     try:
-        async with asyncio.timeout(LOOK_SECONDS_MAX):
-            columns = await asyncio.to_thread(table_columns, place)
+        async with asyncio.timeout(MAX_LOOK_SECONDS):
+            columns = await asyncio.to_thread(_table_columns, dataset)
     except TimeoutError:
-        return found.wrong(place.where, f"{place.address} did not answer", "check the address, and that it runs")
+        reason = "it did not answer"
     except _Unreachable as error:
-        return found.wrong(place.where, f"{place} cannot be used: {error}", "check the address, and that it runs")
-    if columns is None and is_written and place.create:
-        found.creations.append(f"{place}, of the first rows' columns")
+        reason = str(error)
+    if reason:
+        message = f"the database of dataset {dataset.name}, {dataset.address}, cannot be used: {reason}"
+        found.add_problem(dataset.where, message, _CHECK_DATABASE)
+    elif columns is None and is_written and dataset.create_if_missing:
+        found.creations.append(f"{dataset}, with the columns of the first rows")
     elif columns is None:
-        fix = "create it, or add create = true" if is_written else "create it"
-        found.wrong(place.where, f"there is no {place} (place {place.name})", fix)
-    elif missing := [key for key in place.key if key not in columns]:
-        found.wrong(place.where, f"{place} has no column {missing[0]}, which key names", f"it has {', '.join(columns)}")
-    return None
+        fix = "create it, or add create_if_missing = true" if is_written else "create it"
+        found.add_problem(dataset.table_where, f"there is no {dataset} (dataset {dataset.name})", fix)
+    else:
+        found.table_columns[dataset.name] = columns
+        if missing := [key for key in dataset.upsert_key if key not in columns]:
+            message = f"{dataset} has no column {missing[0]}, which upsert_key names"
+            found.add_problem(dataset.key_where, message, f"it has {', '.join(columns)}")
 
 
 class _Unreachable(Exception):
     """A database that cannot be looked at, and why. Shows no secret."""
 
 
-def table_columns(place: TablePlace) -> list[str] | None:
+def _table_columns(dataset: TableDataset) -> list[str] | None:
     """The names of the table's columns; None if there is no such table."""
-    name = TableName.parse(place.table)
-    match place.address:
+    name = TableName.parse(dataset.table)
+    match dataset.address:
         case SqliteAddress(path):
             return _sqlite_columns(path, name)
         case PostgresAddress() as address:
@@ -153,7 +163,7 @@ def _sqlite_columns(path: Path, name: TableName) -> list[str] | None:
     if not path.exists():
         return None
     try:
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=LOOK_SECONDS_MAX)
+        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=MAX_LOOK_SECONDS)
         try:
             schema = "" if name.schema is None else f"{quoted(name.schema)}."
             return [row[1] for row in connection.execute(f"PRAGMA {schema}table_info({quoted(name.table)})")] or None
@@ -177,22 +187,24 @@ def _postgres_columns(address: PostgresAddress, name: TableName) -> list[str] | 
 def _postgres_rows(address: PostgresAddress, query: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
     import psycopg
 
-    reason = ""
+    from hubline.sql.postgres import PostgresDatabase
+
     try:
-        with psycopg.connect(address.conninfo.reveal(), connect_timeout=int(LOOK_SECONDS_MAX)) as connection:
+        database = PostgresDatabase(address.conninfo)
+        with psycopg.connect(address.conninfo.reveal(), connect_timeout=int(MAX_LOOK_SECONDS)) as connection:
             return connection.execute(query, params).fetchall()
-    except psycopg.OperationalError:
-        # Its text may quote the connection string: not repeated.
-        reason = "PostgreSQL cannot be reached there, or does not let this user in"
     except psycopg.Error as error:
-        reason = f"PostgreSQL says: {error.diag.message_primary or type(error).__name__}"
-    raise _Unreachable(reason)
+        text = str(database.explain(error)).removeprefix(database.shown)
+        reason = f"it{text}".removesuffix(" Is the server running on that host and accepting TCP/IP connections?")
+    except HublineError as error:
+        reason = str(error)
+    raise _Unreachable(without_secrets(reason))
 
 
 async def _unreachable(address: StoreAddress, stage: PlannedStage) -> str:
     """Why a store cannot be used; nothing if it can."""
     try:
-        async with asyncio.timeout(LOOK_SECONDS_MAX):
+        async with asyncio.timeout(MAX_LOOK_SECONDS):
             match address:
                 case SqliteAddress(path):
                     await asyncio.to_thread(_sqlite_columns, path, TableName(None, "hubline_schema"))
@@ -201,7 +213,7 @@ async def _unreachable(address: StoreAddress, stage: PlannedStage) -> str:
                 case BlobAddress():
                     await _read_blobs(address, stage)
                 case MemoryAddress():
-                    return "it is one process's own"
+                    return "it is for one process"
     except TimeoutError:
         return "it did not answer"
     except (_Unreachable, HublineError) as error:
@@ -213,7 +225,7 @@ async def _read_blobs(address: BlobAddress, stage: PlannedStage) -> None:
     store = open_store(address)
     hub = open_hub(stage.sources[0].address)
     try:
-        await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.group))
+        await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.options.consumer_group))
     finally:
         await store.close()
         await hub.close()

@@ -1,7 +1,8 @@
-"""The columns that a stage is given beside its events' own, and those that its place gets."""
+"""The columns that a stage is given beside its events' own, and those that its sink gets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -27,25 +28,25 @@ NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey",
 """Where an event stood in the hub that it was read from says nothing in the next one."""
 
 
-def output_id(place: Column) -> Column:
-    """The ``eventId`` of one of several events that a stage makes of one: ``place`` counts them from 0.
+def output_id(index: Column) -> Column:
+    """The ``eventId`` of one of several events that a stage makes of one: ``index`` counts them from 0.
 
-    events.select("eventId", F.posexplode("parts").alias("place", "body"))
-          .withColumn("eventId", hubline.pipeline.output_id(F.col("place")))
+    events.select("eventId", F.posexplode("parts").alias("index", "body"))
+          .withColumn("eventId", hubline.pipeline.output_id(F.col("index")))
     """
-    return derived_id(F.col(EVENT_ID), place)
+    return derived_id(F.col(EVENT_ID), index)
 
 
 def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
     """What goes to a hub. Without identity, events also lose the ids that they came with: they mean nothing now."""
     frame = frame.drop(*NOT_PUBLISHED, REPLAYED, ERROR_COLUMN)
-    if not stage.stage.identity:
+    if not stage.options.event_ids:
         frame = frame.drop(EVENT_ID)
         if "properties" in frame.columns:
             frame = frame.withColumn("properties", F.map_filter("properties", lambda name, _: name != ID_PROPERTY))
     return frame
 
 
-def stored(frame: DataFrame, columns: list[str]) -> DataFrame:
+def stored(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     """What goes to a table: what a run adds to events is written where the table has a column for it."""
     return frame.drop(*(name for name in (*ADDED, *UNUSED) if name not in columns))

@@ -1,74 +1,73 @@
-"""What a stage promises, in words: what ``hubline plan`` prints."""
+"""What a stage guarantees, in words: what ``hubline plan`` prints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
 
-from hubline.pipeline.datasets import FILE_FORMATS, FormatPlace, HubPlace, TablePlace
-from hubline.pipeline.definition import Checkpoints, DropRepeats
+from hubline.pipeline.datasets import FILE_FORMATS, FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.planning import PlannedStage
 
-_SHARING: Final = {
-    "all": "one runner reads all partitions; a second one stands by",
-    "balanced": "runners share the partitions evenly, moving one at a time",
-    "greedy": "runners share the partitions evenly, all at once",
+_LOAD_BALANCING: Final = {
+    "all": "one instance reads all partitions; a second one stands by",
+    "balanced": "instances share the partitions evenly, moving one at a time",
+    "greedy": "instances share the partitions evenly, all at once",
 }
 
 
-def promises(stage: PlannedStage) -> list[str]:
+def guarantees(stage: PlannedStage) -> list[str]:
     """One sentence each."""
-    return list(_promises(stage))
+    return list(_sentences(stage))
 
 
-def _promises(stage: PlannedStage) -> Iterator[str]:
+def _sentences(stage: PlannedStage) -> Iterator[str]:
     yield _delivery(stage)
-    if stage.lookback is not None:
+    if stage.options.lookback is not None:
         yield (
-            f"at each start the last {stage.lookback} are read again into state, marked as replayed and not published; "
+            f"at each start the last {stage.options.lookback} are replayed into state, marked so and not published; "
             "what arrived meanwhile is"
         )
     yield _progress(stage)
-    if stage.on_data_loss != "fail":
+    if stage.options.on_data_loss != "fail":
         yield (
-            "events that are gone before they were read are jumped: reading goes on at the "
-            f"{stage.on_data_loss} event, and the run tells of the gap"
+            "events that are gone before they were read are skipped: reading continues at the "
+            f"{stage.options.on_data_loss} event, and the run reports the data loss"
         )
-    if isinstance(stage.target, TablePlace):
+    if isinstance(stage.sink, TableDataset):
         yield "dead letters: in the same transaction, table hubline_dead_letter of the same database"
-        if stage.repeats is not DropRepeats.NONE:
-            yield "what a stage before it publishes twice is left out, by its id, where rows are those of single events"
-    elif stage.letters is not None:
-        yield f"dead letters: at least once, in {stage.letters}, written before the batch counts"
-    if stage.checkpoint is Checkpoints.EACH_BATCH:
-        yield _SHARING.get(stage.ownership) or _fixed(stage.ownership)
+        if stage.drop_duplicates != "off":
+            yield "duplicates from a stage before it are left out by id, where rows are those of single events"
+    elif stage.dead_letters is not None:
+        yield f"dead letters: at least once, in {stage.dead_letters}, written before the batch counts"
+    if stage.options.checkpoint == "every_batch":
+        yield _LOAD_BALANCING.get(stage.options.load_balancing) or _fixed(stage.options.load_balancing)
 
 
 def _delivery(stage: PlannedStage) -> str:
-    match stage.target:
-        case TablePlace():
+    match stage.sink:
+        case TableDataset():
             return "exactly once: rows, dead letters and checkpoint are one transaction"
-        case HubPlace() if stage.stage.identity:
-            return "at least once, with the same id each time: a table at the end drops what comes twice"
-        case HubPlace():
-            return "at least once, without ids: what is published twice stays twice"
-        case FormatPlace(format=kind) if kind in FILE_FORMATS and stage.letters is None:
-            return "exactly once, as long as the state folder is kept: Spark's files remember their batches by number"
+        case HubDataset() if stage.options.event_ids:
+            return "at least once, with the same id each time: a table at the end drops duplicates"
+        case HubDataset():
+            return "at least once, without ids: duplicates stay"
+        case FormatDataset(format=kind) if kind in FILE_FORMATS and stage.dead_letters is None:
+            return "exactly once, as long as Spark's checkpoints are kept: its files remember batches by number"
         case _:
             return "at least once"
 
 
 def _progress(stage: PlannedStage) -> str:
-    match stage.checkpoint:
-        case Checkpoints.EACH_BATCH:
+    match stage.options.checkpoint:
+        case "every_batch":
             return "progress: a checkpoint after each batch"
-        case Checkpoints.BY_HAND:
-            return "progress: none is written; every start reads on from the checkpoint that you set"
-        case Checkpoints.NONE:
-            return f"progress: none is kept; every start begins at {stage.start}"
+        case "manual":
+            return "progress: none is written; every start continues at the checkpoint that you set"
+        case "never":
+            return f"progress: none is kept; every start begins at {stage.options.starting_position}"
 
 
-def _fixed(ownership: str) -> str:
-    _, count, *lock = ownership.split(":")
+def _fixed(load_balancing: str) -> str:
+    _, count, *lock = load_balancing.split(":")
     locked = ", locked by Blob Storage" if lock else ""
-    return f"each runner keeps {count} partitions{locked}, and gives none up while it lives"
+    return f"each instance keeps {count} partitions{locked}, and releases none while it runs"

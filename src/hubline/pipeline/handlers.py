@@ -29,7 +29,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BatchHandler:
-    """What a task does for ``@pipeline.batches``. ``own`` are the columns that the function gives."""
+    """What a task does for ``@pipeline.batch_stage``. ``own`` are the columns that the function gives."""
 
     stage: str
     function: Callable[[pa.Table], pa.Table | pa.RecordBatch]
@@ -91,7 +91,7 @@ class BatchHandler:
 
 @dataclass(frozen=True, slots=True)
 class EventHandler:
-    """What a task does for ``@pipeline.events``. An event that fails is a row with an ``_error``.
+    """What a task does for ``@pipeline.event_stage``. An event that fails is a row with an ``_error``.
 
     So is one of which the function says so itself, whether or not the schema names that column.
     """

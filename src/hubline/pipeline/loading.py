@@ -1,4 +1,4 @@
-"""A pipeline from its Python file. What is wrong with the file is told with the line, and a secret in it is not run."""
+"""A pipeline from its Python file. Problems have the line, and a file with a secret in it does not run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import HublineError, PipelineInvalid, Problem
-from hubline.pipeline.datasets import nearest
 from hubline.pipeline.definition import Pipeline, loading
 from hubline.pipeline.secrets import secrets_in, without_secrets
 
@@ -39,7 +39,7 @@ def _text(path: Path) -> str:
     problem = None
     try:
         if path.exists() and not path.is_file():
-            raise PipelineInvalid([Problem(str(path), 0, "it is no file", "name the Python file of the pipeline")])
+            raise PipelineInvalid([Problem(str(path), 0, "it is not a file", "name the Python file of the pipeline")])
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         problem = Problem(str(path), 0, "there is no such file", "check the path")
@@ -76,7 +76,7 @@ def _imported(path: Path) -> ModuleType:
     try:
         with loading():
             spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's file raises is told with its line
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises is reported with its line
         del sys.modules[name]
         problem = _raised(path, error)
     else:
@@ -104,16 +104,16 @@ def _of_option(text: str) -> tuple[str, str] | None:
     """What Python says of options of a decorator, in words that a person can act on."""
     if match := _UNEXPECTED.search(text):
         known = [name for name in inspect.signature(getattr(Pipeline, match[1])).parameters if name != "self"]
-        return f"{match[1]} has no option {match[2]}", nearest(match[2], known)
+        return f"{match[1]} has no option {match[2]}", nearest_or_all(match[2], known)
     if match := _MISSING.search(text):
         return f"{match[1]} lacks {match[2].replace(chr(39), '')}", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
     if match := _BARE.search(text):
-        return f"{match[1]} says nothing of its places", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
+        return f"{match[1]} has no source and no sink", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
     return None
 
 
-_HANDLER: Final = 'source="raw", to="readings", schema="id long, celsius double"'
-_EXAMPLES: Final = {"stage": 'source="raw", to="readings"', "batches": _HANDLER, "events": _HANDLER}
+_HANDLER: Final = 'source="raw", sink="readings", schema="id long, celsius double"'
+_EXAMPLES: Final = {"stage": 'source="raw", sink="readings"', "batch_stage": _HANDLER, "event_stage": _HANDLER}
 
 
 def _only_pipeline(path: Path, module: ModuleType) -> Pipeline:

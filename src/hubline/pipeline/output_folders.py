@@ -1,7 +1,7 @@
-"""Folders of files that Spark writes as a stream: each belongs to one stage, with one state folder.
+"""Folders of files that Spark writes as a stream: each belongs to one stage, with one checkpoint folder.
 
-Spark's files remember which batches they have by number alone. A query that counts its batches anew (another stage's,
-another runner's, one whose state folder was lost) finds its numbers taken: Spark leaves its rows out without a word,
+Spark's files remember which batches they have by number alone. A query that counts its batches from 0 (another stage's,
+another instance's, one whose checkpoint folder was lost) finds its numbers taken: Spark leaves its rows out in silence,
 while checkpoints move on. So a folder is marked with whose it is before anything is written to it, and others are
 refused.
 """
@@ -16,12 +16,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hubline.errors import Problem
-from hubline.pipeline.datasets import FormatPlace
+from hubline.pipeline.datasets import FormatDataset
 from hubline.pipeline.planning import PlannedStage
-from hubline.pipeline.spark_errors import explained
+from hubline.pipeline.spark_errors import summarize_spark_error
 
 MARK: Final = "_hubline"
-"""The file with the mark, in the folder of files and in the stage's state folder. Readers of files pass it over."""
+"""The file with the mark, in the folder of files and in the stage's checkpoint folder. Readers skip it."""
 
 BATCHES: Final = "_spark_metadata"
 """Where Spark's files remember their batches."""
@@ -29,21 +29,21 @@ BATCHES: Final = "_spark_metadata"
 
 def claim(spark: SparkSession, stage: PlannedStage) -> Problem | None:
     """Makes the stage's folder of files its own, if nobody has it. What is wrong where somebody does."""
-    place = stage.target
-    if not isinstance(place, FormatPlace) or place.counted_folder is None:
+    dataset = stage.sink
+    if not isinstance(dataset, FormatDataset) or dataset.counted_folder is None:
         return None
     try:
-        files, state = _Folder(spark, place.counted_folder), _Folder(spark, stage.folder)
-        if _is_free(files) if stage.letters is not None else _is_own(files, state):
+        files, state = _Folder(spark, dataset.counted_folder), _Folder(spark, stage.folder)
+        if _is_free(files) if stage.dead_letters is not None else _is_own(files, state):
             return None
         what = (
-            f"the folder {place.counted_folder} has batches of another stage, another runner, or of a state folder "
-            "that was lost: Spark would take this stage's for them, and leave their rows out"
+            f"the folder {dataset.counted_folder} has batches of another stage, another instance, or of a "
+            "checkpoint folder that was lost: Spark would take this stage's for them, and leave their rows out"
         )
     except (PySparkException, Py4JJavaError) as error:
-        what = f"the folder {place.counted_folder} cannot be used: {explained(error)}"
-    fix = f"name another path for the place {place.name}"
-    return Problem(place.where.file, place.where.line, f"stage {stage.name}: {what}", fix)
+        what = f"the folder {dataset.counted_folder} cannot be used: {summarize_spark_error(error)}"
+    fix = f"name another path for the dataset {dataset.name}"
+    return Problem(dataset.where.file, dataset.where.line, f"stage {stage.name}: {what}", fix)
 
 
 def _is_free(files: _Folder) -> bool:

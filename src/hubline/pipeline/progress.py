@@ -1,4 +1,4 @@
-"""How a stage is doing: what its query's progress tells, added up."""
+"""How a stage is doing: what its query's progress says, added up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ RATE_SECONDS: Final = 10.0
 class StageReport:
     """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done.
 
-    ``rows`` and ``repeats`` (events that were left out, since they had come before) are known of tables. ``gap_events``
-    were gone before the stage could read them, and were jumped, as ``on_data_loss`` says.
+    ``rows`` and ``duplicates`` (events that were left out, since they had come before) are known of tables.
+    ``lost_events`` were gone before the stage could read them, and were skipped, as ``on_data_loss`` says.
     """
 
     name: str
@@ -33,8 +33,8 @@ class StageReport:
     batches: int = 0
     rows: int = 0
     dead_letters: int = 0
-    repeats: int = 0
-    gap_events: int = 0
+    duplicates: int = 0
+    lost_events: int = 0
     restarts: int = 0
     error: str = ""
 
@@ -80,9 +80,9 @@ class Tally:
 
     events: int = 0
     batches: int = 0
-    gap_events: int = 0
+    lost_events: int = 0
     unreported_losses: list[Jump] = field(default_factory=list)
-    """Gaps that were jumped, and that nobody has taken yet to tell of them."""
+    """Gaps that were jumped, and that nobody has taken yet to report them."""
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
@@ -98,7 +98,7 @@ class Tally:
         new = list(takewhile(lambda each: _identity(each) != self._last, newest_first))
         before = self._further
         for each in reversed(new):
-            # Without this entry nothing was run: Spark tells from time to time that it is idle.
+            # Without this entry nothing was run: Spark reports from time to time that it is idle.
             if "addBatch" in each["durationMs"]:
                 self._add(each)
             self.lag_events = _lag(each["sources"])
@@ -106,11 +106,11 @@ class Tally:
         self._remember(now)
         return self._further > before
 
-    def tell(self, written: Written) -> None:
+    def add_written(self, written: Written) -> None:
         """What a batch came to. Called by a thread of its query's, one batch after the other."""
         self.written += written
 
-    def take_untold(self) -> list[Jump]:
+    def take_unreported_losses(self) -> list[Jump]:
         unreported_losses, self.unreported_losses = self.unreported_losses, []
         return unreported_losses
 
@@ -130,7 +130,7 @@ class Tally:
         self.events += sum(map(_read, ends))
         self._further += any(map(_is_new, ends))
         jumps = [jump for end in ends for jump in _jumps(end)]
-        self.gap_events += sum(jump.events for jump in jumps)
+        self.lost_events += sum(jump.events for jump in jumps)
         self.unreported_losses += jumps
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 

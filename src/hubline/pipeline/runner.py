@@ -38,13 +38,14 @@ from hubline.addresses.store_address import SqliteAddress, parse_store
 from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.hubs.local import create_hub
 from hubline.hubs.position_check import OF_ANOTHER_HUB
-from hubline.pipeline.checks import Checked
-from hubline.pipeline.datasets import FormatPlace, HubPlace, validate_master
+from hubline.pipeline.checks import CheckedPlan
+from hubline.pipeline.config import validate_master
+from hubline.pipeline.datasets import FormatDataset, HubDataset
 from hubline.pipeline.output_folders import claim
 from hubline.pipeline.planning import Plan, PlannedStage, local_folder
 from hubline.pipeline.progress import StageReport, Tally, View
-from hubline.pipeline.spark_errors import explained
-from hubline.pipeline.stage_frame import Reading, built
+from hubline.pipeline.spark_errors import summarize_spark_error
+from hubline.pipeline.stage_frame import Reading, build_frame
 from hubline.pipeline.stage_source import Gate, StageSource
 from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
@@ -80,7 +81,7 @@ STOPPED: Final = "stopped SparkContext"
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
 
-WARNINGS: Final = (": failed", ": jumped")
+WARNINGS: Final = (": failed", ": data loss")
 """What a run tells that people want to know of, also where they watch nothing."""
 
 SETTINGS: Final[Mapping[str, str]] = {
@@ -91,7 +92,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     # What Spark warns of concerns whoever set it up, and that is this program.
     "spark.log.level": "ERROR",
 }
-"""What a run's session gets beside what every one of hubline's has; the table [run.spark] wins."""
+"""What a run's session gets beside what every one of hubline's has; the table [spark] wins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class LogView:
         log.log(logging.WARNING if any(each in text for each in WARNINGS) else logging.INFO, text)
 
 
-def run(checked: Checked, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
+def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
     """Runs until it is told to stop, or with ``once`` until all is done; whether it came to that end by itself.
 
     Raises PipelineInvalid before anything runs, StageFailed where a stage failed too often.
@@ -142,7 +143,7 @@ def run(checked: Checked, request: Request, *, spark: SparkSession | None = None
         if spark is None:
             view.note("starting Spark ...")
             spark = _session(plan, request)
-        running = _Run(plan, request, spark, view)
+        running = _Run(checked, request, spark, view)
         # Until Spark has stopped: a call to Java that a signal interrupts leaves nothing that could be stopped well.
         stack.enter_context(running.stopped_by_signals())
         if is_own:
@@ -163,10 +164,10 @@ def _session(plan: Plan, request: Request) -> SparkSession:
     try:
         return session(plan.name, master=request.master or plan.run.master, **settings)
     except (PySparkException, Py4JJavaError, *JAVA_GONE) as error:
-        reason = explained(error)
+        reason = summarize_spark_error(error)
     if STOPPED in reason:
         reason = "its master does not answer"
-    raise PipelineError(f"Spark did not start: {reason}. Check the master, and the settings in [run.spark]")
+    raise PipelineError(f"Spark did not start: {reason}. Check the master, and the settings in [spark]")
 
 
 def _stop_session(spark: SparkSession) -> None:
@@ -180,7 +181,7 @@ def _stop_session(spark: SparkSession) -> None:
 @contextmanager
 def locked(plan: Plan) -> Iterator[None]:
     """The state folder, for this run alone: two runs in one folder would write over each other's batches."""
-    folder = local_folder(plan.run.state)
+    folder = local_folder(plan.run.spark_checkpoints)
     if folder is None:
         yield
         return
@@ -193,8 +194,8 @@ def locked(plan: Plan) -> Iterator[None]:
             # The store that is made where none is named lies in the folder: another folder would read all of it again.
             store = " and name a store for both (--set run.store=URL)" if plan.default_store else ""
             raise ConfigError(
-                f"another run uses the state folder {folder}: stop it, or give this one a folder of its own "
-                f"(--set run.state=PATH){store}; runs share their work through the store"
+                f"another run uses the folder {folder}: stop it, or give this one a folder of its own "
+                f"(--set run.spark_checkpoints=PATH){store}; instances share their work through the store"
             ) from None
         yield
 
@@ -206,8 +207,8 @@ def _lock_file(folder: Path) -> BinaryIO:
     except OSError as error:
         reason = error.strerror or type(error).__name__
     raise ConfigError(
-        f"the state folder {folder} cannot be written to ({reason}): give this user the right, or name another folder "
-        "(--set run.state=PATH)"
+        f"the folder {folder} cannot be written to ({reason}): give this user the right, or name another folder "
+        "(--set run.spark_checkpoints=PATH)"
     )
 
 
@@ -217,17 +218,18 @@ def _prepare(plan: Plan, view: View) -> None:
         store = parse_store(stage.store) if stage.store else None
         if isinstance(store, SqliteAddress):
             store.path.parent.mkdir(parents=True, exist_ok=True)
-    places = [place for stage in plan.stages for place in (*stage.sources, stage.target, stage.letters)]
-    for place in {place.name: place for place in places if isinstance(place, HubPlace) and place.create}.values():
-        address = place.address
+    datasets = [dataset for stage in plan.stages for dataset in (*stage.sources, stage.sink, stage.dead_letters)]
+    hubs = {dataset.name: dataset for dataset in datasets if isinstance(dataset, HubDataset)}
+    for dataset in [hub for hub in hubs.values() if hub.create_if_missing]:
+        address = dataset.address
         if isinstance(address, LocalHubAddress) and not (address.root / address.name).exists():
-            asyncio.run(create_hub(address.root, address.name, partitions=place.partitions, exist_ok=True))
-            view.note(f"created hub {place} with {place.partitions} partitions")
+            asyncio.run(create_hub(address.root, address.name, partitions=dataset.partitions, exist_ok=True))
+            view.note(f"created hub {dataset} with {dataset.partitions} partitions")
 
 
 def _owner_id(plan: Plan) -> str | None:
     """The same after a crash, so that partitions are taken back at once. By the lock, nobody else has it."""
-    folder = local_folder(plan.run.state)
+    folder = local_folder(plan.run.spark_checkpoints)
     if folder is None:
         return None
     mark = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
@@ -236,7 +238,7 @@ def _owner_id(plan: Plan) -> str | None:
 
 def _gate(plan: Plan, stage: PlannedStage) -> Gate:
     """Within the state folder, where that is on this machine: nobody tidies up there while the run goes on."""
-    folder = local_folder(plan.run.state)
+    folder = local_folder(plan.run.spark_checkpoints)
     return Gate(folder / f".gate-{stage.name}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))
 
 
@@ -276,8 +278,8 @@ class _StageRun:
             batches=tally.batches,
             rows=tally.written.rows,
             dead_letters=tally.written.dead_letters,
-            repeats=tally.written.duplicates,
-            gap_events=tally.gap_events,
+            duplicates=tally.written.duplicates,
+            lost_events=tally.lost_events,
             restarts=self.restarts,
             error=self.error,
         )
@@ -323,8 +325,9 @@ def signals_to(handler: Callable[[int, FrameType | None], object], *numbers: sig
 class _Run:
     """The stages of a run. Everything happens in the caller's thread; signals only set events."""
 
-    def __init__(self, plan: Plan, request: Request, spark: SparkSession, view: View) -> None:
-        self._plan = plan
+    def __init__(self, checked: CheckedPlan, request: Request, spark: SparkSession, view: View) -> None:
+        plan = self._plan = checked.plan
+        self._table_columns = checked.table_columns
         self._request = request
         self._spark = spark
         self._stages = {stage.name: _StageRun(stage, _gate(plan, stage)) for stage in plan.stages}
@@ -346,7 +349,8 @@ class _Run:
                 return
             self._view.note(f"{each.stage.name}: checking its columns")
             try:
-                each.frame = built(self._spark, each.stage, Reading(each.gate, owner_id, self._request.once))
+                reading = Reading(each.gate, owner_id, self._request.once, self._table_columns)
+                each.frame = build_frame(self._spark, each.stage, reading)
                 self._require_streamable(each.stage, each.frame)
             except PipelineInvalid as error:
                 problems += error.problems
@@ -410,7 +414,7 @@ class _Run:
         if self._spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") != "true":
             return
         jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
-        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, stage.stage.mode.capitalize())()
+        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, stage.options.output_mode.capitalize())()
         checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
         checker.checkForStreaming(analyzed(frame), mode)
 
@@ -420,12 +424,12 @@ class _Run:
             self._remove_folder(stage.folder)
         assert each.frame is not None  # noqa: S101 - all were built before the first is started
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
-        writing = writer(stage, each.frame, each.tally.tell).queryName(self._query_name(stage))
+        writing = writer(stage, each.frame, each.tally.add_written).queryName(self._query_name(stage))
         writing = writing.option("checkpointLocation", stage.folder)
         if self._request.once:
             writing = writing.trigger(availableNow=True)
         else:
-            writing = writing.trigger(processingTime=f"{stage.batch_wait_ms} milliseconds")
+            writing = writing.trigger(processingTime=f"{stage.options.trigger_interval} milliseconds")
         each.gate.open()
         each.started_at = time.monotonic()
         each.query = writing.start()
@@ -433,8 +437,8 @@ class _Run:
         self._view.note(f"{stage.name}: started")
 
     def _query_name(self, stage: PlannedStage) -> str:
-        if isinstance(stage.target, FormatPlace) and stage.target.format == "memory":
-            return stage.target.name  # Spark makes a table of this name
+        if isinstance(stage.sink, FormatDataset) and stage.sink.format == "memory":
+            return stage.sink.name  # Spark makes a table of this name
         return f"{self._plan.name}.{stage.name}"
 
     def _remove_folder(self, folder: str) -> None:
@@ -496,13 +500,13 @@ class _Run:
 
     def _failed(self, each: _StageRun, error: Exception, *, is_final: bool = False) -> None:
         each.failures += 1
-        each.error = explained(error)
+        each.error = summarize_spark_error(error)
         each.tally.lag_events = None  # it grows from now on, and nobody looks
         # Of the source's error, Spark leaves the text alone.
         if OF_ANOTHER_HUB in each.error:  # it stays so, however often the stage is started
-            each.error += f". {_begin_anew(each.stage)}"
+            each.error += f". {_start_over(each.stage)}"
             is_final = True
-        if is_final or each.failures > self._plan.run.restarts:
+        if is_final or each.failures > self._plan.run.max_restarts:
             each.state = State.FAILED
             restarts = _counted(each.restarts, "restart")
             self._view.note(f"{each.stage.name}: failed for good, after {restarts}: {each.error}")
@@ -516,8 +520,8 @@ class _Run:
             return
         if each.tally.add(_newest_first(each.query), time.monotonic()):
             each.failures, each.error = 0, ""
-        for jump in each.tally.take_untold():
-            self._view.note(f"{each.stage.name}: jumped a gap: {jump}")
+        for jump in each.tally.take_unreported_losses():
+            self._view.note(f"{each.stage.name}: data loss: {jump}")
 
     def _show(self, *, is_last: bool = False) -> None:
         now = time.monotonic()
@@ -561,7 +565,7 @@ class _Run:
         try:
             each.query.stop()
         except (PySparkException, Py4JJavaError) as error:
-            log.warning("stop_failed stage=%s %s", each.stage.name, explained(error))
+            log.warning("stop_failed stage=%s %s", each.stage.name, summarize_spark_error(error))
         each.state = State.STOPPED
         cut = ": its batch was cut short, and comes again" if is_cut else ""
         self._view.note(f"{each.stage.name}: stopped{cut}")
@@ -570,29 +574,29 @@ class _Run:
 def _newest_first(query: StreamingQuery) -> Iterator[dict[str, Any]]:
     """What a query tells of its batches, one at a time: to read all that Spark keeps takes 0.1 s of processor time."""
     recent = query._jsq.recentProgress()  # noqa: SLF001 - PySpark reads all of them, field by field
-    for place in reversed(range(len(recent))):
-        yield json.loads(recent[place].json())
+    for dataset in reversed(range(len(recent))):
+        yield json.loads(recent[dataset].json())
 
 
 def _problem(stage: PlannedStage, error: AnalysisException) -> Problem:
     """What Spark finds wrong with a stage's query."""
-    return Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {explained(error)}")
+    return Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
 
 
-def _begin_anew(stage: PlannedStage) -> str:
-    """How to let a stage forget what it knew of a hub that is no more."""
+def _start_over(stage: PlannedStage) -> str:
+    """How to let a stage forget a hub that was deleted."""
     forget = f"remove {stage.folder}"
     if stage.store is not None:
-        hub, store = stage.sources[0], parse_store(stage.store)
-        forget += f", and its checkpoints: hubline checkpoints reset {hub} --group '{stage.group}' --store {store}"
-    return f"If the stage shall read this hub from its start, {forget}"
+        hub, group, store = stage.sources[0], stage.options.consumer_group, parse_store(stage.store)
+        forget += f", and its checkpoints: hubline checkpoints reset {hub} --group '{group}' --store {store}"
+    return f"To let the stage read this hub from its start, {forget}"
 
 
 def _is_at_rest(each: _StageRun) -> bool:
     """Whether no batch is in progress: the source said so, the query ended, or it waits for a trigger far away."""
     if each.query is None or not each.query.isActive or each.gate.is_idle:
         return True
-    return not each.query.status["isTriggerActive"] and each.stage.batch_wait_ms > 1000 * POLL_SECONDS
+    return not each.query.status["isTriggerActive"] and each.stage.options.trigger_interval > 1000 * POLL_SECONDS
 
 
 def _counted(count: int, what: str) -> str:

@@ -54,10 +54,10 @@ def names_secret(name: str) -> bool:
 def secret_at(path: Sequence[str], value: object, where: tuple[str, int]) -> Problem | None:
     """The problem with a value whose key names a secret, unless it only says where that is kept.
 
-    The first two keys are names that people choose, of a place or a stage, or those of the table [run.spark].
+    The first two keys are names that people choose, of a dataset or a stage; of [spark], the first is.
     """
     is_kept_elsewhere = isinstance(value, bool) or not value or str(value).startswith(("env:", "file:"))
-    if is_kept_elsewhere or not names_secret(".".join(path[2:]) or path[-1]):
+    if is_kept_elsewhere or not names_secret(".".join(path[1 if path[0] == "spark" else 2 :]) or path[-1]):
         return None
     return Problem(*where, "there is a secret in it, by the name of its key", _FIX)
 

@@ -37,7 +37,7 @@ _INSTALL: Final = (
 )
 
 
-def explained(error: BaseException) -> str:
+def summarize_spark_error(error: BaseException) -> str:
     """One line about an error that came from Spark, or from anything else."""
     lines = [_BRANCH.sub("", line) for line in str(error).splitlines()]
     text = _raised(lines) or _first(lines) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What a stage's query is made of: the events, what the stage's function makes of them, and whether its place takes it.
+"""What a stage's query is made of: the events, what the stage's function makes of them, and whether its sink takes it.
 
 All of it is analysis: nothing is read yet but static tables.
 """
@@ -9,7 +9,7 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,15 +24,14 @@ from hubline.adapters import open_hub, open_store
 from hubline.addresses.store_address import parse_store
 from hubline.errors import ConfigError, HublineError, PipelineInvalid, Problem, SinkError
 from hubline.model.keys import GroupKey
-from hubline.pipeline.datasets import FormatPlace, HubPlace, Place, TablePlace
-from hubline.pipeline.definition import Checkpoints, DropRepeats, Stage, StageKind
-from hubline.pipeline.environment_checks import table_columns
+from hubline.pipeline.datasets import Dataset, FormatDataset, HubDataset, TableDataset
+from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, UNUSED, published, stored
 from hubline.pipeline.handlers import TRACED as TRACED_BY
 from hubline.pipeline.handlers import BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.planning import PlannedStage
-from hubline.pipeline.spark_errors import explained
+from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
@@ -49,25 +48,27 @@ STATIC_ROWS_MAX: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a stage is read in this run."""
+    """How a stage is read in this run, and the columns of the tables that exist, by dataset."""
 
     gate: Gate
     owner_id: str | None
     is_once: bool
+    table_columns: Mapping[str, Sequence[str]]
 
 
-def built(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
+def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
     """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
     events = _all_events(spark, stage, reading)
     frame = _transformed(spark, stage, events)
-    if isinstance(stage.target, FormatPlace) and not _is_known(spark, stage.target.format):
-        fix = "correct its name, or add its package to [run.spark]: spark.jars.packages"
-        where = stage.target.where
-        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.target.format}", fix)])
-    problems = _problems(stage, frame, given_ids={_id_attribute(each) for each in events})
+    if isinstance(stage.sink, FormatDataset) and not _is_known(spark, stage.sink.format):
+        fix = "correct its name, or add its package to [spark]: spark.jars.packages"
+        where = stage.sink.where
+        raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.sink.format}", fix)])
+    columns = reading.table_columns.get(stage.sink.name, ())
+    problems = _problems(stage, frame, columns, given_ids={_id_attribute(each) for each in events})
     if problems:
         raise PipelineInvalid(problems)
-    return _as_taken(stage, frame)
+    return _as_taken(stage, frame, columns)
 
 
 def _is_known(spark: SparkSession, kind: str) -> bool:
@@ -91,47 +92,47 @@ def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> l
     try:
         return [_events(spark, stage, source, reading) for source in stage.sources]
     except (HublineError, PySparkException, Py4JJavaError) as error:
-        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {explained(error)}")
+        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
     raise PipelineInvalid([problem])
 
 
-def _events(spark: SparkSession, stage: PlannedStage, source: HubPlace, reading: Reading) -> DataFrame:
+def _events(spark: SparkSession, stage: PlannedStage, source: HubDataset, reading: Reading) -> DataFrame:
     options = {
         "hub": source.option,
-        "consumerGroup": stage.group,
-        "startingPosition": stage.start,
-        "maxEventsPerTrigger": str(stage.events_max),
-        "onDataLoss": stage.on_data_loss,
+        "consumerGroup": stage.options.consumer_group,
+        "startingPosition": stage.options.starting_position,
+        "maxEventsPerTrigger": str(stage.options.max_batch_size),
+        "onDataLoss": stage.options.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
     }
-    if stage.lookback is not None:
-        options["lookback"] = stage.lookback
-    match stage.checkpoint:
-        case Checkpoints.EACH_BATCH:
+    if stage.options.lookback is not None:
+        options["lookback"] = stage.options.lookback
+    match stage.options.checkpoint:
+        case "every_batch":
             options |= _sharing(stage, reading)
-        case Checkpoints.BY_HAND:
-            options["startingPositions"] = json.dumps(_set_by_hand(stage, source))
-        case Checkpoints.NONE:
+        case "manual":
+            options["startingPositions"] = json.dumps(_set_manually(stage, source))
+        case "never":
             pass
     events = spark.readStream.format(StageSource.name()).options(**options).load()
     return events.withColumn(EVENT_ID, event_id(source.option))
 
 
 def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
-    ownership = stage.ownership
-    if reading.is_once and ownership == "balanced":
-        ownership = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
+    load_balancing = stage.options.load_balancing
+    if reading.is_once and load_balancing == "balanced":
+        load_balancing = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
     owner = {"ownerId": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
-    return {"store": stage.store or "", "loadBalancing": ownership, **owner}
+    return {"store": stage.store or "", "loadBalancing": load_balancing, **owner}
 
 
-def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
+def _set_manually(stage: PlannedStage, source: HubDataset) -> dict[str, str]:
     """Where each partition goes on, by the store; those without a checkpoint at the start."""
     store, hub = open_store(parse_store(stage.store or "")), open_hub(source.address)
 
     async def checkpoints() -> dict[str, str]:
         try:
-            found = await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.group))
+            found = await store.list_checkpoints(GroupKey(hub.namespace, hub.name, stage.options.consumer_group))
         finally:
             await store.close()
             await hub.close()
@@ -140,7 +141,7 @@ def _set_by_hand(stage: PlannedStage, source: HubPlace) -> dict[str, str]:
             for each in found
         }
 
-    return {**asyncio.run(checkpoints()), "*": stage.start}
+    return {**asyncio.run(checkpoints()), "*": stage.options.starting_position}
 
 
 # The function ------------------------------------------------------------------------------------------------------
@@ -155,9 +156,9 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
         else:
             frame = _handled(stage, events[0])
     except (HublineError, PySparkException, Py4JJavaError) as error:
-        problem = _raised(stage.stage, error, explained(error))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a person's function raises is told with its line
-        problem = _raised(stage.stage, error, f"{type(error).__name__} ({explained(error)})")
+        problem = _raised(stage.stage, error, summarize_spark_error(error))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is reported with its line
+        problem = _raised(stage.stage, error, f"{type(error).__name__} ({summarize_spark_error(error)})")
     else:
         if isinstance(frame, DataFrame) and frame.isStreaming:
             return frame
@@ -168,8 +169,8 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
 
 def _kind(given: object) -> str:
     if isinstance(given, DataFrame):
-        return "a DataFrame that is no stream"
-    return "nothing" if given is None else f"no DataFrame, but {type(given).__name__}"
+        return "a DataFrame that is not a stream"
+    return "nothing" if given is None else f"{type(given).__name__}"
 
 
 def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
@@ -200,7 +201,7 @@ def _columns(schema: str) -> StructType:
         own = None
     if isinstance(own, StructType):
         return own
-    raise ConfigError(f"schema={schema!r} does not tell columns: write 'id long, celsius double'")
+    raise ConfigError(f"schema={schema!r} does not name columns: write 'id long, celsius double'")
 
 
 def _require_binary_body(own: StructType) -> None:
@@ -213,7 +214,7 @@ def _require_own(planned: PlannedStage, names: Sequence[str]) -> None:
     taken = {"partition", "sequenceNumber", "offset"}
     if planned.stage.kind is StageKind.BATCHES and set(TRACED_BY) <= set(names):
         taken = {"offset"}  # rows that are not one for each event have to say of which they are
-    if isinstance(planned.target, TablePlace) and planned.repeats is not DropRepeats.NONE:
+    if isinstance(planned.sink, TableDataset) and planned.drop_duplicates != "off":
         taken.add("properties")
     if wrong := [name for name in names if name in taken]:
         raise ConfigError(f"schema names {wrong[0]!r}, by which a row's event is known: give the column another name")
@@ -249,70 +250,72 @@ def _pickle_by_value(function: Callable[..., Any]) -> None:
 
 
 def _static_tables(spark: SparkSession, stage: PlannedStage) -> dict[str, DataFrame]:
-    """By the names of the function's parameters. Raises PipelineInvalid that points at the place."""
+    """By the names of the function's parameters. Raises PipelineInvalid that points at the dataset."""
     tables = {}
-    for name, place in stage.tables.items():
+    for name, dataset in stage.tables.items():
         problem = None
         try:
-            tables[name] = _static(spark, place)
+            tables[name] = _static(spark, dataset)
         except Exception as error:  # noqa: BLE001 - whatever a database or a format says of it
-            what = f"stage {stage.name}: place {place.name}, {place}, cannot be read: {explained(error)}"
-            problem = Problem(place.where.file, place.where.line, what)
+            what = (
+                f"stage {stage.name}: dataset {dataset.name}, {dataset}, cannot be read: {summarize_spark_error(error)}"
+            )
+            problem = Problem(dataset.where.file, dataset.where.line, what)
         if problem is not None:
             raise PipelineInvalid([problem])
     return tables
 
 
-def _static(spark: SparkSession, place: Place) -> DataFrame:
-    """A place as a table that does not change while the stage runs."""
-    match place:
-        case HubPlace():
-            return spark.read.format("eventhubs").option("hub", place.option).load()
-        case TablePlace():
-            return _static_table(spark, place)
-        case FormatPlace():
-            return spark.read.format(place.format).options(**options_of(place, spark)).load(place.path)
+def _static(spark: SparkSession, dataset: Dataset) -> DataFrame:
+    """A dataset as a table that does not change while the stage runs."""
+    match dataset:
+        case HubDataset():
+            return spark.read.format("eventhubs").option("hub", dataset.option).load()
+        case TableDataset():
+            return _static_table(spark, dataset)
+        case FormatDataset():
+            return spark.read.format(dataset.format).options(**options_of(dataset, spark)).load(dataset.path)
 
 
-def _static_table(spark: SparkSession, place: TablePlace) -> DataFrame:
-    database = Database(place.text, table=place.table)
+def _static_table(spark: SparkSession, dataset: TableDataset) -> DataFrame:
+    database = Database(dataset.text, table=dataset.table)
     with database.connection() as connection:
-        rows = connection.read_table(TableName.parse(place.table), rows_max=STATIC_ROWS_MAX + 1)
+        rows = connection.read_table(TableName.parse(dataset.table), rows_max=STATIC_ROWS_MAX + 1)
     database.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(
             f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "
-            f"[places.{place.name}] with a format of Spark's"
+            f"[datasets.{dataset.name}] with a format of Spark's"
         )
     return spark.createDataFrame(rows)
 
 
-# What the place takes ----------------------------------------------------------------------------------------------
+# What the sink takes ----------------------------------------------------------------------------------------------
 
 
-def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> list[Problem]:
+def _problems(stage: PlannedStage, frame: DataFrame, columns: Sequence[str], *, given_ids: set[str]) -> list[Problem]:
     wrong = []
-    if stage.lookback is not None and REPLAYED not in frame.columns:
+    if stage.options.lookback is not None and REPLAYED not in frame.columns:
         wrong.append((
             f"it drops the column {REPLAYED}, which tells what was published before",
             f"keep it; of rows that are aggregated, it is F.bool_and('{REPLAYED}').alias('{REPLAYED}')",
         ))  # fmt: skip
-    if ERROR_COLUMN in frame.columns and stage.letters is None and not isinstance(stage.target, TablePlace):
+    if ERROR_COLUMN in frame.columns and stage.dead_letters is None and not isinstance(stage.sink, TableDataset):
         wrong.append((
             f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
-            "name a hub for them, dead_letters='PLACE', or drop the column",
+            "name a hub for them, dead_letters='DATASET', or drop the column",
         ))  # fmt: skip
-    if stage.stage.drop_duplicates in ("ordered", "shuffled") and (missing := set(TRACED) - set(frame.columns)):
+    if stage.options.drop_duplicates in ("ordered", "any_order") and (missing := set(TRACED) - set(frame.columns)):
         wrong.append((
-            f"it drops the column {min(missing)}, by which repetitions are known",
+            f"it drops the column {min(missing)}, by which duplicates are known",
             "keep it, or leave drop_duplicates out",
         ))  # fmt: skip
-    match stage.target:
-        case HubPlace():
+    match stage.sink:
+        case HubDataset():
             wrong += _hub_problems(stage, frame, given_ids)
-        case TablePlace() as place:
-            wrong += _table_problems(stage, place, frame)
-        case FormatPlace():
+        case TableDataset() as dataset:
+            wrong += _table_problems(stage, dataset, frame, columns)
+        case FormatDataset():
             pass
     where = stage.where
     return [Problem(where.file, where.line, f"stage {stage.name}: {what}", fix) for what, fix in wrong]
@@ -320,21 +323,21 @@ def _problems(stage: PlannedStage, frame: DataFrame, *, given_ids: set[str]) -> 
 
 def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
     wrong = []
-    if stage.stage.identity and EVENT_ID not in frame.columns:
+    if stage.options.event_ids and EVENT_ID not in frame.columns:
         wrong.append((
-            f"it drops the column {EVENT_ID}, by which repetitions are known",
-            "keep it; rows that are made of many events have none: say identity=False, and they go without",
+            f"it drops the column {EVENT_ID}, by which duplicates are known",
+            "keep it; rows that are made of many events have none: say event_ids=False, and they go without",
         ))  # fmt: skip
-    elif stage.stage.identity and "Generate" in _steps(analyzed(frame)) and _id_attribute(frame) in given_ids:
+    elif stage.options.event_ids and "Generate" in _steps(analyzed(frame)) and _id_attribute(frame) in given_ids:
         wrong.append((
-            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for repetitions",
+            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for duplicates",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
         ))  # fmt: skip
     elif stage.is_read_in_order and (moving := _moving(frame)):
         wrong.append((
             f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
             "on order (drop_duplicates='ordered')",
-            "say drop_duplicates='shuffled' there",
+            "say drop_duplicates='any_order' there",
         ))  # fmt: skip
     try:
         RowLayout(published(stage, frame).schema)
@@ -380,8 +383,9 @@ def _moving(frame: DataFrame) -> str | None:
     return next(moving, None)
 
 
-def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) -> list[tuple[str, str]]:
-    of_table = table_columns(place) or []
+def _table_problems(
+    stage: PlannedStage, dataset: TableDataset, frame: DataFrame, of_table: Sequence[str]
+) -> list[tuple[str, str]]:
     rows = stored(frame, of_table)
     if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
         fix = "add columns of its own; those of events are written where the table has columns of the same names"
@@ -396,7 +400,7 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
         for name, own in empty
     ]
     try:
-        sink = table_sink(stage, place, rows.columns, "batch")
+        sink = table_sink(stage, dataset, rows.columns, "batch")
         sink.check(rows.schema)
         sink.check_query(rows)
     except (ConfigError, SinkError) as error:
@@ -404,14 +408,14 @@ def _table_problems(stage: PlannedStage, place: TablePlace, frame: DataFrame) ->
     return wrong
 
 
-def _as_taken(stage: PlannedStage, frame: DataFrame) -> DataFrame:
-    """The rows without those that were published before, and without columns that the place does not take."""
-    if stage.lookback is not None:
+def _as_taken(stage: PlannedStage, frame: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """The rows without those that were published before, and without columns that the sink does not take."""
+    if stage.options.lookback is not None:
         frame = frame.where(~F.coalesce(F.col(REPLAYED), F.lit(False)))
-    match stage.target:
-        case HubPlace() if stage.letters is None:
+    match stage.sink:
+        case HubDataset() if stage.dead_letters is None:
             return published(stage, frame)
-        case TablePlace() as place:
-            return stored(frame, table_columns(place) or [])
+        case TableDataset():
+            return stored(frame, columns)
         case _:
-            return frame.drop(REPLAYED) if stage.lookback is not None else frame
+            return frame.drop(REPLAYED) if stage.options.lookback is not None else frame

@@ -15,10 +15,10 @@ from hubline.adapters import open_hub
 from hubline.addresses.hub_address import HubAddress
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import GroupKey
-from hubline.pipeline.datasets import FormatPlace, HubPlace, TablePlace
-from hubline.pipeline.definition import DropRepeats
+from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import ADDED, published
 from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.stage_options import DuplicatePolicy
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import DeadLetterHub
 from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
@@ -30,66 +30,71 @@ from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter, Written
 from hubline.spark.tasks.event_loop import lent, run
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
-"""The columns that tell of which event a row was made, and whether that came before."""
+"""The columns that report of which event a row was made, and whether that came before."""
 
-Told = Callable[[Written], None]
+Report = Callable[[Written], None]
 
+_AS_THE_SINK_HAS_IT: Final[dict[DuplicatePolicy, str | None]] = {"ordered": "ordered", "any_order": "shuffled"}
 _COUNT_DDL: Final = "letters long"
 _COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
 
 
-def writer(stage: PlannedStage, frame: DataFrame, tell: Told) -> DataStreamWriter:
-    """Writes the frame to the stage's place; not yet started, and without a trigger.
+def writer(stage: PlannedStage, frame: DataFrame, report: Report) -> DataStreamWriter:
+    """Writes the frame to the stage's dataset; not yet started, and without a trigger.
 
-    ``tell`` is told, in the driver, what each batch came to, where that is known.
+    `report` is called in the driver with what each batch wrote, where that is known.
     """
-    writing = frame.writeStream.outputMode(stage.stage.mode)
-    match stage.target:
-        case TablePlace() as place:
-            return writing.foreachBatch(_TableWriter(stage, place, tell))
-        case _ if stage.letters is not None:
-            return writing.foreachBatch(_SplitWriter(stage, stage.letters, tell))
-        case HubPlace() as place if stage.stage.mode == "append":
-            return writing.format("eventhubs").option("hub", place.option)
-        case HubPlace() as place:
-            return writing.foreachBatch(_HubWriter(place.option))
-        case FormatPlace() as place:
-            path = {} if place.path is None else {"path": place.path}
-            return writing.format(place.format).options(**options_of(place, frame.sparkSession), **path)
+    writing = frame.writeStream.outputMode(stage.options.output_mode)
+    match stage.sink:
+        case TableDataset() as dataset:
+            return writing.foreachBatch(_TableWriter(stage, dataset, report))
+        case _ if stage.dead_letters is not None:
+            return writing.foreachBatch(_SplitWriter(stage, stage.dead_letters, report))
+        case HubDataset() as dataset if stage.options.output_mode == "append":
+            return writing.format("eventhubs").option("hub", dataset.option)
+        case HubDataset() as dataset:
+            return writing.foreachBatch(_HubWriter(dataset.option))
+        case FormatDataset() as dataset:
+            path = {} if dataset.path is None else {"path": dataset.path}
+            return writing.format(dataset.format).options(**options_of(dataset, frame.sparkSession), **path)
 
 
-def options_of(place: FormatPlace, spark: SparkSession) -> dict[str, str]:
-    """The place's options as Spark takes them; first it is told to hide those that are secrets."""
-    hide_options(spark, [name for name, value in place.options.items() if isinstance(value, Secret)])
-    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in place.options.items()}
+def options_of(dataset: FormatDataset, spark: SparkSession) -> dict[str, str]:
+    """The dataset's options as Spark takes them; first it is told to hide those that are secrets."""
+    hide_options(spark, [name for name, value in dataset.options.items() if isinstance(value, Secret)])
+    return {name: value.reveal() if isinstance(value, Secret) else value for name, value in dataset.options.items()}
 
 
 def table_sink(
-    stage: PlannedStage, place: TablePlace, columns: Sequence[str], commit_by: CommitBy, tell: Told = lambda _: None
+    stage: PlannedStage,
+    dataset: TableDataset,
+    columns: Sequence[str],
+    commit_by: CommitBy,
+    report: Report = lambda _: None,
 ) -> SqlBatchWriter:
     """The sink of a table, for rows of these columns.
 
-    Repetitions are left out where a row is known to come from its event; a row that is made of many is not.
+    Duplicates are left out where a row is known to come from its event; a row that is made of many is not.
     """
-    is_known = set(TRACED) <= set(columns) and stage.repeats is not DropRepeats.NONE
+    is_known = set(TRACED) <= set(columns) and stage.drop_duplicates != "off"
     return SqlBatchWriter(
-        place.text,
-        table=place.table,
-        key=place.key,
-        create=place.create,
-        drop_duplicates=stage.repeats if is_known else None,
+        dataset.text,
+        table=dataset.table,
+        key=dataset.upsert_key,
+        create=dataset.create_if_missing,
+        drop_duplicates=_AS_THE_SINK_HAS_IT.get(stage.drop_duplicates) if is_known else None,
         commit_by=commit_by,
-        on_commit=lambda _, written: tell(written),
+        on_commit=lambda _, written: report(written),
     )
 
 
 class _TableWriter:
     """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
 
-    def __init__(self, stage: PlannedStage, place: TablePlace, tell: Told) -> None:
+    def __init__(self, stage: PlannedStage, dataset: TableDataset, report: Report) -> None:
         self._stage = stage
-        self._place = place
-        self._tell = tell
+        self._dataset = dataset
+        self._report = report
         self._sinks: dict[CommitBy, SqlBatchWriter] = {}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
@@ -97,7 +102,7 @@ class _TableWriter:
         batch = MicroBatch.of(frame)
         commit_by: CommitBy = "partition" if is_traced and batch.is_narrow else "batch"
         if commit_by not in self._sinks:
-            self._sinks[commit_by] = table_sink(self._stage, self._place, frame.columns, commit_by, self._tell)
+            self._sinks[commit_by] = table_sink(self._stage, self._dataset, frame.columns, commit_by, self._report)
         # Those that the table had when the run began: computing the others for no use would take time.
         self._sinks[commit_by].write(frame, batch_id, batch, optional=ADDED)
 
@@ -113,17 +118,18 @@ class _HubWriter:
 
 
 class _SplitWriter:
-    """Rows to the place, and those with an ``_error`` to the hub of dead letters.
+    """Rows to the dataset, and those with an ``_error`` to the hub of dead letters.
 
-    The letters go first. Dying in between, or after both, the batch comes again: its letters are there twice, with the
-    same origin, and its rows with the same ids.
+    Dead letters go first. Dying in between, or after both, the batch is replayed: its dead letters are there twice,
+    with the same origin, and its rows with the same ids.
     """
 
-    def __init__(self, stage: PlannedStage, letters: HubPlace, tell: Told) -> None:
+    def __init__(self, stage: PlannedStage, dead_letters: HubDataset, report: Report) -> None:
         source = open_hub(stage.sources[0].address)
         self._stage = stage
-        self._tell = tell
-        self._letters = _Letters(letters.address, GroupKey(source.namespace, source.name, stage.group))
+        self._report = report
+        group = GroupKey(source.namespace, source.name, stage.options.consumer_group)
+        self._dead_letters = _DeadLetterWriter(dead_letters.address, group)
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         if ERROR_COLUMN in frame.columns:
@@ -136,25 +142,27 @@ class _SplitWriter:
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
             failed = failed.select(*(name for name in frame.columns if name in LETTER_COLUMNS))
-            counts = failed.mapInArrow(self._letters, _COUNT_DDL).collect()
+            counts = failed.mapInArrow(self._dead_letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
-            self._tell(Written(dead_letters=sum(count for (count,) in counts)))
+            self._report(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
 
     def _write(self, rows: DataFrame) -> None:
-        match self._stage.target:
-            case HubPlace() as place:
-                writing = published(self._stage, rows).write.format("eventhubs").option("hub", place.option)
+        match self._stage.sink:
+            case HubDataset() as dataset:
+                writing = published(self._stage, rows).write.format("eventhubs").option("hub", dataset.option)
                 writing.mode("append").save()
-            case FormatPlace() as place:
-                options = options_of(place, rows.sparkSession)
-                rows.drop(ERROR_COLUMN).write.format(place.format).options(**options).mode("append").save(place.path)
+            case FormatDataset() as dataset:
+                options = options_of(dataset, rows.sparkSession)
+                rows.drop(ERROR_COLUMN).write.format(dataset.format).options(**options).mode("append").save(
+                    dataset.path
+                )
 
 
 @dataclass(frozen=True, slots=True)
-class _Letters:
-    """What a task does with rows that failed: each becomes a letter in the hub."""
+class _DeadLetterWriter:
+    """What a task does with rows that failed: each becomes a dead letter in the hub."""
 
     hub: HubAddress
     group: GroupKey
