@@ -18,7 +18,9 @@ from hubline.event_ids import ID_PROPERTY
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.secrets import Secret
 from hubline.spark import SqlBatchWriter, parse_json
-from hubline.spark.sql_sink.sink import CommitBy, Written, _Commits, _settings
+from hubline.spark.sql_sink.batch_target import Written
+from hubline.spark.sql_sink.partition_commit import PartitionCommit, temporary_settings
+from hubline.spark.sql_sink.sink import CommitBy
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.spark.hubs import TestHub
 from tests.spark.test_sql_sink import FIELDS, bodies, read, run_once, send
@@ -43,13 +45,13 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteSinkDatabase]:
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each run of a batch in tasks had the events beside its rows."""
     runs: list[bool] = []
-    in_tasks = _Commits.in_tasks
+    in_tasks = PartitionCommit.in_tasks
 
-    def noted(commits: _Commits, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
+    def noted(commits: PartitionCommit, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
         runs.append(commits.has_events)
         return in_tasks(commits, frame)
 
-    monkeypatch.setattr(_Commits, "in_tasks", noted)
+    monkeypatch.setattr(PartitionCommit, "in_tasks", noted)
     return runs
 
 
@@ -107,15 +109,15 @@ def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the
     events = parse_json(read(spark, hub), FIELDS)
     send(hub, bodies(3), partition="0")
     send(hub, [*bodies(5)[3:], HOT], partition="1")
-    in_tasks = _Commits.in_tasks
+    in_tasks = PartitionCommit.in_tasks
 
-    def dying(commits: _Commits, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
+    def dying(commits: PartitionCommit, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
         if commits.has_events:
             raise RuntimeError("killed")
         return in_tasks(commits, frame)
 
     with monkeypatch.context() as patched:
-        patched.setattr(_Commits, "in_tasks", dying)
+        patched.setattr(PartitionCommit, "in_tasks", dying)
         with pytest.raises(StreamingQueryException, match="killed"):
             run_once(events, sink, tmp_path / "folder")
     assert devices(sqlite) == ["d0", "d1", "d2"]
@@ -228,7 +230,7 @@ def test_rows_and_letters_are_the_same_where_spark_has_large_types(
     sent = [whole(body, number) for number, body in enumerate([good, HOT, b"\xff"])]
     send(hub, [*sent, *sent[:1]], partition="1")
     sink = SqlBatchWriter(sqlite.url, table="readings", commit_by=commit_by, drop_duplicates=how)
-    with _settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
+    with temporary_settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
         run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
 
     assert sqlite.execute("SELECT device, body FROM readings") == [("d0", good)] * (2 if how is None else 1)

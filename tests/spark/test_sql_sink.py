@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psycopg
@@ -25,11 +25,15 @@ from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.local import LocalHub
 from hubline.model.keys import GroupKey
 from hubline.secrets import Secret
-from hubline.sinks import SqlSink as Database
+from hubline.sinks import SqlSink
 from hubline.spark import SqlBatchWriter, parse_json
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry
-from hubline.spark.sql_sink.sink import CommitBy, Written, _columns, _Commits, _settings
+from hubline.spark.sql_sink.batch_commit import BatchCommit
+from hubline.spark.sql_sink.batch_target import BatchTarget, Written
+from hubline.spark.sql_sink.partition_commit import PartitionCommit, temporary_settings
+from hubline.spark.sql_sink.range_rules import RangeRules
+from hubline.spark.sql_sink.sink import CommitBy, columns_to_write
 from tests.spark.hubs import TestHub
 
 FIELDS = "device string, celsius double"
@@ -170,16 +174,20 @@ def test_with_the_store_in_the_same_database_a_lost_folder_costs_nothing(
     assert devices(database) == sorted(f"d{number}" for number in range(12) if number != 9)
 
 
+def device_target(sink: SqlSink, entries: Mapping[str, Entry]) -> BatchTarget:
+    return BatchTarget(sink, ["device"], GroupKey("namespace", "hub", "group"), RangeRules(entries, {}))
+
+
 def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    database = Database("postgresql://host/name", table="readings")
-    commits = _Commits(database, ["device"], GroupKey("namespace", "hub", "group"), {}, {})
+    database = SqlSink("postgresql://host/name", table="readings")
+    commits = PartitionCommit(device_target(database, {}))
     all_begun = threading.Barrier(3)
 
-    def commit(_: _Commits, partition: str, rows: pa.Table) -> Written:
+    def commit(_: PartitionCommit, partition: str, rows: pa.Table) -> Written:
         all_begun.wait(timeout=60)
         return Written(rows=len(rows) if partition != "1" else 0)
 
-    monkeypatch.setattr(_Commits, "commit", commit)
+    monkeypatch.setattr(PartitionCommit, "commit", commit)
     handed = [pa.record_batch({"partition": [partition] * 10, "sequenceNumber": range(10)}) for partition in "012"]
 
     done = [row for answer in commits(handed) for row in answer.to_pylist()]
@@ -188,7 +196,7 @@ def test_partitions_of_a_task_are_committed_side_by_side(monkeypatch: pytest.Mon
 
 
 def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Connection, tmp_path: Path) -> None:
-    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings", drop_duplicates="ordered")
+    into = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings", drop_duplicates="ordered")
 
     def commit(partition: str, entry: Entry, *places: tuple[str, int]) -> None:
         columns = {
@@ -198,8 +206,7 @@ def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Conne
         }
         ids = [[(ID_PROPERTY, f"ns/first@17/{of}/{number}/0")] for of, number in places]
         rows = pa.table({**columns, "properties": pa.array(ids, pa.map_(pa.string(), pa.string()))})
-        group = GroupKey("namespace", "hub", "group")
-        _Commits(into, ["device"], group, {partition: entry}, {}).commit_all([partition], rows)
+        BatchCommit(device_target(into, {partition: entry})).commit_all([partition], rows)
 
     commit("1", Entry(0, 3), ("1", 2))
     commit("0", Entry(0, 3), ("0", 2))
@@ -211,12 +218,12 @@ def test_rows_that_come_late_out_of_state_are_no_repeats(database: sqlite3.Conne
 
 
 def test_a_table_that_gets_a_column_fails_no_batch_and_one_that_needs_a_value_does(postgres_database: Secret) -> None:
-    into = Database(postgres_database.reveal(), table="readings")
+    into = SqlSink(postgres_database.reveal(), table="readings")
 
     def commit(number: int) -> Written:
         rows = pa.table({"device": [f"d{number}"], "sequenceNumber": [number]})
         entries = {"0": Entry(number, number + 1)}
-        return _Commits(into, ["device"], GroupKey("namespace", "hub", "group"), entries, {}).commit("0", rows)
+        return PartitionCommit(device_target(into, entries)).commit("0", rows)
 
     with psycopg.connect(postgres_database.reveal(), autocommit=True) as connection:
         connection.execute("CREATE TABLE readings (device text)")
@@ -234,7 +241,7 @@ def test_a_table_that_gets_a_column_fails_no_batch_and_one_that_needs_a_value_do
 
 def test_what_a_commit_refuses_is_traced_in_the_same_task(postgres_database: Secret) -> None:
     """The next attempt of a task is another process, which would know no more than this one did."""
-    into = Database(postgres_database.reveal(), table="readings")
+    into = SqlSink(postgres_database.reveal(), table="readings")
     with psycopg.connect(postgres_database.reveal(), autocommit=True) as connection:
         connection.execute("CREATE TABLE parents (id text PRIMARY KEY)")
         connection.execute("INSERT INTO parents VALUES ('d0')")
@@ -246,7 +253,7 @@ def test_what_a_commit_refuses_is_traced_in_the_same_task(postgres_database: Sec
         )
         connection.execute("CREATE TRIGGER copy AFTER INSERT ON readings FOR EACH ROW EXECUTE FUNCTION copy()")
         rows = pa.table({"partition": ["0", "0"], "device": ["d0", "d1"], "sequenceNumber": [0, 1]})
-        commits = _Commits(into, ["device"], GroupKey("namespace", "hub", "group"), {"0": Entry(0, 2)}, {})
+        commits = PartitionCommit(device_target(into, {"0": Entry(0, 2)}))
 
         assert commits.commit("0", rows) == Written(rows=1, dead_letters=1)
         assert connection.execute("SELECT device FROM readings").fetchall() == [("d0",)]
@@ -325,7 +332,7 @@ def test_joins_that_send_rows_of_one_task_to_several_are_refused(
     events = parse_json(read(spark, hub), FIELDS)
     static = spark.range(0, 6, 1, 3).selectExpr("cast(id as int) as other")
     rejected = "moves rows between tasks"
-    never_sent = _settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"})
+    never_sent = temporary_settings(spark, {"spark.sql.autoBroadcastJoinThreshold": "-1"})
     with never_sent, pytest.raises(StreamingQueryException, match=rejected):
         run_once(events.crossJoin(static).drop("other"), sink, tmp_path / "product")
     with pytest.raises(StreamingQueryException, match=rejected):
@@ -346,7 +353,7 @@ def test_rows_of_a_state_are_not_committed_by_partition_though_none_are_moved(
     spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     send(hub, bodies(4), partition="0")
-    with _settings(spark, {"spark.sql.shuffle.partitions": "1"}):
+    with temporary_settings(spark, {"spark.sql.shuffle.partitions": "1"}):
         once = parse_json(read(spark, hub), FIELDS).coalesce(1).dropDuplicates(["device"])
         with pytest.raises(StreamingQueryException, match=r"commit_by='batch'"):
             run_once(once, sink, tmp_path / "folder")
@@ -537,15 +544,15 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlBatchWrite
 def test_columns_that_a_run_adds_are_written_for_as_long_as_the_table_has_them(
     database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    into = Database(f"sqlite:///{tmp_path}/results.db", table="readings")
+    into = SqlSink(f"sqlite:///{tmp_path}/results.db", table="readings")
     database.execute("ALTER TABLE readings ADD COLUMN eventId TEXT")
     names = ["device", "eventId", "offset", "sequenceNumber", "_error"]
 
-    assert _columns(into, names, ["eventId"]) == ["device", "eventId", "sequenceNumber"]
+    assert columns_to_write(into, names, ["eventId"]) == ["device", "eventId", "sequenceNumber"]
     database.execute("ALTER TABLE readings DROP COLUMN eventId")
     database.execute("ALTER TABLE readings ADD COLUMN offset TEXT")
-    assert _columns(into, names, ["eventId"]) == ["device", "offset", "sequenceNumber"]
-    assert _columns(into, names) == ["device", "eventId", "offset", "sequenceNumber"]  # the query's own
+    assert columns_to_write(into, names, ["eventId"]) == ["device", "offset", "sequenceNumber"]
+    assert columns_to_write(into, names) == ["device", "eventId", "offset", "sequenceNumber"]  # the query's own
     into.close()
 
 

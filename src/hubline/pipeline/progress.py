@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import Any, Final, Protocol
 
 from hubline.spark.source.offsets import HUB_KEY, gaps_in
-from hubline.spark.sql_sink.sink import Written
+from hubline.spark.sql_sink.batch_target import Written
 
 RATE_SECONDS: Final = 10.0
 """Rates are over this long: shorter ones jump with every batch."""

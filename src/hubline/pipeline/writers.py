@@ -25,8 +25,9 @@ from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_row
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
 from hubline.spark.sessions.redaction import hide_options
+from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.sql_sink.micro_batch import MicroBatch
-from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter, Written
+from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter
 from hubline.spark.tasks.event_loop import lent, run
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
