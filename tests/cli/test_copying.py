@@ -17,8 +17,8 @@ import pytest
 
 from hubline.adapters import open_hub, open_store
 from hubline.checkpoint_stores.memory import MemoryStore
+from hubline.checkpoints.copy import Kind, Side, move_forward, plan_steps
 from hubline.cli.checkpoints import copy as copying
-from hubline.cli.checkpoints.copy import Kind, Side, move_forward, plan_steps
 from hubline.cli.exit_codes import ExitCode
 from hubline.errors import Fenced
 from hubline.model.keys import GroupKey

@@ -131,7 +131,7 @@ def test_a_hand_over_that_waits_for_too_long_is_told() -> None:
     )  # the grace is 30 s, and a cycle 10 s
     waiting = GroupFacts(GROUP, GroupState((ownership,), tuple(BOTH)), {}, 0.01)
     assert found(check_group(waiting, LEASE, PARTITIONS), "group.waiting").partitions == {
-        "0": "b has asked a for it for 41 s"
+        "0": "b requested it of a 41 s ago"
     }
 
 

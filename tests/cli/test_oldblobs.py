@@ -8,9 +8,9 @@ import pytest
 
 from hubline.checkpoint_stores.blob import Blob
 from hubline.checkpoint_stores.blob.records import Damage
-from hubline.cli.checkpoints.copy import Kind, Side
-from hubline.cli.checkpoints.migrate import plan_moves
-from hubline.cli.checkpoints.old_blobs import (
+from hubline.checkpoints.copy import Kind, Side
+from hubline.checkpoints.migrate import plan_moves
+from hubline.checkpoints.old_blobs import (
     Lease,
     OldBlob,
     OldPartition,
@@ -46,7 +46,7 @@ def lease_body(**changes: object) -> bytes:
 
 
 def found(*blobs: Blob, bodies: tuple[bytes, ...] = ()) -> list[OldPartition]:
-    return partitions_of(sort_out(blobs), bodies, living_seconds=LIVING_SECONDS)
+    return partitions_of(sort_out(blobs), bodies, active_seconds=LIVING_SECONDS)
 
 
 # Which ones are old ------------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_the_furthest_of_several_old_positions_counts() -> None:
     )
     assert old.checkpoint == Checkpoint(KEY, "900", 20)
     assert len(old.blobs) == 3
-    assert (old.living, old.damage) == (None, None)
+    assert (old.active_owner, old.damage) == (None, None)
 
 
 def test_partitions_come_in_order() -> None:
@@ -124,19 +124,19 @@ def test_partitions_come_in_order() -> None:
     assert [each.key.partition for each in found(*blobs)] == ["0", "9", "10"]
 
 
-@pytest.mark.parametrize(("age_seconds", "owner", "living"), [(10, "go", "go"), (181, "go", None), (10, "", None)])
-def test_who_wrote_its_ownership_lately_is_alive(age_seconds: float, owner: str, living: str | None) -> None:
+@pytest.mark.parametrize(("age_seconds", "owner", "active"), [(10, "go", "go"), (181, "go", None), (10, "", None)])
+def test_who_wrote_its_ownership_lately_is_alive(age_seconds: float, owner: str, active: str | None) -> None:
     (old,) = found(
         blob(f"{FORK}/checkpoint/0", offset="900", sequencenumber="20"),
         blob(f"{FORK}/ownership/0", age_seconds=age_seconds, ownerid=owner),
     )
-    assert old.living == living
+    assert old.active_owner == active
     assert len(old.blobs) == 2
 
 
 def test_who_holds_the_lock_of_a_lease_is_alive() -> None:
     (old,) = found(blob(f"{FORK}/0", bytes_count=200, leased=True), bodies=(lease_body(),))
-    assert old.living == "host"
+    assert old.active_owner == "host"
 
 
 @pytest.mark.parametrize("metadata", [{}, {"offset": "7", "sequencenumber": "x"}, {"offset": "7"}], ids=str)
@@ -153,9 +153,9 @@ def test_ownership_without_a_checkpoint_is_nothing_to_move() -> None:
 # What is done with them --------------------------------------------------------------------------------------------
 
 
-def old_at(sequence: int | None, *, living: str | None = None, damage: str | None = None) -> OldPartition:
+def old_at(sequence: int | None, *, active: str | None = None, damage: str | None = None) -> OldPartition:
     checkpoint = None if sequence is None else Checkpoint(KEY, f"o{sequence}", sequence)
-    return OldPartition(KEY, (blob(f"{FORK}/checkpoint/0"),), checkpoint, living, damage)
+    return OldPartition(KEY, (blob(f"{FORK}/checkpoint/0"),), checkpoint, active, damage)
 
 
 def new_at(sequence: int | None, *, owner: str | None = None) -> Side:
@@ -171,8 +171,8 @@ def new_at(sequence: int | None, *, owner: str | None = None) -> Side:
         (old_at(5), new_at(5), Kind.SAME, True),
         (old_at(5), new_at(9), Kind.KEPT, True),
         (old_at(5), new_at(3, owner="a"), Kind.OWNED, False),
-        (old_at(5, living="go"), new_at(None), Kind.OWNED, False),
-        (old_at(5, living="go"), new_at(9), Kind.OWNED, False),
+        (old_at(5, active="go"), new_at(None), Kind.OWNED, False),
+        (old_at(5, active="go"), new_at(9), Kind.OWNED, False),
         (old_at(5, damage="no"), new_at(3), Kind.DAMAGED, False),
         (old_at(None), new_at(3), Kind.SAME, True),
     ],

@@ -15,8 +15,9 @@ from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOption, option
 from hubline.cli.exit_codes import ExitCode
-from hubline.cli.output import counted, escaped, print_json, stderr_console, stdout_console, timestamp
+from hubline.cli.output import escaped, print_json, stderr_console, stdout_console, timestamp
 from hubline.doctor.findings import Finding, Severity, worst
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,10 +12,11 @@ from hubline.addresses.hub_address import LocalHubAddress, parse_hub, parse_loca
 from hubline.addresses.values import parse_duration, parse_size
 from hubline.cli.arguments import HubArgument, JsonOption, YesOption, env_twin, option
 from hubline.cli.exit_codes import say
-from hubline.cli.output import bytes_text, confirm, counted, json_time, print_json, stdout_console, table, timestamp
+from hubline.cli.output import bytes_text, confirm, json_time, print_json, stdout_console, table, timestamp
 from hubline.cli.session import using_hub
 from hubline.concurrency import map_bounded
 from hubline.errors import ConfigError, HubError
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.model.hubs import HubProperties, PartitionProperties

@@ -63,11 +63,6 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
     return made
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 event``, ``2,000 events``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def visible(value: object) -> str:
     """A value as a cell or a word: nothing as a dash, numbers with separators, control characters escaped."""
     match value:

@@ -18,7 +18,6 @@ import typer
 from hubline.cli.arguments import JsonOption, env_twin, option
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import (
-    counted,
     escaped,
     print_json,
     seconds_text,
@@ -27,6 +26,7 @@ from hubline.cli.output import (
     table,
 )
 from hubline.errors import ConfigError, PipelineInvalid
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -15,9 +15,10 @@ from hubline.addresses.values import parse_size
 from hubline.cli.arguments import HubArgument, JsonOption, option
 from hubline.cli.exit_codes import say
 from hubline.cli.lines import batched, read_lines
-from hubline.cli.output import bytes_text, counted, print_json, progress
+from hubline.cli.output import bytes_text, print_json, progress
 from hubline.cli.session import using_hub
 from hubline.errors import ConfigError
+from hubline.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

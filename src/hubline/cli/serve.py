@@ -18,9 +18,10 @@ from hubline.addresses.hub_address import AMQP_PORT, AMQPS_PORT, parse_local_roo
 from hubline.addresses.names import validate_hub_name
 from hubline.cli.arguments import JsonOption, env_twin, option
 from hubline.cli.exit_codes import say
-from hubline.cli.output import counted, print_json
+from hubline.cli.output import print_json
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.emulator import SharedKey

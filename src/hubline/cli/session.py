@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -77,12 +76,9 @@ def group_key(hub: Hub, group: str) -> GroupKey:
 
 async def listed_checkpoints(store: CheckpointStore, group: GroupKey) -> list[Checkpoint]:
     """The group's checkpoints, in the order of partitions."""
-    return sorted(await store.list_checkpoints(group), key=lambda each: in_order(each.key.partition))
+    from hubline.model.keys import partition_order
 
-
-def in_order(partition: str) -> tuple[int, str]:
-    """What to sort partitions by: numbers by their value, so that 10 comes after 9."""
-    return (int(partition), "") if partition.isdecimal() else (sys.maxsize, partition)
+    return sorted(await store.list_checkpoints(group), key=lambda each: partition_order(each.key.partition))
 
 
 async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:

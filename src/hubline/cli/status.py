@@ -13,10 +13,11 @@ from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOption, option
 from hubline.cli.exit_codes import complain
-from hubline.cli.output import counted, escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
+from hubline.cli.output import escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.cli.session import existing_store, using_hub, using_store
 from hubline.errors import GroupNotFound, HublineError, HubUnavailable, StoreUnavailable
 from hubline.monitoring.lag import GroupLag, PartitionLag, measure
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

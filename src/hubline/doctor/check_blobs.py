@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from hubline.cli.checkpoints.old_blobs import OldPartition
-from hubline.cli.output import counted
+from hubline.checkpoints.old_blobs import OldPartition
 from hubline.doctor.findings import Finding, note, ok, warning
 from hubline.model.keys import GroupKey
+from hubline.text import counted
 
 # Enough to see what the container is for.
 GROUPS_SHOWN_MAX: Final = 5
 
-_MIGRATE: Final = "stop who writes them, then `hubline checkpoints migrate STORE`"
+_MIGRATE: Final = "stop the consumers that write them, then run `hubline checkpoints migrate STORE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ def _names(old: OldPartition) -> tuple[str, str, str]:
 
 
 def _told(old: OldPartition) -> str:
-    if old.living:
-        return f"{old.living} writes {old.blobs[0].name}: it and the others do not see each other"
+    if old.active_owner:
+        return f"{old.active_owner} writes {old.blobs[0].name}: it and the others do not see each other"
     if old.damage:
         return old.damage
     at = "nothing done" if old.checkpoint is None else f"done up to {old.checkpoint.sequence_number:,}"

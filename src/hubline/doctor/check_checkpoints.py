@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hubline.cli.output import counted
 from hubline.doctor.findings import Finding, error, note, ok
 from hubline.doctor.observations import GroupFacts, HubFacts
 from hubline.errors import PositionInvalid
 from hubline.model.hubs import PartitionProperties
 from hubline.model.ownership import Checkpoint
+from hubline.text import counted
 
 
 def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, PositionInvalid]) -> list[Finding]:
@@ -55,16 +55,16 @@ def check_damage(facts: GroupFacts) -> list[Finding]:
     if not damaged:
         return []
     message = f"{counted(len(damaged), 'checkpoint')} that cannot be read: the partition stops"
-    fix = "set them anew with `hubline checkpoints set`, or `reset` them"
+    fix = "set them again with `hubline checkpoints set`, or reset them with `hubline checkpoints reset`"
     return [error("checkpoint.damaged", message, fix=fix, partitions=dict(damaged))]
 
 
 def _expired(expired: Mapping[str, int]) -> list[Finding]:
     if not expired:
         return []
-    message = f"retention removed {counted(sum(expired.values()), 'event')} that nobody had handled: lost for good"
+    message = f"retention removed {counted(sum(expired.values()), 'event')} before they were processed: they are lost"
     fix = (
-        "processors stop there unless they were told on_data_loss; `hubline checkpoints reset` goes on with "
+        "processors stop there unless on_data_loss is set; `hubline checkpoints reset` continues with "
         "what is left. Lengthen the hub's retention, or add processors, so that it does not happen again"
     )
     partitions = {partition: f"{lost:,} lost" for partition, lost in expired.items()}
@@ -73,11 +73,11 @@ def _expired(expired: Mapping[str, int]) -> list[Finding]:
 
 def _recreated(ahead: Mapping[str, int], foreign: Mapping[str, str]) -> list[Finding]:
     """Checkpoints of a hub that is no more: beyond the end of the new one, or at other offsets."""
-    fix = "`hubline checkpoints reset` begins anew with the hub that is there; or correct the hub's or store's address"
+    fix = "start over with `hubline checkpoints reset`, or correct the address of the hub or the store"
     findings = []
     if ahead:
         partitions = {partition: f"{beyond:,} beyond the last event" for partition, beyond in ahead.items()}
-        message = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was deleted and created anew"
+        message = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was deleted and created again"
         findings.append(error("checkpoint.ahead", message, fix=fix, partitions=partitions))
     if foreign:
         message = f"{counted(len(foreign), 'checkpoint')} of another hub, or of one of this name that was deleted"

@@ -1,39 +1,39 @@
-"""Who reads a group: partitions nobody has, owners that are gone, members that have nothing, members of other kinds."""
+"""The consumers of a group: owners that are gone, partitions without an owner, members without a partition, SDKs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from hubline.cli.output import counted
+from hubline.coordination.lease_options import LeaseOptions
 from hubline.doctor.findings import Finding, error, note, ok, warning
 from hubline.doctor.observations import GroupFacts
 from hubline.model.ownership import Member, Ownership
-from hubline.processor import LeaseOptions
+from hubline.text import counted
 
 
 def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | None) -> list[Finding]:
     """Everything about the group's owners and members; what takes the hub's partitions only if those are known."""
-    living = _Living(facts, lease)
-    findings = [*_damaged(facts), *_stale(living), *_waiting(facts, lease), *_sdk_members(facts), *_members(living)]
+    active = _ActiveConsumers(facts, lease)
+    findings = [*_damaged(facts), *_stale(active), *_waiting(facts, lease), *_sdk_members(facts), *_members(active)]
     if there is not None:
-        findings += [*_strangers(facts, there), *_unowned(living, there), *_capacity(living, there)]
+        findings += [*_strangers(facts, there), *_unowned(active, there), *_capacity(active, there)]
     return sorted(findings, key=lambda finding: -finding.severity.rank)
 
 
-class _Living:
-    """Owners and members, the living apart from those not heard of for longer than a lease."""
+class _ActiveConsumers:
+    """Owners and members, apart from those that did not renew for longer than a lease."""
 
     def __init__(self, facts: GroupFacts, lease: LeaseOptions) -> None:
         self._sdk_owners = facts.sdk_owners
         self._lease = lease
         owned = [each for each in facts.state.ownerships if each.owner_id]
-        self.owned = [each for each in owned if self._is_living(each)]
-        self.stale = [each for each in owned if not self._is_living(each)]
+        self.owned = [each for each in owned if self._is_active(each)]
+        self.stale = [each for each in owned if not self._is_active(each)]
         self.members: list[Member] = [each for each in facts.state.members if each.age_seconds <= lease.lease_seconds]
         self.owned_count = Counter(each.owner_id for each in self.owned)
 
-    def _is_living(self, ownership: Ownership) -> bool:
+    def _is_active(self, ownership: Ownership) -> bool:
         is_sdk = ownership.owner_id in self._sdk_owners
         return ownership.age_seconds <= (self._lease.sdk_lease_seconds if is_sdk else self._lease.lease_seconds)
 
@@ -46,7 +46,7 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     damaged = facts.state.damaged
     if not damaged:
         return []
-    message = f"{counted(len(damaged), 'ownership record')} that cannot be read: nobody can claim the partition"
+    message = f"{counted(len(damaged), 'ownership record')} that cannot be read: no consumer can claim the partition"
     return [error("group.damaged", message, fix="each says where it is and what to do", partitions=dict(damaged))]
 
 
@@ -65,35 +65,35 @@ def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
     return [warning("group.strangers", message, fix=fix, partitions=strangers)]
 
 
-def _stale(living: _Living) -> list[Finding]:
-    if not living.stale:
+def _stale(active: _ActiveConsumers) -> list[Finding]:
+    if not active.stale:
         return []
     partitions = {
-        each.key.partition: f"{each.owner_id} has not renewed it for {each.age_seconds:.0f} s" for each in living.stale
+        each.key.partition: f"{each.owner_id} has not renewed it for {each.age_seconds:.0f} s" for each in active.stale
     }
-    message = f"{counted(len(partitions), 'partition')} of owners that were not heard of for longer than a lease"
-    if living.owner_ids:
-        fix = "the living members take them at their next cycle; if that does not happen, raise their limits"
+    message = f"{counted(len(partitions), 'partition')} of owners that did not renew for longer than a lease"
+    if active.owner_ids:
+        fix = "the active members claim them at their next cycle; if that does not happen, raise their limits"
         return [warning("group.stale", message, fix=fix, partitions=partitions)]
-    fix = "start a processor of this group: it takes them at once"
-    return [warning("group.stale", f"{message}, and nobody else is there", fix=fix, partitions=partitions)]
+    fix = "start a consumer of this group: it claims them at once"
+    return [warning("group.stale", f"{message}, and there is no other consumer", fix=fix, partitions=partitions)]
 
 
-def _unowned(living: _Living, there: Sequence[str]) -> list[Finding]:
-    taken = {each.key.partition for each in (*living.owned, *living.stale)}
+def _unowned(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
+    taken = {each.key.partition for each in (*active.owned, *active.stale)}
     unowned = [partition for partition in there if partition not in taken]
-    if not unowned or not living.owner_ids:
+    if not unowned or not active.owner_ids:
         return []
-    message = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: nobody reads"
+    message = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: they are not read"
     fix = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
     return [warning("group.unowned", message, fix=fix, partitions=dict.fromkeys(unowned, "has no owner"))]
 
 
-def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
-    limits = [each.partitions_max for each in living.members]
+def _capacity(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
+    limits = [each.partitions_max for each in active.members]
     if not limits or None in limits:
         return []
-    others = {each.owner_id for each in living.owned} - {each.owner_id for each in living.members}
+    others = {each.owner_id for each in active.owned} - {each.owner_id for each in active.members}
     capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
     if others or capacity >= needed:
         return []
@@ -102,17 +102,17 @@ def _capacity(living: _Living, there: Sequence[str]) -> list[Finding]:
 
 
 def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
-    # A claim follows within a cycle once the grace is over.
+    # A claim follows within a cycle after the handover timeout.
     patience_seconds = lease.handover_timeout_seconds + lease.load_balancing_interval_seconds
     waiting = {
-        each.key.partition: f"{each.requested_by} has asked {each.owner_id} for it for {each.request_age_seconds:.0f} s"
+        each.key.partition: f"{each.requested_by} requested it of {each.owner_id} {each.request_age_seconds:.0f} s ago"
         for each in facts.state.ownerships
         if each.owner_id and each.requested_by and each.request_age_seconds > patience_seconds
     }
     if not waiting:
         return []
-    message = f"{counted(len(waiting), 'hand-over')} waiting for longer than the grace"
-    fix = "see why the owner's handler does not finish, and whether who asked is still there"
+    message = f"{counted(len(waiting), 'handover')} waiting for longer than the handover timeout"
+    fix = "find out why the owner's handler does not finish, and whether the consumer that requested it still runs"
     return [warning("group.waiting", message, fix=fix, partitions=waiting)]
 
 
@@ -126,12 +126,12 @@ def _sdk_members(facts: GroupFacts) -> list[Finding]:
     return [note("group.sdk-members", message, where=", ".join(sorted(facts.sdk_owners)))]
 
 
-def _members(living: _Living) -> list[Finding]:
-    ids = living.owner_ids
+def _members(active: _ActiveConsumers) -> list[Finding]:
+    ids = active.owner_ids
     if not ids:
-        return [note("group.empty", "nobody reads the group", fix="start a processor if events should be handled")]
-    standby = sorted(each.owner_id for each in living.members if not living.owned_count[each.owner_id])
-    shared = f"{counted(len(ids), 'member')} with {counted(sum(living.owned_count.values()), 'partition')}"
+        return [note("group.empty", "the group has no consumers", fix="start a processor if events should be handled")]
+    standby = sorted(each.owner_id for each in active.members if not active.owned_count[each.owner_id])
+    shared = f"{counted(len(ids), 'member')} with {counted(sum(active.owned_count.values()), 'partition')}"
     if not standby:
         return [ok("group.members", shared)]
     message = f"{counted(len(standby), 'member')} of {len(ids)} without a partition: on standby to take over"

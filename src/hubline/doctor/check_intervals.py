@@ -93,7 +93,7 @@ def check_clock(clock: ClockFacts, *, sdk_members: bool) -> list[Finding]:
     message = f"this machine's clock is {abs(skew):.0f} s {side} the store's"
     harm = "hubline goes by the store's time, but the lags it shows and the signatures it makes are off"
     if sdk_members:
-        harm = "SDK members judge owners by their own clock: one that is off takes partitions from the living"
+        harm = "SDK members judge owners by their own clock: one with a wrong clock takes partitions from active owners"
     severity = Severity.NOTE
     if abs(skew) >= SKEW_ERROR_SECONDS:
         severity, harm = Severity.ERROR, "Azure refuses signatures that are 15 minutes off"

@@ -16,9 +16,8 @@ from hubline.addresses.hub_address import parse_hub
 from hubline.addresses.store_address import MemoryAddress, SqliteAddress, StoreAddress, parse_store
 from hubline.checkpoint_stores.blob import BlobStore, Container
 from hubline.checkpoint_stores.blob.layout import group_prefix
-from hubline.cli.checkpoints.copy import LIVING_SECONDS
-from hubline.cli.checkpoints.old_blobs import find_old, groups_in
-from hubline.cli.output import counted
+from hubline.checkpoints.copy import ACTIVE_SECONDS_MAX
+from hubline.checkpoints.old_blobs import find_old, groups_in
 from hubline.concurrency import map_bounded
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.doctor.check_blobs import (
@@ -46,6 +45,7 @@ from hubline.model.ownership import Checkpoint, GroupState
 from hubline.model.positions import Position
 from hubline.monitoring.lag import CLI_GROUP, peek
 from hubline.ports import CheckpointStore, Examinable, Hub, shares_with_sdks
+from hubline.text import counted
 
 Result = TypeVar("Result")
 
@@ -305,9 +305,9 @@ _FIXES: Final = {
     "refused": "check the credentials, and what they allow; see what it says",
     "unreachable": "check the network, the address, and that it runs; trying again may help",
     "incompatible": "upgrade hubline here, to the version that the others have",
-    "damaged": "restore it from a backup, or create it anew",
+    "damaged": "restore it from a backup, or create it again",
     "failed": "see what it says",
-    "bug": "this is a bug of hubline: tell us",
+    "bug": "this is a bug of hubline: please report it",
 }
 
 
@@ -358,7 +358,7 @@ async def _knows(hub: Hub, partition: str, group: str) -> bool:
     try:
         receiver = await hub.open_receiver(partition, group=group, position=Position.latest())
     except (errors.ReaderRefused, errors.ReaderStolen):
-        return True  # by who reads there
+        return True  # by its readers
     except (errors.HubNotFound, errors.PartitionNotFound):
         return False  # both are there
     await receiver.close()
@@ -383,7 +383,7 @@ async def _container_facts(container: Container) -> ContainerFacts:
     blobs, _ = await container.list("")
     return ContainerFacts(
         groups=frozenset(groups_in(blobs)),
-        olds=tuple(await find_old(container, blobs, living_seconds=LIVING_SECONDS)),
+        olds=tuple(await find_old(container, blobs, active_seconds=ACTIVE_SECONDS_MAX)),
     )
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from hubline.errors import ConfigError
+
+
+def partition_order(partition: str) -> tuple[int, str]:
+    """What to sort partition ids by: numbers by their value, so that 10 comes after 9; other ids after them."""
+    return (int(partition), "") if partition.isdecimal() else (sys.maxsize, partition)
 
 
 @dataclass(frozen=True, slots=True, order=True)

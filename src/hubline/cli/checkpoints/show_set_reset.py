@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +13,7 @@ from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate
 from hubline.addresses.values import parse_position
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, PartitionsOption, StoreOption, YesOption, option
 from hubline.cli.exit_codes import say
-from hubline.cli.output import confirm, counted, print_json, stderr_console, stdout_console, table
+from hubline.cli.output import confirm, print_json, stderr_console, stdout_console, table
 from hubline.cli.session import (
     chosen_partitions,
     existing_store,
@@ -26,16 +25,12 @@ from hubline.cli.session import (
     writable_store,
 )
 from hubline.cli.status import checkpoint_data
-from hubline.concurrency import map_bounded
-from hubline.errors import ConfigError, PositionInvalid
-from hubline.monitoring.lag import peek
+from hubline.text import counted
 
 if TYPE_CHECKING:
-    from hubline.model.hubs import PartitionProperties
-    from hubline.model.keys import PartitionKey
+    from hubline.checkpoints.change import CheckpointChange
     from hubline.model.ownership import Checkpoint
     from hubline.model.positions import Position
-    from hubline.ports import Hub
 
 app = typer.Typer(no_args_is_help=True, help="Show, move, reset, copy and migrate the checkpoints of a group.")
 
@@ -86,12 +81,8 @@ def set_(
       hubline checkpoints set local:./data/orders --store sqlite:///state.db --position sequence:41 --partition 0 --yes
     """
     target = parse_position(position)
-
-    async def moved(opened: Hub, key: PartitionKey) -> Checkpoint:
-        return await checkpoint_before(opened, key, target)
-
     choice = _Choice(hub, writable_store(store, option="--store"), group, partition or ())
-    _change(choice, "Set", moved, yes=yes, json=json)
+    _change(choice, "Set", target, yes=yes, json=json)
 
 
 @app.command()
@@ -111,10 +102,7 @@ def reset(
       hubline checkpoints reset local:./data/orders --store sqlite:///state.db --partition 3 --yes
     """
 
-    async def removed(_hub: Hub, _key: PartitionKey) -> Checkpoint | None:
-        return None
-
-    _change(_Choice(hub, existing_store(store), group, partition or ()), "Remove", removed, yes=yes, json=json)
+    _change(_Choice(hub, existing_store(store), group, partition or ()), "Remove", None, yes=yes, json=json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +115,9 @@ class _Choice:
     partitions: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    key: PartitionKey
-    before: Checkpoint | None
-    after: Checkpoint | None
-
-
-Decide = Callable[["Hub", "PartitionKey"], Coroutine[object, object, "Checkpoint | None"]]
-"""What becomes of the checkpoint of a partition."""
-
-
-def _change(choice: _Choice, verb: str, decide: Decide, *, yes: bool, json: bool) -> None:
+def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool, json: bool) -> None:
     """Shows what would change, asks, and does it."""
-    changes = asyncio.run(_plan(choice, decide))
+    changes = asyncio.run(_plan(choice, position))
     if not changes:
         say("nothing to change")
         return
@@ -164,76 +141,20 @@ async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:
         return await listed_checkpoints(opened_store, group_key(opened, group))
 
 
-async def _plan(choice: _Choice, decide: Decide) -> list[_Change]:
+async def _plan(choice: _Choice, position: Position | None) -> list[CheckpointChange]:
+    """The changes that move the checkpoints to a position, or remove them if there is none."""
+    from hubline.checkpoints.change import plan_move, plan_reset
+
     wanted = [validate_partition_id(each) for each in choice.partitions]
     async with using_hub(choice.hub) as hub, looking_into(choice.store) as store:
-        group = group_key(hub, choice.group)
-        before = {each.key.partition: each for each in await listed_checkpoints(store, group)}
-        keys = [group.partition(each) for each in await chosen_partitions(hub, wanted)]
-        after = await map_bounded(functools.partial(decide, hub), keys)
-    changes = [_Change(key, before.get(key.partition), new) for key, new in zip(keys, after, strict=True)]
-    return [each for each in changes if each.before != each.after]
+        group, partitions = group_key(hub, choice.group), await chosen_partitions(hub, wanted)
+        if position is None:
+            return await plan_reset(store, group, partitions)
+        return await plan_move(hub, store, group, partitions, position)
 
 
-async def _apply(store: str, changes: Sequence[_Change]) -> None:
-    # Dying in between leaves some partitions changed and the others as they were; running it again is fine.
+async def _apply(store: str, changes: Sequence[CheckpointChange]) -> None:
+    from hubline.checkpoints.change import apply_changes
+
     async with using_store(store) as opened:
-        for each in changes:
-            await opened.reset_checkpoint(each.key, each.after)
-
-
-async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> Checkpoint:
-    """The checkpoint after which reading goes on at the position: the event that stands before it."""
-    from hubline.model.ownership import Checkpoint
-    from hubline.model.positions import Position
-
-    held = await hub.describe_partition(key.partition)
-    try:
-        next_sequence = await _next_sequence(hub, held, position)
-    except PositionInvalid as error:
-        if error.reason == "foreign":
-            raise
-        next_sequence = held.begin_sequence
-        if error.reason == "beyond":
-            raise ConfigError(
-                f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with the "
-                "next event that arrives, use --position latest"
-            ) from None
-    if held.last_offset is None:
-        return Checkpoint.before_first(key)
-    if held.is_empty:
-        return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
-    previous = None
-    if held.begin_sequence < next_sequence:
-        previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
-    if previous is None:
-        raise ConfigError(
-            f"partition {key.partition} {_described(held)}: its checkpoint cannot move to {position}, because the "
-            "event before that does not exist any more. To start from the oldest event, run `hubline checkpoints "
-            "reset`, with consumers whose starting position is earliest"
-        )
-    return Checkpoint(key, previous.offset, previous.sequence_number)
-
-
-def _described(held: PartitionProperties) -> str:
-    if held.last_offset is None:
-        return "never had an event"
-    if held.is_empty:
-        return f"holds no events, and the last one was {held.last_sequence}"
-    return f"holds events {held.begin_sequence} to {held.last_sequence}"
-
-
-async def _next_sequence(hub: Hub, held: PartitionProperties, position: Position) -> int:
-    """The sequence number of the first event at the position; the one after the last if it is still to come."""
-    from hubline.hubs.position_check import PositionCheck
-
-    try:
-        known = PositionCheck(hub.name).known_sequence(position, held)
-        event = await peek(hub, held.partition, position) if known is None else None
-    except PositionInvalid as error:
-        if held.is_empty and error.reason == "expired":
-            return held.last_sequence + 1  # retention took it, and all that came after it
-        raise
-    if known is not None:
-        return known
-    return held.last_sequence + 1 if event is None else event.sequence_number
+        await apply_changes(opened, changes)

@@ -20,9 +20,10 @@ import typer
 
 from hubline.cli.arguments import option
 from hubline.cli.exit_codes import ExitCode, say
-from hubline.cli.output import counted, stdout_console, table
+from hubline.cli.output import stdout_console, table
 from hubline.cli.session import using_hub, using_store
 from hubline.monitoring.lag import GroupLag, measure
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

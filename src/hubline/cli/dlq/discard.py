@@ -24,8 +24,9 @@ from hubline.cli.dlq.flags import (
 )
 from hubline.cli.dlq.view import NONE_FOUND, counted_by_error
 from hubline.cli.exit_codes import say
-from hubline.cli.output import confirm, counted, print_json, progress, stderr_console
+from hubline.cli.output import confirm, print_json, progress, stderr_console
 from hubline.errors import ConfigError
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

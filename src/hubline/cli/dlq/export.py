@@ -27,7 +27,8 @@ from hubline.cli.dlq.flags import (
 )
 from hubline.cli.dlq.view import dead_letter_data
 from hubline.cli.exit_codes import say
-from hubline.cli.output import confirm, counted, progress
+from hubline.cli.output import confirm, progress
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

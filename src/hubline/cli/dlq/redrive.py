@@ -29,10 +29,11 @@ from hubline.cli.dlq.flags import (
 )
 from hubline.cli.dlq.view import NONE_FOUND, counted_by_error
 from hubline.cli.exit_codes import ExitCode, say
-from hubline.cli.output import counted, escaped, print_json, progress, stderr_console
+from hubline.cli.output import escaped, print_json, progress, stderr_console
 from hubline.cli.session import using_hub
 from hubline.errors import ConfigError
 from hubline.monitoring.lag import CLI_GROUP
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

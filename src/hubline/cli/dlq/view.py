@@ -6,7 +6,8 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from hubline.cli.output import bytes_text, counted, escaped, json_time, table, timestamp, visible
+from hubline.cli.output import bytes_text, escaped, json_time, table, timestamp, visible
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -16,10 +16,9 @@ from hubline.addresses.names import validate_partition_id
 from hubline.checkpoint_stores.blob import Blob, Container
 from hubline.checkpoint_stores.blob.layout import OWN_PREFIX
 from hubline.checkpoint_stores.blob.records import OWNER, Damage, read_checkpoint
-from hubline.cli.session import in_order
 from hubline.concurrency import map_bounded
 from hubline.errors import ConfigError
-from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.keys import GroupKey, PartitionKey, partition_order
 from hubline.model.ownership import Checkpoint
 
 # A lease is about 300 bytes: what is larger is something else, and is not read.
@@ -101,13 +100,16 @@ def _json_object(body: bytes) -> Mapping[str, object] | None:
 
 @dataclass(frozen=True, slots=True)
 class OldPartition:
-    """Everything old of one partition. ``checkpoint`` is the furthest that any of it says, ``living`` who still writes
-    there, ``damage`` what does not read."""
+    """All old blobs of one partition.
+
+    ``checkpoint`` is the furthest position in them, ``active_owner`` the consumer that still writes them, ``damage``
+    says what does not read back.
+    """
 
     key: PartitionKey
     blobs: tuple[Blob, ...]
     checkpoint: Checkpoint | None
-    living: str | None
+    active_owner: str | None
     damage: str | None
 
 
@@ -124,15 +126,15 @@ def groups_in(blobs: Iterable[Blob]) -> set[GroupKey]:
     return groups
 
 
-async def find_old(container: Container, blobs: Iterable[Blob], *, living_seconds: float) -> list[OldPartition]:
+async def find_old(container: Container, blobs: Iterable[Blob], *, active_seconds: float) -> list[OldPartition]:
     """Every partition of which one of the blobs is an old checkpoint, in the order of their keys."""
     old = sort_out(blobs)
     bodies = await map_bounded(lambda each: container.read(each.blob.name), old.leases)
-    return partitions_of(old, bodies, living_seconds=living_seconds)
+    return partitions_of(old, bodies, active_seconds=active_seconds)
 
 
-def partitions_of(old: OldBlobs, bodies: Sequence[bytes | None], *, living_seconds: float) -> list[OldPartition]:
-    """What was sorted out, by partition. ``bodies`` are those of the leases; whoever wrote lately is alive."""
+def partitions_of(old: OldBlobs, bodies: Sequence[bytes | None], *, active_seconds: float) -> list[OldPartition]:
+    """What was sorted out, by partition. ``bodies`` are those of the leases; an owner that wrote lately is active."""
     found: dict[PartitionKey, _Found] = {}
     for each in old.checkpoints:
         _add_fork(found.setdefault(each.key, _Found()), each)
@@ -143,20 +145,20 @@ def partitions_of(old: OldBlobs, bodies: Sequence[bytes | None], *, living_secon
         if each.key in found:
             owner = each.blob.metadata.get(OWNER)
             found[each.key].blobs.append(each.blob)
-            if owner and each.blob.age_seconds <= living_seconds:
-                found[each.key].living = owner
-    return [found[key].of(key) for key in sorted(found, key=_in_order)]
+            if owner and each.blob.age_seconds <= active_seconds:
+                found[each.key].active_owner = owner
+    return [found[key].of(key) for key in sorted(found, key=_order)]
 
 
 @dataclass(slots=True)
 class _Found:
     blobs: list[Blob] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
-    living: str | None = None
+    active_owner: str | None = None
     damage: str | None = None
 
     def of(self, key: PartitionKey) -> OldPartition:
-        return OldPartition(key, tuple(self.blobs), self.checkpoint, self.living, self.damage)
+        return OldPartition(key, tuple(self.blobs), self.checkpoint, self.active_owner, self.damage)
 
     def take(self, blob: Blob, checkpoint: Checkpoint | None) -> None:
         """Keeps the further of two positions."""
@@ -191,8 +193,8 @@ def _add_lease(found: _Found, old: OldBlob, lease: Lease | Damage) -> None:
     found.take(old.blob, lease.checkpoint)
     # Renewing it changes nothing in the blob: what tells is the lock that the service keeps.
     if old.blob.is_leased:
-        found.living = lease.owner or "somebody"
+        found.active_owner = lease.owner or "somebody"
 
 
-def _in_order(key: PartitionKey) -> tuple[str, str, str, tuple[int, str]]:
-    return key.namespace, key.hub, key.group, in_order(key.partition)
+def _order(key: PartitionKey) -> tuple[str, str, str, tuple[int, str]]:
+    return key.namespace, key.hub, key.group, partition_order(key.partition)
