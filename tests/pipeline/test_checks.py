@@ -9,6 +9,7 @@ import os
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -632,3 +633,75 @@ def test_an_unknown_table_is_told_where_it_begins(tmp_path: Path) -> None:
         6,
         1,
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("hub = ", "hubb = ", "toml:2 the key hubb is unknown: did you mean hub?"),
+        ("create_if_missing = true", 'create_if_missing = "yes"', "create_if_missing must be true or false, not 'yes'"),
+        ("create_if_missing", "create_if_mising", "key create_if_mising is unknown: did you mean create_if_missing?"),
+        ("table = ", "tabel = ", "the key tabel is unknown: did you mean table?"),
+        ("[datasets.raw]", "[dataset.raw]", "toml:1 the key dataset is unknown: did you mean datasets?"),
+        ("[datasets.raw]", "[run]\nmasster = 'x'\n[datasets.raw]", "toml:2 the key masster is unknown"),
+        ("[datasets.raw]", "[spark]\n'cores.max' = 2\n[datasets.raw]", "no setting cores.max: write its whole name"),
+        ("[datasets.raw]", "[stages.store]\ngroup = 'x'\n[datasets.raw]", "did you mean consumer_group?"),
+    ],
+)
+def test_unknown_keys_and_values_of_another_type_are_named(folder: Path, old: str, new: str, says: str) -> None:
+    assert says in told(problems(write(folder, "telemetry", CODE, CONFIG.replace(old, new, 1))))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "says"),
+    [
+        (
+            "datasets.readings.url",
+            "postgresql://me@127.0.0.1:1/none",
+            "the database of dataset readings, postgresql://",
+        ),
+        ("datasets.clean.create_if_missing", "maybe", "create_if_missing must be true or false, not 'maybe'"),
+        ("datasets.readings.upsert_key", "name", "has no column name, which upsert_key names"),
+        ("stages.store.checkpoint", "never", "stage store: checkpoint='never' does not go with a table"),
+        ("stages.store.lookback", "0s", "stage store: lookback: it must be longer"),
+        ("stages.ingest.dead_letters", "daed", "stage ingest: there is no dataset daed (dead_letters)"),
+        ("stages.ingest.drop_duplicates", "ordered", "stage ingest: drop_duplicates is for tables"),
+        ("run.spark_checkpoints", "taken/below", "taken/below cannot be created"),
+    ],
+)
+def test_problems_with_a_setting_of_the_command_line_name_it_and_no_line_of_a_file(
+    folder: Path, setting: str, value: str, says: str
+) -> None:
+    (folder / "taken").touch()
+    database = sqlite3.connect(folder / "results.db")
+    database.execute("CREATE TABLE readings (id INTEGER)")
+    database.close()
+    found = problems(write(folder, "telemetry", CODE, CONFIG), **{setting: value})
+    assert {(each.file, each.line) for each in found} == {(f"--set {setting}", 0)}
+    assert any(says in each.message for each in found)
+
+
+def test_a_database_that_is_down_is_reported_with_its_dataset_and_what_went_wrong(folder: Path) -> None:
+    config = CONFIG.replace('url = "sqlite:///results.db"', 'url = "postgresql://me@127.0.0.1:1/none"')
+    (found,) = problems(write(folder, "telemetry", CODE, config))
+    assert f"{Path(found.file).name}:{found.line}" == "telemetry.toml:9"
+    assert "the database of dataset readings, postgresql://me@127.0.0.1:1/none, cannot be used" in found.message
+    assert "refused" in found.message.casefold()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"checkpoint": False}, "checkpoint: it must be every_batch, manual or never, not bool"),
+        (
+            {"on_data_loss": "fial"},
+            r"on_data_loss: it must be fail, earliest or latest, not 'fial'",
+        ),
+        ({"max_batch_size": "10"}, "max_batch_size: it must be a whole number"),
+        ({"group": "x"}, r"stage has no option group: did you mean consumer_group\?"),
+    ],
+)
+def test_options_are_checked_where_they_are_given(options: dict[str, Any], says: str) -> None:
+    pipeline = hubline.Pipeline("telemetry")
+    with pytest.raises(ConfigError, match=says):
+        pipeline.stage(source="raw", sink="clean", **options)

@@ -108,8 +108,8 @@ class ConfigReader:
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
         wanted = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
-        hint = ", without quotes" if isinstance(value, str) else ""
-        self.add_problem(path, f"{path[-1]} must be {wanted}", f"write it as {wanted}{hint}, not {shown(str(value))}")
+        fix = "write it in quotes" if kind is str else "write it without quotes" if isinstance(value, str) else ""
+        self.add_problem(path, f"{path[-1]} must be {wanted}, not {shown(str(value))}", fix)
         return None
 
     def parsed(self, path: Path_, parse: Callable[[], Value]) -> Value | None:

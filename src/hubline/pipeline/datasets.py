@@ -166,9 +166,9 @@ def _hub(reader: ConfigReader, name: str, table: Mapping[str, Any]) -> HubDatase
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         message = f"partitions must be 1 to {PARTITIONS_MAX}, not {partitions}"
         reader.add_problem((*path, "partitions"), message)
-    if address is None or text is None or partitions is None:
+    if address is None or text is None or create is None or partitions is None:
         return None
-    return HubDataset(name, reader.file.where(*path, "hub"), address, text, bool(create), partitions)
+    return HubDataset(name, reader.file.where(*path, "hub"), address, text, create, partitions)
 
 
 def _table(reader: ConfigReader, name: str, table: Mapping[str, Any]) -> TableDataset | None:
@@ -190,14 +190,12 @@ def _table(reader: ConfigReader, name: str, table: Mapping[str, Any]) -> TableDa
         keys = []
     reader.parsed((*path, "upsert_key"), lambda: [checked_name("column", column) for column in keys])
     create = _create_if_missing(reader, path, table)
-    if address is None or url is None or named is None:
+    if address is None or url is None or named is None or create is None:
         return None
     if reader.parsed((*path, "table"), lambda: TableName.parse(named)) is None:
         return None
     url_where, table_where, key_where = (reader.file.where(*path, key) for key in ("url", "table", "upsert_key"))
-    return TableDataset(
-        name, url_where, table_where, key_where, address, anywhere(url), named, tuple(keys), bool(create)
-    )
+    return TableDataset(name, url_where, table_where, key_where, address, anywhere(url), named, tuple(keys), create)
 
 
 def _format(reader: ConfigReader, name: str, table: Mapping[str, Any]) -> FormatDataset | None:
