@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import hubline
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
 from hubline.model.dead_letters import DeadLetter
@@ -136,6 +138,22 @@ class TestShowing:
         result = cli("dlq", "show", "1/2", "--sink", sink)
         assert "0000  ff 00 01 ff" in result.out
         assert "344B more" in result.out
+
+    def test_line_of_the_user_is_shown_and_those_of_hubline_are_folded(self, cli: Cli, tmp_path: Path) -> None:
+        own = "".join(
+            f'  File "{Path(hubline.__file__).parent}/processor/partition_runner.py", line {number}, in _call\n'
+            for number in range(9)
+        )
+        url = f"sqlite:///{tmp_path}/traceback.db"
+        failed = replace(letter(1), traceback=f'{own}  File "/home/me/app.py", line 7, in handle\n')
+        keep(url, [failed])
+        shown = cli("dlq", "show", "0/1", "--sink", url).out.splitlines()
+        (first,) = [index for index, line in enumerate(shown) if "File" in line]
+        assert shown[first : first + 2] == [
+            '  File "/home/me/app.py", line 7, in handle',
+            "    (9 frames of hubline not shown)",
+        ]
+        assert cli("dlq", "show", "0/1", "--sink", url, "--json").json["traceback"] == failed.traceback
 
     def test_json_has_everything(self, cli: Cli, sink: str) -> None:
         shown = cli("dlq", "show", "local:/data/orders/billing/0/3", "--sink", sink, "--json").json

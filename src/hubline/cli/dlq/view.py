@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.cli.output import bytes_text, escaped, json_time, table, timestamp, visible
 from hubline.text import counted
+from hubline.tracebacks import format_frames, frames_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -108,9 +109,14 @@ def described(dead_letter: DeadLetter) -> Iterator[str]:
         yield f"{'property':<9} {escaped(name)} = {visible(value)}"
     if dead_letter.traceback:
         yield ""
-        yield from (escaped(line) for line in dead_letter.traceback.rstrip("\n").split("\n"))
+        yield from map(escaped, _traceback_lines(dead_letter.traceback))
     yield ""
     yield from body_lines(dead_letter)
+
+
+def _traceback_lines(traceback: str) -> list[str]:
+    """The lines to look at: the user's own code first, hubline's folded. Without any frame, the text as it is."""
+    return format_frames(frames_in(traceback)) or traceback.rstrip("\n").split("\n")
 
 
 def body_lines(dead_letter: DeadLetter) -> Iterator[str]:
