@@ -126,11 +126,11 @@ def die_at(step: str, lot: int) -> None:
 
     patched: dict[str, list[tuple[Any, str]]] = {
         "begun": [(PostgresSinkConnection, "begin"), (SqliteSinkConnection, "begin")],
-        "locked": [(LetterTransaction, "_lock")],
+        "locked": [(LetterTransaction, "_locked")],
         "handled": [(LetterTransaction, "execute"), (Republisher, "_send")],
         "written": [(LetterTransaction, "insert")],
         "failed": [(LetterTransaction, "dead_letter")],
-        "settled": [(LetterTransaction, "_ending")],
+        "settled": [(LetterTransaction, "_plan")],
         "committed": [(PostgresSinkConnection, "commit"), (SqliteSinkConnection, "commit")],
     }
     for owner in (PostgresSinkConnection, SqliteSinkConnection):

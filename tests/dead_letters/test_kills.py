@@ -29,7 +29,7 @@ COUNT = 60
 def task(tmp_path: Path, url: str) -> Task:
     group = GroupKey(f"local:{tmp_path}", "orders", "billing")
     keep(url, [letter(sequence, group=group) for sequence in range(COUNT)])
-    with closing(SqlSink(url)) as sink, sink.connection() as connection:
+    with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
         connection.execute("CREATE TABLE readings (n BIGINT)", ())
         connection.execute("CREATE TABLE own (n BIGINT)", ())
     return Task(url, str(tmp_path))

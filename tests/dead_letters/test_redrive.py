@@ -86,7 +86,7 @@ def outcomes(progress: Iterable[Progress]) -> dict[str, str]:
 
 
 def rows(url: str, table: str = "done") -> list[int]:
-    with closing(SqlSink(url)) as sink, sink.connection() as connection:
+    with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
         return [int(str(row[0])) for row in connection.execute(f"SELECT * FROM {table} ORDER BY 1", ())]
 
 
@@ -109,7 +109,7 @@ def numbers(letters: Iterable[DeadLetter]) -> list[int]:
 def filled(url: str) -> str:
     """Eight letters of one partition, and a table for what is made of them."""
     keep(url, [letter(sequence) for sequence in range(8)])
-    with closing(SqlSink(url)) as sink, sink.connection() as connection:
+    with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
         connection.execute("CREATE TABLE done (sequence BIGINT)", ())
     return url
 
@@ -416,7 +416,7 @@ class TestRepublishing:
             sender = await hub.open_sender()
             for time in range(times):
                 if time:
-                    with closing(SqlSink(url)) as sink, sink.connection() as connection:
+                    with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
                         connection.execute("UPDATE hubline_dead_letter SET state = 'waiting'", ())
                 await redriven_by(url, Republisher(hub, sender))
             await sender.close()

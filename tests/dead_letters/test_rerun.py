@@ -37,7 +37,7 @@ class Scene:
         self.root = root
         self.url = url
         self.group = GroupKey(f"local:{root}", "orders", "billing")
-        with closing(SqlSink(url)) as sink, sink.connection() as connection:
+        with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
             connection.execute("CREATE TABLE readings (n BIGINT PRIMARY KEY, body TEXT)", ())
 
     def keep(self, *letters: DeadLetter) -> None:
@@ -73,12 +73,12 @@ class Scene:
         return asyncio.run(run())
 
     def rows(self) -> list[tuple[int, str]]:
-        with closing(SqlSink(self.url)) as sink, sink.connection() as connection:
+        with closing(SqlSink(self.url)) as sink, sink.database.connection() as connection:
             found = connection.execute("SELECT n, body FROM readings ORDER BY n", ())
         return [(int(str(n)), str(body)) for n, body in found]
 
     def checkpoints(self) -> list[int]:
-        with closing(SqlSink(self.url)) as sink, sink.connection() as connection:
+        with closing(SqlSink(self.url)) as sink, sink.database.connection() as connection:
             found = connection.execute("SELECT sequence_number FROM hubline_checkpoint", ())
         return [int(str(sequence)) for (sequence,) in found]
 
@@ -147,7 +147,7 @@ def test_row_that_the_database_refuses_leaves_its_letter(
     scene: Scene, register: Callable[[Scene, Processor], None]
 ) -> None:
     scene.keep(*scene.letters(1, 2, 3, 4))
-    with closing(SqlSink(scene.url)) as sink, sink.connection() as connection:
+    with closing(SqlSink(scene.url)) as sink, sink.database.connection() as connection:
         connection.execute("INSERT INTO readings VALUES (3, 'is here')", ())
     processor = scene.processor()
     register(scene, processor)

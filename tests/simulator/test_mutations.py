@@ -27,8 +27,9 @@ from hubline.model.positions import Position
 from hubline.processor.partition_reader import Prefetch
 from hubline.processor.partition_runner import PartitionPump
 from hubline.processor.processor_run import Runtime
-from hubline.sinks import Move, Transaction
+from hubline.sinks import Move
 from hubline.sinks.sql_sink.connection import CommitPlan
+from hubline.sinks.sql_sink.partition_transaction import PartitionTransaction
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from hubline.sql.sqlite import QUERIES
 from hubline.testing.simulation.simulator import simulate
@@ -267,17 +268,17 @@ def nobody_looks_at_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @sink_mutation
 def the_letters_of_refused_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Transaction, "dead_letter", lambda *_: None)
+    monkeypatch.setattr(PartitionTransaction, "dead_letter", lambda *_: None)
 
 
 @sink_mutation
 def rows_are_committed_before_their_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     original = SqliteSinkConnection.commit
 
-    def commit(self: SqliteSinkConnection, ending: CommitPlan) -> None:
+    def commit(self: SqliteSinkConnection, plan: CommitPlan) -> None:
         self._statement("COMMIT")
-        self.begin([checkpoint.key for checkpoint, _ in ending.checkpoints])
-        original(self, ending)
+        self.begin([checkpoint.key for checkpoint, _ in plan.checkpoints])
+        original(self, plan)
 
     monkeypatch.setattr(SqliteSinkConnection, "commit", commit)
 

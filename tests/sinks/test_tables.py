@@ -13,7 +13,6 @@ import pytest
 
 from hubline.errors import RowsRejected, SinkError, StoreError, StoreUnavailable
 from hubline.sinks import SqlSink
-from hubline.sinks.sql_sink.table_schema import TableName
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase
 from tests.sinks.test_commit import KEY, at
 
@@ -274,8 +273,7 @@ class TestTypes:
 
 
 def read(database: SinkDatabase) -> pa.Table:
-    with database.sink(table="t").connection() as connection:
-        return connection.read_table(TableName.parse("t"), rows_max=10)
+    return database.sink(table="t").read_table(max_rows=10)
 
 
 class TestReading:
@@ -702,7 +700,7 @@ class TestTrouble:
         partition = postgres.sink(table="t").open(KEY, 1)
         name = postgres.url.rpartition("/")[2]
         postgres.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        partition.sink.close()
+        partition.database.pool.close()
 
         with pytest.raises((SinkError, StoreUnavailable), match="read-only"):
             partition.commit(at(0), sequenced(v=[0]))
@@ -711,7 +709,7 @@ class TestTrouble:
         sqlite.execute("CREATE TABLE t (v TEXT)")
         partition = sqlite.sink(table="t").open(KEY, 1)
         partition.commit(at(0), sequenced(v=["x"]))
-        with partition.sink.connection() as connection:
+        with partition.database.connection() as connection:
             driver: sqlite3.Connection = connection._driver  # type: ignore[attr-defined]
             ((pages,),) = driver.execute("PRAGMA page_count").fetchall()
             driver.execute(f"PRAGMA max_page_count = {pages + 2}")

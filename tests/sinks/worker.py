@@ -23,7 +23,7 @@ from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks import SqlSink
-from hubline.sinks.sql_sink import postgres
+from hubline.sinks.sql_sink import postgres_copy
 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
 
 COPY = "copy"
@@ -129,7 +129,7 @@ def _plant(fault: Fault) -> None:
 
 
 def _plant_in_copy(fault: Fault) -> None:
-    original = postgres._encoded
+    original = postgres_copy.encode_binary
     left = [fault.count]
 
     def encoded(rows: pa.Table, plan: Any) -> Iterator[bytes]:
@@ -142,4 +142,4 @@ def _plant_in_copy(fault: Fault) -> None:
                 time.sleep(0.2)  # what was sent is on its way
                 os.kill(os.getpid(), fault.signum)
 
-    postgres._encoded = encoded
+    postgres_copy.encode_binary = encoded

@@ -33,7 +33,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[databases._Shelf]:
 
 
 def connections_count(sink: SqlSink) -> int:
-    return len(sink.pool._idle)
+    return len(sink.database.pool._idle)
 
 
 def unpickled(sink: SqlSink) -> SqlSink:

@@ -90,7 +90,7 @@ class _LetterPartition(OpenedPartition):
     """A partition as a delivery sees it, whose one transaction is about its letters, and moves no checkpoint."""
 
     def __init__(self, sink: SqlSink, key: PartitionKey, transaction: LetterTransaction) -> None:
-        super().__init__(sink, key, 0, None)
+        super().__init__(sink.database, key, 0, None)
         self._transaction = transaction
 
     def transaction(self, checkpoint: Checkpoint) -> LetterTransaction:  # noqa: ARG002 - it does not move

@@ -24,9 +24,12 @@ from hubline.dead_letters.repository import read_dead_letter_row
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
-from hubline.sinks.sql_sink.connection import FenceState, SinkConnection
+from hubline.sinks.sql_sink.connection import FenceState, SinkConnection, explained
+from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplication
+from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.rejected_rows import RowEvents
-from hubline.sinks.sql_sink.sink import OpenedPartition, SqlSink, Transaction, explained
+from hubline.sinks.sql_sink.sink import SqlSink
+from hubline.sinks.sql_sink.transaction import Transaction
 from hubline.sql.dead_letter_queries import DeadLetterQueries
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
@@ -58,7 +61,7 @@ class LetterTransaction(Transaction):
     """
 
     def __init__(self, sink: SqlSink, lot: Chunk, *, removes: bool = False) -> None:
-        super().__init__(sink, ())
+        super().__init__(sink.database, ())
         self._lot = lot
         self._removes = removes
         self._taken: list[DeadLetter] | None = None
@@ -98,11 +101,15 @@ class LetterTransaction(Transaction):
     def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Nothing: the letters of these events are what this is about."""
 
-    def dead_letter(self, letters: Sequence[DeadLetter]) -> None:
+    def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:  # noqa: ARG002
+        """Nothing: the ids of these events were recorded when they failed."""
+        return True
+
+    def dead_letter(self, dead_letters: Sequence[DeadLetter]) -> None:
         connection = self._begun()
         own = {letter.event.sequence_number for letter in self._taken or ()}
         with explained(connection, None):
-            for letter in letters:
+            for letter in dead_letters:
                 if letter.key != self._lot.key or letter.event.sequence_number not in own:
                     raise SinkError(f"the event {letter.event.sequence_number} of {letter.key} is not being redriven")
                 if letter.stage == Stage.QUARANTINE:
@@ -115,7 +122,7 @@ class LetterTransaction(Transaction):
         """Steps 5 and 6. Raises StoreUnavailable also where the answer to 6 is lost: running it again is safe."""
         try:
             connection = self._begun()
-            with explained(connection, self._sink.table):
+            with explained(connection, self._database.settings.table):
                 if settled := [letter.event.sequence_number for letter in self.settled]:
                     _run(connection, self._queries(connection).settle(self._lot.key, settled, removes=self._removes))
             failure = self._commit(connection)
@@ -133,14 +140,12 @@ class LetterTransaction(Transaction):
         self._is_over = False
         return self
 
-    def _undo(self) -> None:
-        super()._undo()
+    def _forget(self) -> None:
         self._failed.clear()
         self._followers.clear()
 
-    def _lock(self, connection: SinkConnection, *, is_anew: bool = False) -> None:
-        """Steps 1 and 2."""
-        super()._lock(connection, is_anew=is_anew)
+    def _locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - there is none
+        """Step 2."""
         lot, queries = self._lot, self._queries(connection)
         ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
         if not is_locked:

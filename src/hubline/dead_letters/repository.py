@@ -12,7 +12,7 @@ from hubline.errors import ConfigError, RecordDamaged, StoreError
 from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.sql.dead_letter_queries import DeadLetterQueries
-from hubline.sql.dead_letter_table import read_letter
+from hubline.sql.dead_letter_table import read_dead_letter
 from hubline.sql.dialect import Database, Row
 from hubline.sql.pool import AsyncSqlPool
 
@@ -157,7 +157,7 @@ def read_dead_letter_row(row: Row | Sequence[object]) -> DeadLetter:
     """The dead letter in a row of `DeadLetterQueries.page`."""
     namespace, hub, group, *own = row
     try:
-        return read_letter(GroupKey(str(namespace), str(hub), str(group)), own)
+        return read_dead_letter(GroupKey(str(namespace), str(hub), str(group)), own)
     except (ValueError, TypeError, AssertionError) as error:
         partition, sequence = own[:2]
         raise RecordDamaged(

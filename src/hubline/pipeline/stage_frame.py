@@ -35,7 +35,6 @@ from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
-from hubline.sinks.sql_sink.table_schema import TableName
 from hubline.spark.functions import event_id
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA
@@ -279,8 +278,7 @@ def _static(spark: SparkSession, dataset: Dataset) -> DataFrame:
 
 def _static_table(spark: SparkSession, dataset: TableDataset) -> DataFrame:
     database = Database(dataset.text, table=dataset.table)
-    with database.connection() as connection:
-        rows = connection.read_table(TableName.parse(dataset.table), rows_max=STATIC_ROWS_MAX + 1)
+    rows = database.read_table(max_rows=STATIC_ROWS_MAX + 1)
     database.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(

@@ -794,8 +794,10 @@ class PartitionPump:
     @contextmanager
     def _overdue(self) -> Iterator[None]:
         """While the sink is used: cuts what takes too long there."""
-        sink = self._wiring.sink
-        overdue = self.loop.call_later(sink.call_seconds_max, sink.pool.cut_overdue) if sink is not None else None
+        overdue = None
+        if self._wiring.sink is not None:
+            pool = self._wiring.sink.database.pool
+            overdue = self.loop.call_later(pool.call_seconds_max, pool.cut_overdue)
         try:
             yield
         finally:

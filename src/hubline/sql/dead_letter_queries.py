@@ -137,7 +137,7 @@ class DeadLetterQueries:
         )
 
     def _columns(self, *, bodies: bool) -> str:
-        """As :func:`~hubline.sql.dead_letter_table.read_letter` takes them, behind the three of the group."""
+        """As :func:`~hubline.sql.dead_letter_table.read_dead_letter` takes them, behind the three of the group."""
         changed = {"enqueued_at": self._dialect.micros("enqueued_at")}
         if not bodies:
             changed["body"] = "substr(body, 1, 0)"  # nothing of one that is there

@@ -1,22 +1,25 @@
-"""Dead letters in the table ``hubline_dead_letter``: how a letter becomes a row, and a row a letter."""
+"""Dead letters in the table `hubline_dead_letter`: as rows, and the queries of a sink about them."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event
-from hubline.model.keys import GroupKey
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.sql.checkpoint_rows import of_partition
+from hubline.sql.dialect import Connection, Statement
+from hubline.sql.queries import Queries
 
 MICROSECOND = timedelta(microseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DeadLetterRow(NamedTuple):
-    """The columns of a letter, in the order of the table, up to ``state``; the database adds ``failed_at``."""
+    """The columns of a dead letter, in the order of the table, up to ``state``; the database adds ``failed_at``."""
 
     namespace: str
     hub: str
@@ -36,9 +39,9 @@ class DeadLetterRow(NamedTuple):
     state: str
 
     @classmethod
-    def of(cls, letter: DeadLetter, *, keep_dead_letter_bodies: bool) -> Self:
+    def of(cls, letter: DeadLetter, *, keep_body: bool) -> Self:
         key, event = letter.key, letter.event
-        keeps = keep_dead_letter_bodies and letter.is_body_kept
+        keeps = keep_body and letter.is_body_kept
         return cls(
             key.namespace,
             key.hub,
@@ -90,6 +93,39 @@ COLUMNS = (
 """The table's names for the fields of :class:`DeadLetterRow`."""
 
 
+class DeadLetterTable:
+    """The dead letters of partitions, by one connection of a sink."""
+
+    def __init__(self, connection: Connection, queries: Queries) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    def waiting_keys(self, key: PartitionKey, *, last_sequence: int) -> set[str]:
+        """The partition keys that have a dead letter waiting, of an event up to this one."""
+        params = {**of_partition(key), "last_sequence": last_sequence}
+        rows = self._connection.read(Statement(self._queries.waiting_keys, params))
+        return {str(partition_key) for (partition_key,) in rows}
+
+    def waiting_sequences(self, key: PartitionKey, *, first_sequence: int, last_sequence: int) -> list[int]:
+        """The events of a range that have a dead letter waiting."""
+        params = {**of_partition(key), "first_sequence": first_sequence, "last_sequence": last_sequence}
+        rows: Any = self._connection.read(Statement(self._queries.waiting_dead_letters, params))
+        return [sequence for (sequence,) in rows]
+
+    def mark_redriven(self, key: PartitionKey, sequence: int) -> None:
+        params = {**of_partition(key), "sequence_number": sequence}
+        self._connection.read(Statement(self._queries.settle_dead_letter, params))
+
+    def last_sequence(self, key: PartitionKey) -> int:
+        """The newest event of the partition that has a dead letter, whatever its state; -1 if there is none."""
+        ((sequence,),) = self._connection.read(Statement(self._queries.last_dead_letter, of_partition(key)))
+        return sequence if isinstance(sequence, int) else -1
+
+    def remove(self, key: PartitionKey, sequence: int) -> None:
+        params = {**of_partition(key), "sequence_number": sequence}
+        self._connection.read(Statement(self._queries.remove_dead_letter, params))
+
+
 def micros(time: datetime) -> int:
     """Microseconds since 1970, as SQLite keeps an enqueued time."""
     return (time - _EPOCH) // MICROSECOND
@@ -110,8 +146,8 @@ def _json(properties: Mapping[str, str]) -> str:
     return json.dumps(dict(properties)) if properties else "{}"
 
 
-def read_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:
-    """A letter from the columns after the group's, then ``failed_at``; times as microseconds since 1970."""
+def read_dead_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:
+    """A dead letter from the columns after the group's, then ``failed_at``; times as microseconds since 1970."""
     (partition, sequence, offset, enqueued, partition_key, body, properties, *error, attempts, state, failed_at) = row
     stage, error_type, error_text, traceback = map(str, error)
     return DeadLetter(

@@ -14,7 +14,7 @@ from typing import Protocol
 from hubline.errors import StoreError
 
 Row = tuple[object, ...]
-Params = Mapping[str, str | int | float | None]
+Params = Mapping[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, slots=True)

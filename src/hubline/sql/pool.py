@@ -52,7 +52,7 @@ class SqlPool(Generic[Opened]):
         self._connect = connect
         self._shown = shown
         self._max_connections = max_connections
-        self._call_seconds_max = call_seconds_max
+        self.call_seconds_max = call_seconds_max
         self._free = threading.BoundedSemaphore(max_connections)
         self._lock = threading.Lock()  # guards what follows; never held while waiting for the database
         self._idle: list[Opened] = []
@@ -74,7 +74,7 @@ class SqlPool(Generic[Opened]):
             self._free.release()
             raise
         with self._lock:
-            self._deadlines[connection] = time.monotonic() + self._call_seconds_max if deadline is None else deadline
+            self._deadlines[connection] = time.monotonic() + self.call_seconds_max if deadline is None else deadline
         return connection
 
     def give_back(self, connection: Opened) -> None:

@@ -129,21 +129,21 @@ class Queries:
 
     forget_ids: str = "DELETE FROM hubline_origin_id WHERE {group} AND {id_age} > :age_seconds_max"
 
-    last_letter: str = "SELECT max(sequence_number) FROM hubline_dead_letter WHERE {key}"
+    last_dead_letter: str = "SELECT max(sequence_number) FROM hubline_dead_letter WHERE {key}"
 
-    remove_letter: str = "DELETE FROM hubline_dead_letter WHERE {key} AND sequence_number = :sequence_number"
+    remove_dead_letter: str = "DELETE FROM hubline_dead_letter WHERE {key} AND sequence_number = :sequence_number"
 
     waiting_keys: str = """
         SELECT DISTINCT partition_key FROM hubline_dead_letter
         WHERE {key} AND state = 'waiting' AND partition_key IS NOT NULL AND sequence_number <= :last_sequence
     """
 
-    waiting_letters: str = """
+    waiting_dead_letters: str = """
         SELECT sequence_number FROM hubline_dead_letter
         WHERE {key} AND state = 'waiting' AND sequence_number BETWEEN :first_sequence AND :last_sequence
     """
 
-    settle_letter: str = """
+    settle_dead_letter: str = """
         UPDATE hubline_dead_letter SET state = 'redriven'
         WHERE {key} AND sequence_number = :sequence_number AND state = 'waiting'
     """

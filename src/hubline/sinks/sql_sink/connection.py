@@ -5,34 +5,24 @@ All of this is synchronous; a connection is used by one thread at a time.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from hubline.errors import SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter
-from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.sinks.sql_sink.deduplication import HighWaterMarks
+from hubline.sinks.sql_sink.deduplication import HighWaterMarks, IdTable
 from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents, insert_skipping_rejected
-from hubline.sinks.sql_sink.table_schema import (
-    Column,
-    Plan,
-    Rejection,
-    TableName,
-    Target,
-    family,
-    insertion,
-    quoted,
-    read_array,
-)
-from hubline.sql.checkpoint_rows import of_checkpoint, of_group, of_partition, read_checkpoint
-from hubline.sql.dead_letter_table import DeadLetterRow
+from hubline.sinks.sql_sink.table_schema import InsertPlan, Rejection, TableName, insertion
+from hubline.sinks.sql_sink.tables import Tables
+from hubline.sql.checkpoint_rows import of_checkpoint, of_partition, read_checkpoint
+from hubline.sql.dead_letter_table import DeadLetterRow, DeadLetterTable
 from hubline.sql.dialect import Connection, Database, Dialect, Row, Statement
 from hubline.sql.fence import NOBODY, take_fence
 from hubline.sql.queries import Queries
@@ -70,7 +60,7 @@ FenceState: TypeAlias = tuple[int, Checkpoint | None]
 class CommitPlan:
     """What a transaction ends with: what must still hold, and what takes effect with its commit."""
 
-    written: Sequence[Plan]
+    written: Sequence[InsertPlan]
     """How rows were written: their tables must still be what they were compared with. Nobody can alter them any more,
     and another type of the same width would have taken the bytes, and made other values of them."""
     marks: Sequence[tuple[PartitionKey, HighWaterMarks]]
@@ -81,12 +71,15 @@ class CommitPlan:
 class SinkConnection(ABC):
     """One connection. What it raises of the driver's, :meth:`explain` turns into what a caller can act on."""
 
-    dialect: Dialect
-    queries: Queries
+    dialect: ClassVar[Dialect]
+    queries: ClassVar[Queries]
+    tables: Tables
 
     def __init__(self, database: Database, connection: Connection) -> None:
         self._database = database
         self._connection = connection
+        self.dead_letters = DeadLetterTable(connection, self.queries)
+        self.ids = IdTable(connection, self.queries)
 
     # The partition's checkpoint, which is its fence
 
@@ -117,8 +110,8 @@ class SinkConnection(ABC):
         return self.begin(keys)
 
     @abstractmethod
-    def commit(self, ending: CommitPlan) -> None:
-        """Commits, if all of the ending holds; else raises SinkError, and the transaction is still to be rolled back.
+    def commit(self, plan: CommitPlan) -> None:
+        """Commits, if all of the plan holds; else raises SinkError, and the transaction is still to be rolled back.
 
         PostgreSQL is told so in one message: this process may be frozen at any moment, and what it has not said by
         then it would say with its locks held.
@@ -173,57 +166,17 @@ class SinkConnection(ABC):
 
     # Rows
 
-    @abstractmethod
-    def columns_of(self, table: TableName, *, and_generated: bool = False) -> list[Column]:
-        """The columns that can be written, and those that the database makes itself; none if there is no such table."""
-
-    def read_table(self, table: TableName, *, rows_max: int) -> pa.Table:
-        """Rows of a table, with types by its columns and not by what is in them. Raises SinkError for other values."""
-        columns = self.columns_of(table, and_generated=True)
-        kinds = [self._read_as(column) for column in columns]
-        chosen = [
-            f"CAST({quoted(column.name)} AS text)" if kind == "text" else quoted(column.name)
-            for column, kind in zip(columns, kinds, strict=True)
-        ]
-        rows: list[Any] = self.execute(f"SELECT {', '.join(chosen)} FROM {table.quoted} LIMIT {rows_max}", ())  # noqa: S608 - names are quoted
-        values = zip(*rows, strict=True) if rows else [()] * len(columns)
-        arrays = [read_array(*each, table=table) for each in zip(columns, kinds, values, strict=True)]
-        return pa.Table.from_arrays(arrays, names=[column.name for column in columns])
-
-    @abstractmethod
-    def _read_as(self, column: Column) -> Target:
-        """The type that a column is read as; text where there is no better; as is where the database tells none."""
-
-    def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
-        """Makes the table of a schema, unless it is there by now. In a transaction, beside others that do so too."""
-        self._statement(self.creation(table, schema, key=key))
-
-    def creation(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> str:
-        """The statement that makes the table of a schema, unless it is there."""
-        columns = [f"{quoted(field.name)} {self._created_as(family(field.type))}" for field in schema]
-        # SQLite would take rows without a key, each as another one.
-        columns = [
-            f"{column} NOT NULL" if name in key else column for name, column in zip(schema.names, columns, strict=True)
-        ]
-        if key:
-            columns.append(f"PRIMARY KEY ({', '.join(map(quoted, key))})")
-        return f"CREATE TABLE IF NOT EXISTS {table.quoted} ({', '.join(columns)})"
-
-    @abstractmethod
-    def _created_as(self, kind: str) -> str:
-        """The type of a column for a family of Arrow types."""
-
-    def explain_insert(self, plan: Plan) -> None:
+    def explain_insert(self, plan: InsertPlan) -> None:
         """Has the database look at an insertion without doing it. What it would say to rows, it says now."""
         nothing = ", ".join("NULL" for _ in plan.names)
         self._statement(f"EXPLAIN {insertion(plan, f'VALUES ({nothing})')}")
 
     @abstractmethod
-    def write(self, plan: Plan, rows: pa.Table) -> None:
+    def write(self, plan: InsertPlan, rows: pa.Table) -> None:
         """Writes rows, all of them. Raises Rejection where one is to blame: then there is some of it to undo."""
 
     def write_skipping_rejected(
-        self, plan: Plan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
+        self, plan: InsertPlan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
     ) -> list[Rejected]:
         """Writes the rows of every event that the database takes; returns the others.
 
@@ -239,11 +192,7 @@ class SinkConnection(ABC):
 
         return insert_skipping_rejected(rows, row_events, attempt)
 
-    @abstractmethod
-    def shape_of(self, table: TableName) -> str | None:
-        """What changes with the columns and types of a table, as rows are compared with them; None without a table."""
-
-    def is_current(self, plan: Plan) -> bool:  # noqa: ARG002 - a round trip for each batch: the commit finds out
+    def is_current(self, plan: InsertPlan) -> bool:  # noqa: ARG002 - a round trip for each batch: the commit finds out
         """Within a transaction: whether a plan still fits its table, where that is known before rows are written."""
         return True
 
@@ -251,69 +200,24 @@ class SinkConnection(ABC):
 
     @abstractmethod
     def write_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
-        """Adds letters of events that have none."""
+        """Adds dead letters of events that have none."""
 
-    def waiting_keys(self, key: PartitionKey, *, last_sequence: int) -> set[str]:
-        """The partition keys that have a letter waiting, of an event up to this one."""
-        params = {**of_partition(key), "last_sequence": last_sequence}
-        rows = self._connection.read(Statement(self.queries.waiting_keys, params))
-        return {str(partition_key) for (partition_key,) in rows}
+    def add_dead_letters(self, dead_letters: Iterable[DeadLetter], *, keep_bodies: bool) -> None:
+        self.write_dead_letters([DeadLetterRow.of(each, keep_body=keep_bodies) for each in dead_letters])
 
-    def waiting_letters(self, key: PartitionKey, *, first_sequence: int, last_sequence: int) -> list[int]:
-        params = {**of_partition(key), "first_sequence": first_sequence, "last_sequence": last_sequence}
-        rows: Any = self._connection.read(Statement(self.queries.waiting_letters, params))
-        return [sequence for (sequence,) in rows]
+    # The ending of a transaction
 
-    def settle_letter(self, key: PartitionKey, sequence: int) -> None:
-        params = {**of_partition(key), "sequence_number": sequence}
-        self._connection.read(Statement(self.queries.settle_letter, params))
+    def _markings(self, plan: CommitPlan) -> Iterator[Statement]:
+        for key, marks in plan.marks:
+            yield from self.ids.mark_statements(key, marks)
 
-    def last_letter(self, key: PartitionKey) -> int:
-        """The newest event of the partition that has a letter, whatever became of it; -1 if there is none."""
-        ((sequence,),) = self._connection.read(Statement(self.queries.last_letter, of_partition(key)))
-        return sequence if isinstance(sequence, int) else -1
-
-    def remove_letter(self, key: PartitionKey, sequence: int) -> None:
-        params = {**of_partition(key), "sequence_number": sequence}
-        self._connection.read(Statement(self.queries.remove_letter, params))
-
-    def add_letters(self, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool) -> None:
-        self.write_dead_letters(
-            [DeadLetterRow.of(letter, keep_dead_letter_bodies=keep_dead_letter_bodies) for letter in letters]
-        )
-
-    # Ids of events that came from an earlier stage
-
-    def read_marks(self, key: PartitionKey) -> HighWaterMarks:
-        rows: Any = self._connection.read(Statement(self.queries.read_origins, of_partition(key)))
-        return {origin: (sequence, index) for origin, sequence, index in rows}
-
-    def _markings(self, ending: CommitPlan) -> Iterator[Statement]:
-        for key, marks in ending.marks:
-            for origin, (sequence, index) in marks.items():
-                params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
-                yield Statement(self.queries.write_origin, params)
-
-    def _advances(self, ending: CommitPlan) -> Iterator[Statement]:
+    def _advances(self, plan: CommitPlan) -> Iterator[Statement]:
         """Each gives a row; none where the epoch does not hold the checkpoint, or it is as far already."""
-        for checkpoint, epoch in ending.checkpoints:
+        for checkpoint, epoch in plan.checkpoints:
             params = {**of_checkpoint(checkpoint.key, checkpoint), "epoch": epoch}
             yield Statement(self.queries.update_checkpoint, params)
 
-    def known_ids(self, group: GroupKey, ids: Sequence[str]) -> set[str]:
-        rows = self._connection.read(Statement(self.queries.known_ids, {**of_group(group), "texts": json.dumps(ids)}))
-        return {str(known) for (known,) in rows}
-
-    def add_ids(self, group: GroupKey, ids: Sequence[str]) -> int:
-        """How many of them were not there yet."""
-        params = {**of_group(group), "texts": json.dumps(ids)}
-        return len(self._connection.read(Statement(self.queries.add_ids, params)))
-
-    def forget_ids(self, group: GroupKey, *, age_seconds_max: float) -> None:
-        params = {**of_group(group), "age_seconds_max": age_seconds_max}
-        self._connection.read(Statement(self.queries.forget_ids, params))
-
-    # Life
+    # Its life
 
     def explain(self, error: Exception, table: TableName | None) -> StoreError | None:
         """What a driver's error means for a caller, with what to do about it; None if it is no driver's."""
@@ -355,3 +259,19 @@ def undone() -> SinkError:
 
 def checkpoint_gone() -> SinkError:
     return SinkError("a checkpoint row that this transaction had locked is gone: a statement of its own deleted it")
+
+
+@contextmanager
+def explained(connection: SinkConnection, table: TableName | None) -> Iterator[None]:
+    """Turns what a driver raises within into a StoreError, except where a value is to blame."""
+    failure: StoreError | None = None
+    try:
+        yield
+    except Exception as error:
+        if not connection.is_rejection(error):
+            failure = connection.explain(error, table)
+        if failure is None:
+            raise
+    if failure is not None:
+        # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
+        raise failure

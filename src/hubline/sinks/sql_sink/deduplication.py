@@ -8,10 +8,11 @@ it all: what is not above it is a repeat. Where stages shuffle, each id is kept 
 from __future__ import annotations
 
 import enum
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,10 @@ import pyarrow.compute as pc
 
 from hubline.event_ids import ID_PROPERTY, ids_of, is_id
 from hubline.model.events import EventBatch
+from hubline.model.keys import GroupKey, PartitionKey
+from hubline.sql.checkpoint_rows import of_group, of_partition
+from hubline.sql.dialect import Connection, Statement
+from hubline.sql.queries import Queries
 
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -123,6 +128,38 @@ def ids_in(properties: pa.MapArray) -> list[str | None]:
 def _is_kept(text: str) -> bool:
     """Whether every database can keep it."""
     return _ZERO not in text and len(text.encode()) <= _ID_BYTES_MAX
+
+
+class IdTable:
+    """The ids that a sink has taken, by one of its connections."""
+
+    def __init__(self, connection: Connection, queries: Queries) -> None:
+        self._connection = connection
+        self._queries = queries
+
+    def read_marks(self, key: PartitionKey) -> HighWaterMarks:
+        rows: Any = self._connection.read(Statement(self._queries.read_origins, of_partition(key)))
+        return {origin: (sequence, index) for origin, sequence, index in rows}
+
+    def mark_statements(self, key: PartitionKey, marks: HighWaterMarks) -> Iterator[Statement]:
+        """What writes marks, with the commit that they belong to."""
+        for origin, (sequence, index) in marks.items():
+            params = {**of_partition(key), "origin": origin, "sequence_number": sequence, "output_index": index}
+            yield Statement(self._queries.write_origin, params)
+
+    def known(self, group: GroupKey, ids: Sequence[str]) -> set[str]:
+        """Which of these ids a consumer group has."""
+        params = {**of_group(group), "texts": json.dumps(ids)}
+        return {str(known) for (known,) in self._connection.read(Statement(self._queries.known_ids, params))}
+
+    def add(self, group: GroupKey, ids: Sequence[str]) -> int:
+        """Adds ids; returns how many of them were not there yet."""
+        params = {**of_group(group), "texts": json.dumps(ids)}
+        return len(self._connection.read(Statement(self._queries.add_ids, params)))
+
+    def forget(self, group: GroupKey, *, age_seconds_max: float) -> None:
+        params = {**of_group(group), "age_seconds_max": age_seconds_max}
+        self._connection.read(Statement(self._queries.forget_ids, params))
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]

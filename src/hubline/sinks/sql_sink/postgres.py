@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self
 
 import numpy as np
-import pgpq
-import pgpq.encoders
-import pgpq.schema
 import psycopg
 import pyarrow as pa
 import pyarrow.csv
@@ -19,7 +15,8 @@ from psycopg.pq import TransactionStatus
 
 from hubline.model.keys import PartitionKey
 from hubline.secrets import Secret
-from hubline.sinks.sql_sink import postgres_reject_loop as sieve
+from hubline.sinks.sql_sink import postgres_copy
+from hubline.sinks.sql_sink import postgres_reject_loop as reject_loop
 from hubline.sinks.sql_sink.connection import (
     CommitPlan,
     FenceState,
@@ -29,107 +26,32 @@ from hubline.sinks.sql_sink.connection import (
     checkpoint_gone,
     connected,
 )
+from hubline.sinks.sql_sink.postgres_tables import SHAPE, PostgresTables
 from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents, insert_skipping_rejected
-from hubline.sinks.sql_sink.table_schema import Column, Plan, Rejection, TableName, Target, family, insertion, quoted
+from hubline.sinks.sql_sink.table_schema import (
+    InsertPlan,
+    Rejection,
+    TableName,
+    insertion,
+    quoted,
+)
 from hubline.sql.checkpoint_rows import of_partition, read_checkpoint
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
 from hubline.sql.postgres import DIALECT, QUERIES, PostgresConnection, PostgresDatabase
 
-COPY_ROWS = 8_192
-"""Rows encoded and sent at a time: the server works on one lot while the next is encoded, and a rejection costs one."""
-
 _STAGE = "hubline_stage"
-_STAGE_COLUMNS = f"CAST(0 AS bigint) AS {sieve.ROW}"
-
-_INSTANT = pa.timestamp("us", "UTC")
-_TEXT: Mapping[str, Target] = {"text": pa.string(), "binary": pa.string()}
-_BY_TEXT: Mapping[str, Target] = dict.fromkeys(
-    ("text", "integer", "float", "decimal", "boolean", "instant", "timestamp", "date", "time"), "text"
-)
-_TARGETS: Mapping[str, Mapping[str, Target]] = {
-    "int2": {"integer": pa.int16()},
-    "int4": {"integer": pa.int32()},
-    "int8": {"integer": pa.int64()},
-    "float4": {"float": pa.float32(), "integer": pa.float32(), "decimal": pa.float32()},
-    "float8": {"float": pa.float64(), "integer": pa.float64(), "decimal": pa.float64()},
-    "numeric": {"decimal": "as is", "integer": pa.decimal128(20, 0), "float": "text", "text": "text"},
-    "bool": {"boolean": pa.bool_()},
-    "text": _TEXT,
-    "varchar": _TEXT,
-    "bpchar": _TEXT,
-    "json": _TEXT,
-    "jsonb": _TEXT,
-    "bytea": {"binary": pa.binary()},
-    "timestamptz": {"instant": _INSTANT},
-    "timestamp": {"timestamp": pa.timestamp("us")},
-    "date": {"date": pa.date32()},
-    "time": {"time": pa.time64("us")},
-}
-"""By the catalog's name of a type. Any other type is sent as text, and PostgreSQL makes its value of it."""
-
-_READ_AS: Mapping[str, Target] = {
-    "json": "text",
-    "jsonb": "text",
-    "interval": pa.duration("us"),
-    "boolean[]": pa.list_(pa.bool_()),
-    "smallint[]": pa.list_(pa.int16()),
-    "integer[]": pa.list_(pa.int32()),
-    "bigint[]": pa.list_(pa.int64()),
-    "real[]": pa.list_(pa.float32()),
-    "double precision[]": pa.list_(pa.float64()),
-    "text[]": pa.list_(pa.string()),
-    "character varying[]": pa.list_(pa.string()),
-}
-"""By the name of a type as people write it: what is read as another type than it is sent as."""
-
-_NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
-_LENGTH = re.compile(r"\(\d+\)")
-_DIGITS_MAX = 38
-_DIGITS = (_DIGITS_MAX, 18)
-"""What a number has that was declared with neither: as Spark has it."""
-
-_CREATED_AS = {
-    "boolean": "boolean",
-    "integer": "bigint",
-    "float": "double precision",
-    "decimal": "numeric",
-    "text": "text",
-    "null": "text",
-    "binary": "bytea",
-    "instant": "timestamptz",
-    "timestamp": "timestamp",
-    "date": "date",
-    "time": "time",
-}
+_STAGE_COLUMNS = f"CAST(0 AS bigint) AS {reject_loop.ROW}"
 
 _BEGIN = Statement("BEGIN", {})
 _ROLLBACK = Statement("ROLLBACK", {})
 _COMMIT = Statement("COMMIT", {})
 
-# Defaults and NOT NULL may be a domain's. COPY, other than INSERT, would leave a column empty whose domain forbids it.
-_IS_REQUIRED = (
-    "(attnotnull OR typnotnull) AND NOT atthasdef AND attidentity = '' AND attgenerated = '' AND typdefault IS NULL"
-)
-_OF_TABLE = """
-    FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type ON pg_type.oid = atttypid
-    WHERE attrelid = to_regclass(%(name)s) AND attnum > 0 AND NOT attisdropped
-"""
-_COLUMNS = f"""
-    SELECT attname, typname, format_type(atttypid, atttypmod), {_IS_REQUIRED}
-    {_OF_TABLE} AND (%(and_generated)s OR attgenerated = '') ORDER BY attnum
-"""
-# What rows are compared with, and nothing else: a CHECK is about values, and those are the events' own.
-_SHAPE = f"""
-    SELECT string_agg(concat_ws(' ', attname, atttypid, atttypmod, {_IS_REQUIRED}), ',' ORDER BY attname)
-    {_OF_TABLE} AND attgenerated = ''
-"""
-
 # Claims that a COMMIT in the same message depends on: what is no number ends the message there, with these words.
 _ALTERED = "hubline: the table was altered"
 _CHECKPOINT_GONE = "hubline: the checkpoint is gone"
-_AS_PLANNED = f"SELECT CAST(CASE WHEN ({_SHAPE}) = %(shape)s THEN '1' ELSE '{_ALTERED}' END AS integer)"
+_AS_PLANNED = f"SELECT CAST(CASE WHEN ({SHAPE}) = %(shape)s THEN '1' ELSE '{_ALTERED}' END AS integer)"
 _ADVANCED = (
     "WITH moved AS ({}) "  # noqa: S608 - constants
     f"SELECT CAST(CASE WHEN count(*) = 1 THEN '1' ELSE '{_CHECKPOINT_GONE}' END AS integer) FROM moved"
@@ -145,27 +67,8 @@ _END_STALLED = """
                 AND consumer_group = %(consumer_group)s AND partition_id = %(partition_id)s
         )
 """
-_HAS_DEFERRABLE = """
-    SELECT EXISTS (
-        SELECT FROM pg_catalog.pg_trigger WHERE tgdeferrable AND tgrelid IN (
-            SELECT to_regclass(%(name)s) UNION ALL SELECT relid FROM pg_partition_tree(to_regclass(%(name)s))
-        )
-    )
-"""
-# A column that servers before 15 do not have: there is nothing under its name, then.
-_ARE_NULLS_EQUAL = """
-    SELECT EXISTS (
-        SELECT FROM pg_catalog.pg_index CROSS JOIN LATERAL (
-            SELECT array_agg(CAST(attname AS text)) AS names FROM pg_catalog.pg_attribute
-            WHERE attrelid = indrelid AND attnum = ANY ((CAST(indkey AS int2[]))[0:indnkeyatts - 1])
-        ) AS indexed
-        WHERE indrelid = to_regclass(%(name)s) AND indisunique AND names @> %(key)s AND names <@ %(key)s
-            AND to_jsonb(pg_index) ->> 'indnullsnotdistinct' = 'true'
-    )
-"""
-
-_LETTER_TYPES = ["text"] * 4 + ["int8", "text", "timestamptz", "text", "bytea"] + ["text"] * 5 + ["int8", "text"]
-_COPY_LETTERS = f"COPY hubline_dead_letter ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"
+_DEAD_LETTER_TYPES = ["text"] * 4 + ["int8", "text", "timestamptz", "text", "bytea"] + ["text"] * 5 + ["int8", "text"]
+_COPY_DEAD_LETTERS = f"COPY hubline_dead_letter ({', '.join(COLUMNS)}) FROM STDIN (FORMAT binary)"
 
 # By SQLSTATE: a value out of range or malformed; a constraint; a trigger that raises; a view that does not show it;
 # a value too deep or too large.
@@ -185,7 +88,6 @@ _TABLE_TROUBLES = {
     "0A000": "it is of a kind that takes no rows",
     "42809": "it is of a kind that takes no rows",
 }
-_CREATION_LOCK = int.from_bytes(b"sink")
 _LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
 
 
@@ -194,14 +96,16 @@ class PostgresSinkConnection(SinkConnection):
 
     dialect = DIALECT
     queries = QUERIES
+    tables: PostgresTables
 
     def __init__(self, database: PostgresDatabase, connection: PostgresConnection) -> None:
+        self.tables = PostgresTables(connection)
         super().__init__(database, connection)
         self._driver = connection.driver
         self._are_deferrable: dict[TableName, bool] = {}
         self._has_refused_commit = False
-        self._stages: Mapping[str, Plan] = {}  # temporary tables that are there
-        self._lasting_stages: Mapping[str, Plan] = {}  # those that were there before the transaction
+        self._stages: Mapping[str, InsertPlan] = {}  # temporary tables that are there
+        self._lasting_stages: Mapping[str, InsertPlan] = {}  # those that were there before the transaction
         self._staged_count = 0
 
     @classmethod
@@ -235,15 +139,15 @@ class PostgresSinkConnection(SinkConnection):
             read_checkpoint(key, rows[0]) if rows else (NOBODY, None) for key, rows in zip(keys, found, strict=True)
         ]
 
-    def commit(self, ending: CommitPlan) -> None:
-        shapes = [Statement(_AS_PLANNED, {"name": plan.table.quoted, "shape": plan.shape}) for plan in ending.written]
-        advances = [Statement(_ADVANCED.format(advance.query), advance.params) for advance in self._advances(ending)]
+    def commit(self, plan: CommitPlan) -> None:
+        shapes = [Statement(_AS_PLANNED, {"name": each.table.quoted, "shape": each.shape}) for each in plan.written]
+        advances = [Statement(_ADVANCED.format(advance.query), advance.params) for advance in self._advances(plan)]
         try:
-            self._at_once(*self._markings(ending), *shapes, *advances, _COMMIT)
+            self._at_once(*self._markings(plan), *shapes, *advances, _COMMIT)
         except psycopg.errors.InvalidTextRepresentation as error:
             message = error.diag.message_primary or ""
             if _ALTERED in message:
-                raise altered(ending.written[0].table) from None
+                raise altered(plan.written[0].table) from None
             if _CHECKPOINT_GONE in message:
                 raise checkpoint_gone() from None
             raise
@@ -271,43 +175,11 @@ class PostgresSinkConnection(SinkConnection):
         cursor.execute(query.encode(), params)
         return cursor.fetchall() if cursor.description else []
 
-    def columns_of(self, table: TableName, *, and_generated: bool = False) -> list[Column]:
-        params = {"name": table.quoted, "and_generated": and_generated}
-        rows = self._driver.execute(_COLUMNS.encode(), params).fetchall()
-        return [
-            Column(
-                str(name),
-                str(type_name) if str(kind) not in ("json", "jsonb") else str(kind),
-                _TARGETS.get(str(kind), _BY_TEXT),
-                is_required=bool(is_required),
-            )
-            for name, kind, type_name, is_required in rows
-        ]
-
-    def _read_as(self, column: Column) -> Target:
-        if (number := _NUMERIC.fullmatch(column.type_name)) is not None:
-            digits, decimals = map(int, number.groups()) if number[1] else _DIGITS
-            digits, decimals = max(digits - min(decimals, 0), decimals), max(decimals, 0)
-            return pa.decimal128(digits, decimals) if digits <= _DIGITS_MAX else "text"
-        return _READ_AS.get(_LENGTH.sub("", column.type_name), next(iter(column.targets.values())))
-
-    def explain_insert(self, plan: Plan) -> None:
+    def explain_insert(self, plan: InsertPlan) -> None:
         nothing = ", ".join("NULL" for _ in plan.names)
-        self._statement(f"EXPLAIN {insertion(plan, f'{sieve.OVERRIDING} VALUES ({nothing})')}")
+        self._statement(f"EXPLAIN {insertion(plan, f'{reject_loop.OVERRIDING} VALUES ({nothing})')}")
 
-    def shape_of(self, table: TableName) -> str | None:
-        ((shape,),) = self._connection.read(Statement(f"SELECT ({_SHAPE})", {"name": table.quoted}))
-        return None if shape is None else str(shape)
-
-    def create_table(self, table: TableName, schema: pa.Schema, *, key: tuple[str, ...]) -> None:
-        # Two that create a table at once disturb each other, also with IF NOT EXISTS: one after the other.
-        self._driver.execute("SELECT pg_advisory_xact_lock(%s)", [_CREATION_LOCK])
-        super().create_table(table, schema, key=key)
-
-    def _created_as(self, kind: str) -> str:
-        return _CREATED_AS[kind]
-
-    def write(self, plan: Plan, rows: pa.Table) -> None:
+    def write(self, plan: InsertPlan, rows: pa.Table) -> None:
         rows = plan.fitted(rows)
         if plan.key:
             self._stage(_STAGE, plan, columns=_STAGE_COLUMNS)
@@ -317,10 +189,10 @@ class PostgresSinkConnection(SinkConnection):
             else:
                 self._copy(plan.table.quoted, plan, rows)
             if self._is_deferrable(plan.table):
-                self._statement(sieve.IMMEDIATE)
+                self._statement(reject_loop.IMMEDIATE)
 
     def write_skipping_rejected(
-        self, plan: Plan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
+        self, plan: InsertPlan, rows: pa.Table, row_events: RowEvents, rejection: Rejection
     ) -> list[Rejected]:
         """By way of a temporary table without constraints, from which the server takes what it can.
 
@@ -328,13 +200,18 @@ class PostgresSinkConnection(SinkConnection):
         """
         try:
             with self.savepoint():
-                self._stage(sieve.REJECT_LOOP, plan, columns=sieve.COLUMNS, beside=sieve.BESIDE)
+                self._stage(
+                    reject_loop.TABLE,
+                    plan,
+                    columns=reject_loop.COLUMNS,
+                    beside=reject_loop.BESIDE,
+                )
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateColumn):
             return super().write_skipping_rejected(
                 plan, rows, row_events, rejection
             )  # which takes more round trips, and nothing else
         distinct, numbers = np.unique(row_events, return_inverse=True)
-        places = pa.table({sieve.ROW: np.arange(len(rows)), sieve.UNIT: numbers.astype(np.int64)})
+        places = pa.table({reject_loop.ROW: np.arange(len(rows)), reject_loop.EVENT: numbers.astype(np.int64)})
         for name in places.column_names:
             rows = rows.append_column(name, places.column(name))
 
@@ -343,47 +220,51 @@ class PostgresSinkConnection(SinkConnection):
             for name in places.column_names:
                 fitted = fitted.append_column(name, part.column(name))
             with self.savepoint(), _refusing():
-                self._copy(sieve.REJECT_LOOP, plan, fitted)
+                self._copy(reject_loop.TABLE, plan, fitted)
 
         rejected = insert_skipping_rejected(rows, row_events, attempt)
         are_nulls_apart = self._are_nulls_apart(plan, rows)
-        for number, state, message, detail in self._sieved(plan, len(distinct), are_nulls_apart=are_nulls_apart):
+        for number, state, message, detail in self._run_reject_loop(
+            plan, len(distinct), are_nulls_apart=are_nulls_apart
+        ):
             unit = int(distinct[int(str(number))])
             rejected.append(Rejected(unit, _reason(str(message), str(detail)), _kind(str(state))))
         return sorted(rejected, key=lambda one: one.event)
 
     def write_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
         if self._driver.info.parameter_status("server_encoding") == "UTF8":
-            return self._copy_letters(rows)
+            return self._copy_dead_letters(rows)
         try:
             with self.savepoint():
-                return self._copy_letters(rows)
+                return self._copy_dead_letters(rows)
         except psycopg.errors.UntranslatableCharacter:
-            return self._copy_letters([row.in_ascii() for row in rows])
+            return self._copy_dead_letters([row.in_ascii() for row in rows])
 
-    def _copy_letters(self, rows: Sequence[DeadLetterRow]) -> None:
-        with self._driver.cursor().copy(_COPY_LETTERS.encode()) as copy:
-            copy.set_types(_LETTER_TYPES)
+    def _copy_dead_letters(self, rows: Sequence[DeadLetterRow]) -> None:
+        with self._driver.cursor().copy(_COPY_DEAD_LETTERS.encode()) as copy:
+            copy.set_types(_DEAD_LETTER_TYPES)
             for row in rows:
                 copy.write_row(row)
 
-    def _copy(self, into: str, plan: Plan, rows: pa.Table) -> None:
+    def _copy(self, into: str, plan: InsertPlan, rows: pa.Table) -> None:
         names = ", ".join(map(quoted, rows.column_names))
         is_binary = "text" not in plan.targets
         form = "binary" if is_binary else "csv"
         with self._driver.cursor().copy(f"COPY {into} ({names}) FROM STDIN (FORMAT {form})".encode()) as copy:
-            for data in _encoded(rows, plan) if is_binary else _csv(rows):
+            for data in postgres_copy.encode_binary(rows, plan) if is_binary else postgres_copy.encode_csv(rows):
                 copy.write(memoryview(data))  # which is cut into pieces without copying them
 
-    def _upsert(self, plan: Plan, rows: pa.Table) -> None:
+    def _upsert(self, plan: InsertPlan, rows: pa.Table) -> None:
         """By way of a temporary table. Of rows with the same key the last one counts, as if written one by one."""
         first, self._staged_count = self._staged_count, self._staged_count + len(rows)
         numbers = pa.array(range(first, self._staged_count), pa.int64())
-        self._copy(_STAGE, plan, rows.append_column(sieve.ROW, numbers))
+        self._copy(_STAGE, plan, rows.append_column(reject_loop.ROW, numbers))
         are_nulls_apart = self._are_nulls_apart(plan, rows)
-        self._statement(sieve.inserted(plan, _STAGE, which=f"{sieve.ROW} >= {first}", are_nulls_apart=are_nulls_apart))
+        self._statement(
+            reject_loop.inserted(plan, _STAGE, which=f"{reject_loop.ROW} >= {first}", are_nulls_apart=are_nulls_apart)
+        )
 
-    def _stage(self, name: str, plan: Plan, *, columns: str, beside: str = "") -> None:
+    def _stage(self, name: str, plan: InsertPlan, *, columns: str, beside: str = "") -> None:
         """Makes a temporary table with the columns of rows and some more; it stays, empty, for later transactions."""
         if self._stages.get(name) == plan:
             return
@@ -394,12 +275,14 @@ class PostgresSinkConnection(SinkConnection):
         )
         self._stages = {**self._stages, name: plan}
 
-    def _sieved(self, plan: Plan, count: int, *, are_nulls_apart: bool) -> list[Row]:
-        """Writes what is in the sieve; returns the number of each unit that the database refuses, and why."""
+    def _run_reject_loop(self, plan: InsertPlan, count: int, *, are_nulls_apart: bool) -> list[Row]:
+        """Writes the staged rows; returns the number of each event that the database refuses, and why."""
         is_deferrable = self._is_deferrable(plan.table)
-        loop = sieve.loop(plan, count=count, is_deferrable=is_deferrable, are_nulls_apart=are_nulls_apart)
+        loop = reject_loop.loop(plan, count=count, is_deferrable=is_deferrable, are_nulls_apart=are_nulls_apart)
         _, rejected, _ = self._at_once(
-            Statement("DO %(loop)s", {"loop": loop}), Statement(sieve.REFUSED, {}), Statement(sieve.EMPTY, {})
+            Statement("DO %(loop)s", {"loop": loop}),
+            Statement(reject_loop.REJECTED, {}),
+            Statement(reject_loop.EMPTY, {}),
         )
         return rejected
 
@@ -411,17 +294,14 @@ class PostgresSinkConnection(SinkConnection):
         if self._has_refused_commit:
             return True
         if table not in self._are_deferrable:
-            ((is_deferrable,),) = self._driver.execute(_HAS_DEFERRABLE, {"name": table.quoted}).fetchall()
-            self._are_deferrable[table] = bool(is_deferrable)
+            self._are_deferrable[table] = self.tables.has_deferrable_constraints(table)
         return self._are_deferrable[table]
 
-    def _are_nulls_apart(self, plan: Plan, rows: pa.Table) -> bool:
+    def _are_nulls_apart(self, plan: InsertPlan, rows: pa.Table) -> bool:
         """Whether rows have a null in their key, which is seldom, and the index takes any number of such."""
         if not any(rows.column(name).null_count for name in plan.key):
             return False
-        params = {"name": plan.table.quoted, "key": list(plan.key)}
-        ((are_equal,),) = self._driver.execute(_ARE_NULLS_EQUAL, params).fetchall()
-        return not are_equal
+        return not self.tables.are_nulls_equal(plan.table, plan.key)
 
     def _at_once(self, *statements: Statement) -> list[list[Row]]:
         """One message, of which the server begins nothing before all of it is there; one round trip."""
@@ -478,45 +358,3 @@ def _kind(state: str) -> str:
         return psycopg.errors.lookup(state).__name__
     except KeyError:  # a trigger's own code
         return psycopg.IntegrityError.__name__
-
-
-def _encoded(rows: pa.Table, plan: Plan) -> Iterator[bytes]:
-    encoder = _encoder(rows.schema, plan)
-    yield encoder.write_header()
-    for batch in rows.to_batches(max_chunksize=COPY_ROWS):
-        try:
-            data = encoder.write_batch(batch)
-        except ValueError as error:
-            raise Rejection(str(error), kind="ValueError") from None
-        yield data
-    yield encoder.finish()
-
-
-def _encoder(schema: pa.Schema, plan: Plan) -> pgpq.ArrowToPostgresBinaryEncoder:
-    documents = [column.name for column in plan.columns if column.type_name == "jsonb"]
-    if not documents:
-        return pgpq.ArrowToPostgresBinaryEncoder(schema)  # made at a fraction of the cost
-    builders = {field.name: pgpq.ArrowToPostgresBinaryEncoder.infer_encoder(field) for field in schema}
-    for name in documents:
-        builders[name] = pgpq.encoders.StringEncoderBuilder.new_with_output(schema.field(name), pgpq.schema.Jsonb())
-    return pgpq.ArrowToPostgresBinaryEncoder.new_with_encoders(schema, builders)
-
-
-def _csv(rows: pa.Table) -> Iterator[bytes]:
-    """Every value in quotes, so that an empty text is none of the NULLs, which are nothing at all."""
-    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
-    for batch in rows.to_batches(max_chunksize=COPY_ROWS):
-        buffer = io.BytesIO()
-        pyarrow.csv.write_csv(_as_text(batch), buffer, options)
-        yield buffer.getvalue()
-
-
-def _as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Binary columns as PostgreSQL writes them; the others as Arrow does."""
-    arrays = [
-        pa.array([None if value is None else f"\\x{value.hex()}" for value in column.to_pylist()], pa.string())
-        if family(column.type) == "binary"
-        else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)

@@ -1,41 +1,41 @@
 """How PostgreSQL itself finds the rows that it refuses: a temporary table without constraints, and a loop over it.
 
-The rows are brought there once. The server then inserts them in order, many events at a time, each lot in a
-subtransaction. Where it refuses a lot, a sequence, which no rollback sets back, tells the event that it had come to,
+The rows are brought there once. The server then inserts them in order, many events at a time, each chunk in a
+subtransaction. Where it refuses a chunk, a sequence, which no rollback sets back, tells the event that it had come to,
 most likely the one to blame. What is before it is tried, and then that event alone: only what is rejected alone is
 rejected, and the server says why. Where the guess was wrong, as with a foreign key, which is looked at after the last
-row of a lot, smaller lots are tried, down to a single event.
+row of a chunk, smaller chunks are tried, down to a single event.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from hubline.sinks.sql_sink.table_schema import Plan, insertion, quoted
+from hubline.sinks.sql_sink.table_schema import InsertPlan, insertion, quoted
 
-UNITS_MAX: Final = 64
-"""Events that are tried together: with one in a hundred rejected, half of such lots are taken."""
+EVENTS_MAX: Final = 64
+"""Events that are tried together: with one in a hundred rejected, half of such chunks are taken."""
 
-REJECT_LOOP: Final = "hubline_sieve"
+TABLE: Final = "hubline_reject_loop"
 ROW: Final = "hubline_row"
-UNIT: Final = "hubline_unit"
+EVENT: Final = "hubline_event"
 _REACHED: Final = "hubline_reached"
 
-COLUMNS: Final = f"CAST(0 AS bigint) AS {ROW}, CAST(0 AS bigint) AS {UNIT}, CAST(NULL AS text[]) AS hubline_refusal"
+COLUMNS: Final = f"CAST(0 AS bigint) AS {ROW}, CAST(0 AS bigint) AS {EVENT}, CAST(NULL AS text[]) AS hubline_rejection"
 BESIDE: Final = f"""
-    CREATE INDEX ON {REJECT_LOOP} ({UNIT});
-    CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {REJECT_LOOP}.{UNIT}
+    CREATE INDEX ON {TABLE} ({EVENT});
+    CREATE TEMPORARY SEQUENCE {_REACHED} MINVALUE 0 OWNED BY {TABLE}.{EVENT}
 """
-"""What is made with the sieve, and goes with it."""
+"""What is made with the temporary table, and goes with it."""
 OVERRIDING: Final = "OVERRIDING SYSTEM VALUE"
 """Before what is inserted: an identity that is given is taken, as COPY takes it."""
 IMMEDIATE: Final = "SET CONSTRAINTS ALL IMMEDIATE"
 
-REFUSED: Final = f"""
-    SELECT DISTINCT ON ({UNIT}) {UNIT}, hubline_refusal[1], hubline_refusal[2], hubline_refusal[3]
-    FROM {REJECT_LOOP} WHERE hubline_refusal IS NOT NULL ORDER BY {UNIT}
+REJECTED: Final = f"""
+    SELECT DISTINCT ON ({EVENT}) {EVENT}, hubline_rejection[1], hubline_rejection[2], hubline_rejection[3]
+    FROM {TABLE} WHERE hubline_rejection IS NOT NULL ORDER BY {EVENT}
 """  # noqa: S608 - constants
-EMPTY: Final = f"DELETE FROM {REJECT_LOOP}"  # noqa: S608 - constants
+EMPTY: Final = f"DELETE FROM {TABLE}"  # noqa: S608 - constants
 
 # The conditions are those that blame a row, which a default without any more numbers does not. Variables have the
 # block's name before them: columns may have any.
@@ -46,7 +46,7 @@ DECLARE
     first bigint := 0;
     beyond bigint;
     reached bigint;
-    size bigint := {UNITS_MAX};
+    size bigint := {EVENTS_MAX};
     state text;
     message text;
     detail text;
@@ -58,7 +58,7 @@ BEGIN
             {{insertion}};
             {{immediate}}
             hubline.first := hubline.beyond;
-            hubline.size := least(hubline.size * 2, {UNITS_MAX});
+            hubline.size := least(hubline.size * 2, {EVENTS_MAX});
             IF hubline.first = hubline.reached THEN
                 hubline.size := 1;
             END IF;
@@ -75,9 +75,9 @@ BEGIN
                 END;
             ELSE
                 GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL;
-                UPDATE {REJECT_LOOP} SET hubline_refusal = ARRAY[hubline.state, hubline.message, hubline.detail]
-                WHERE {UNIT} = hubline.first;
-                hubline.size := CASE WHEN hubline.first = hubline.reached THEN {UNITS_MAX} ELSE 1 END;
+                UPDATE {TABLE} SET hubline_rejection = ARRAY[hubline.state, hubline.message, hubline.detail]
+                WHERE {EVENT} = hubline.first;
+                hubline.size := CASE WHEN hubline.first = hubline.reached THEN {EVENTS_MAX} ELSE 1 END;
                 hubline.first := hubline.beyond;
             END IF;
         END;
@@ -86,34 +86,36 @@ END
 """  # noqa: S608 - constants
 
 
-def loop(plan: Plan, *, count: int, is_deferrable: bool, are_nulls_apart: bool) -> str:
-    """The body of a DO statement that inserts the row_events 0 to ``count`` from the sieve."""
-    which = f"{UNIT} >= hubline.first AND {UNIT} < hubline.beyond"
-    told = f"setval('{_REACHED}', {UNIT}) IS NOT NULL"
+def loop(plan: InsertPlan, *, count: int, is_deferrable: bool, are_nulls_apart: bool) -> str:
+    """The body of a DO statement that inserts the events 0 to ``count`` from the temporary table."""
+    which = f"{EVENT} >= hubline.first AND {EVENT} < hubline.beyond"
+    seen = f"setval('{_REACHED}', {EVENT}) IS NOT NULL"
     return _LOOP.format(
-        insertion=inserted(plan, REJECT_LOOP, which=which, told=told, are_nulls_apart=are_nulls_apart),
+        insertion=inserted(plan, TABLE, which=which, seen=seen, are_nulls_apart=are_nulls_apart),
         immediate=f"{IMMEDIATE};" if is_deferrable else "",
         count=count,
     )
 
 
-def inserted(plan: Plan, stage: str, *, which: str, told: str | None = None, are_nulls_apart: bool = False) -> str:
+def inserted(
+    plan: InsertPlan, stage: str, *, which: str, seen: str | None = None, are_nulls_apart: bool = False
+) -> str:
     """From a temporary table into the sink's. Of rows with the same key the last one counts, as if written singly.
 
-    ``told``, which is true, is called with each row just before that is inserted. Where nulls are apart, a row that
+    `seen`, which is true, is called with each row just before that is inserted. Where nulls are apart, a row that
     has one in its key is like no other.
     """
     key, names = ", ".join(map(quoted, plan.key)), ", ".join(map(quoted, plan.names))
     if are_nulls_apart:
         key += f", CASE WHEN {' OR '.join(f'{quoted(name)} IS NULL' for name in plan.key)} THEN {ROW} END"
-    columns = f"{names}, {UNIT}" if told else names
+    columns = f"{names}, {EVENT}" if seen else names
     # Sorted by key: transactions that overlap lock in one order, and never wait in a circle.
     chosen = (
         f"SELECT DISTINCT ON ({key}) {columns} FROM {stage} WHERE {which} ORDER BY {key}, {ROW} DESC"  # noqa: S608
         if key
         else f"SELECT {columns} FROM {stage} WHERE {which} ORDER BY {ROW}"  # noqa: S608 - quoted
     )
-    if told:
+    if seen:
         # The OFFSET keeps the condition outside: it would be asked before the rows are sorted, and of all of them.
-        chosen = f"SELECT {names} FROM ({chosen} OFFSET 0) AS chosen WHERE {told}"  # noqa: S608 - quoted
+        chosen = f"SELECT {names} FROM ({chosen} OFFSET 0) AS chosen WHERE {seen}"  # noqa: S608 - quoted
     return insertion(plan, f"{OVERRIDING} {chosen}")

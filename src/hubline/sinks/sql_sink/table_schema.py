@@ -103,7 +103,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InsertPlan:
     """How rows of one schema go into the table: columns in the order of the rows. ``shape`` is the table's own."""
 
     table: TableName
@@ -132,7 +132,7 @@ class Plan:
 
 def plan_for(
     table: TableName, columns: Sequence[Column], schema: pa.Schema, *, key: tuple[str, ...], shape: str | None = None
-) -> Plan:
+) -> InsertPlan:
     """Compares rows with the table. Raises SinkError that shows both where they do not fit together."""
     by_name = {column.name: column for column in columns}
     sent = [field for field in schema if field.name in by_name or field.name != SEQUENCE_COLUMN]
@@ -159,7 +159,7 @@ def plan_for(
             f"  table: {', '.join(map(str, columns))}",
             table=str(table),
         )
-    return Plan(
+    return InsertPlan(
         table,
         columns=tuple(by_name[name] for name in names),
         targets=tuple(by_name[field.name].target_for(field.type) for field in sent),
@@ -168,7 +168,7 @@ def plan_for(
     )
 
 
-def insertion(plan: Plan, source: str) -> str:
+def insertion(plan: InsertPlan, source: str) -> str:
     """The statement that inserts what ``source`` gives, VALUES or a SELECT; with a key, it updates what is there."""
     insert = f"INSERT INTO {plan.table.quoted} ({', '.join(map(quoted, plan.names))}) {source}"
     if not plan.key:

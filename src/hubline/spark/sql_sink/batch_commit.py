@@ -65,7 +65,7 @@ class BatchCommit:
                 return Written()
             opened = self._joined(sink, partitions)
             is_begun = any(rules.is_begun(each) for each in opened.values())
-            if is_begun and not sink.replaces_rows:
+            if is_begun and not sink.upsert_key:
                 raise SinkError(
                     f"{sink!r} has events of this batch already, which another application wrote, or a query with "
                     "another checkpoint folder. The rows that came of their state cannot be told from the rows of this "

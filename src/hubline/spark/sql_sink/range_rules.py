@@ -81,7 +81,7 @@ class RangeRules:
         gap, start = self.gaps.get(partition), self.entries[partition].start
         if gap is not None and done is not None and start < gap.next_sequence <= done + 1:
             raise SinkError(
-                f"{opened.sink!r} has {opened.key} up to sequence number {done}, and the hub now begins again at "
+                f"{opened.database} has {opened.key} up to sequence number {done}, and the hub now begins again at "
                 f"{start}: {OF_ANOTHER_HUB}, and the checkpoint of a table does not move back. To read this hub from "
                 "its start, reset the checkpoint with 'hubline checkpoints reset'"
             )
@@ -91,7 +91,7 @@ class RangeRules:
         done, start = last_sequence(opened), self.entries[opened.key.partition].new_start
         if done is not None and done < start - 1 and opened.key.partition not in self.gaps:
             raise SinkError(
-                f"{opened.sink!r} has {opened.key} up to sequence number {done}, and the batch starts at "
+                f"{opened.database} has {opened.key} up to sequence number {done}, and the batch starts at "
                 f"{start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
                 "start with a new folder, or set the checkpoint with 'hubline checkpoints set'"
             )

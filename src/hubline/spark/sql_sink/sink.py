@@ -25,7 +25,7 @@ from hubline.addresses.choices import choice_of
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError
 from hubline.sinks import Repeats, SqlSink
-from hubline.sinks.sql_sink.sink import IDS_KEPT_SECONDS
+from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.sql_sink.batch_commit import BatchCommit
@@ -91,7 +91,7 @@ class SqlBatchWriter:
         create: bool = False,
         keep_dead_letter_bodies: bool = True,
         drop_duplicates: Repeats | str | None = None,
-        duplicate_window_seconds: float = IDS_KEPT_SECONDS,
+        duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS,
         commit_by: CommitBy = "partition",
         on_commit: Callable[[int, Written], None] | None = None,
     ) -> None:
@@ -279,7 +279,6 @@ def _require_apart(frame: DataFrame) -> None:
 
 def columns_to_write(sink: SqlSink, names: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
     """The columns to write: the query's own, and those that are optional, as events' are, which the table has."""
-    with sink.connection() as connection:
-        of_table = {column.name for column in sink.columns(connection)}
+    of_table = {column.name for column in sink.columns()}
     unwritten = {ERROR_COLUMN} | ({*SOURCE_SCHEMA.names, *optional} - of_table)
     return [name for name in names if name not in unwritten]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -46,7 +46,7 @@ class _Shelf:
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
-        self._kept: dict[Hashable, _Kept] = {}
+        self._kept: dict[SqlSink, _Kept] = {}
         atexit.register(self.close)
 
     @classmethod
@@ -58,7 +58,7 @@ class _Shelf:
 
     def borrow(self, sink: SqlSink) -> _Kept:
         with self._lock:
-            kept = self._kept.setdefault(sink.settings, _Kept(sink))
+            kept = self._kept.setdefault(sink, _Kept(sink))
             kept.borrowers_count += 1
             if kept.closing is not None:
                 kept.closing.cancel()

@@ -18,6 +18,8 @@ from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
 from hubline.sinks.sql_sink.connection import CommitPlan, FenceState
+from hubline.sinks.sql_sink.database import SinkDatabase
+from hubline.sinks.sql_sink.settings import SinkSettings
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from hubline.sql.sqlite import SqliteConnection, SqliteDatabase
 from hubline.testing.simulation.faults import Weather
@@ -59,15 +61,28 @@ class RemoteSink(SqlSink):
     """A process's sink."""
 
     def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
-        super().__init__("sqlite:///simulated.db", table="results", transaction_timeout_seconds=1)
         self._process = process
         self._simulated = database
+        self._weather = weather
+        super().__init__("sqlite:///simulated.db", table="results", transaction_timeout_seconds=1)
+
+    def _database_of(self, settings: SinkSettings) -> SinkDatabase:
+        return _RemoteDatabase(settings, self._process, self._simulated, self._weather)
+
+
+class _RemoteDatabase(SinkDatabase):
+    def __init__(
+        self, settings: SinkSettings, process: SimProcess, simulated: SimulatedDatabase, weather: Weather
+    ) -> None:
+        super().__init__(settings)
+        self._process = process
+        self._simulated = simulated
         self._weather = weather
 
     def pause(self, seconds: float) -> None:
         """A call is one moment of the simulation: what has not cleared by then does not within it."""
 
-    def _connect(self) -> SqliteSinkConnection:
+    def connect(self) -> SqliteSinkConnection:
         return _RemoteConnection(self._process, self._simulated, self._weather)
 
 
@@ -89,13 +104,13 @@ class _RemoteConnection(SqliteSinkConnection):
         self._set_out()
         return super().begin(keys)
 
-    def commit(self, ending: CommitPlan) -> None:
+    def commit(self, plan: CommitPlan) -> None:
         try:
             self._set_out()
         except StoreUnavailable:
             self.rollback()  # as the server does when it finds the line dead
             raise
-        super().commit(ending)
+        super().commit(plan)
         self._come_back()
 
     def close(self) -> None:

@@ -1,0 +1,104 @@
+"""A partition that a sink has opened for an epoch: where it stands, and what it needs for its next transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from hubline.model.dead_letters import DeadLetter
+from hubline.model.events import EventBatch
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
+from hubline.sinks.sql_sink.database import SinkDatabase
+from hubline.sinks.sql_sink.deduplication import (
+    DeduplicatedBatch,
+    Deduplication,
+    HighWaterMarks,
+    Repeats,
+    deduplicate_known,
+    deduplicate_ordered,
+    ids_in,
+)
+from hubline.sinks.sql_sink.partition_transaction import Move, PartitionTransaction
+from hubline.sinks.sql_sink.rejected_rows import Rejected
+from hubline.sinks.sql_sink.row_writer import Rows
+from hubline.sinks.sql_sink.transaction import Transaction
+from hubline.sql.fence import fenced
+
+
+class OpenedPartition:
+    """A partition that `SqlSink.open` returned. After an error, open it again: only the database knows what is there.
+
+    Attributes:
+        key: The partition.
+        epoch: The epoch that holds it.
+        checkpoint: The last event that the sink has; None if it has none. Continue after it.
+    """
+
+    def __init__(self, database: SinkDatabase, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None) -> None:
+        self.database = database
+        self.key = key
+        self.epoch = epoch
+        self.checkpoint = checkpoint
+        self.marks: HighWaterMarks = {}
+        self.ids_forgotten_at = 0.0
+        self.last_dead_letter: int | None = None  # of those that were there before this opening; None until it matters
+
+    def require_held(self) -> None:
+        """Raises Fenced if another epoch holds the partition: that of a new owner, or of a checkpoint that was set."""
+        with self.database.connection() as connection:
+            held_epoch, _ = connection.read_fence(self.key)
+        if held_epoch != self.epoch:
+            raise fenced(self.key, epoch=self.epoch, held_epoch=held_epoch)
+
+    def waiting_keys(self) -> set[str]:
+        """The partition keys that have a dead letter waiting, of events before the checkpoint.
+
+        Dead letters of later events are there when the checkpoint was set back: those events come again.
+        """
+        if self.checkpoint is None:
+            return set()
+        with self.database.connection() as connection:
+            return connection.dead_letters.waiting_keys(self.key, last_sequence=self.checkpoint.sequence_number)
+
+    def deduplicate(self, batch: EventBatch) -> DeduplicatedBatch:
+        """Returns the batch without the events that the sink has. Pass the result to `Transaction.record_ids`."""
+        return DeduplicatedBatch.of(batch, self.deduplicate_events(batch.arrow.column("properties")))
+
+    def deduplicate_events(self, properties: pa.MapArray) -> Deduplication:
+        """Finds the events that the sink does not have, by their properties, in order."""
+        how = self.database.settings.drop_duplicates
+        if how is Repeats.ORDERED and len(properties):
+            return deduplicate_ordered(properties, self.marks)
+        ids = ids_in(properties) if how is Repeats.SHUFFLED else [None] * len(properties)
+        if not (given := [one for one in ids if one is not None]):
+            return Deduplication(np.ones(len(ids), np.bool_), {})
+        with self.database.connection() as connection:
+            return deduplicate_known(ids, connection.ids.known(self.key.group_key, given))
+
+    def transaction(self, checkpoint: Checkpoint) -> Transaction:
+        """Returns a transaction that moves the partition to `checkpoint`. It begins when it is first used."""
+        return PartitionTransaction(self.database, [Move(self, checkpoint)])
+
+    def commit(
+        self, checkpoint: Checkpoint, rows: Rows | None = None, *, dead_letters: Sequence[DeadLetter] = ()
+    ) -> list[Rejected]:
+        """Writes rows, dead letters and checkpoint in one transaction. Returns the events whose rows were rejected.
+
+        To make dead letters of rejected events in the same transaction, use `transaction`.
+
+        Args:
+            checkpoint: The new checkpoint of the partition.
+            rows: The rows. A column `sequenceNumber` names the event of each.
+            dead_letters: The events that failed.
+
+        Raises:
+            RowsRejected: The database rejects rows that have no column `sequenceNumber`.
+        """
+        with self.transaction(checkpoint) as transaction:
+            if rows is not None:
+                transaction.insert(rows)
+            transaction.dead_letter(dead_letters)
+        return transaction.rejected
