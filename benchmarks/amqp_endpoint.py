@@ -1,7 +1,7 @@
 """The endpoint: events served and taken in, for each second of CPU of the process that serves.
 
 ``hubline serve`` runs by itself; its clients are hubline's own engine in this process, which neither decodes what comes
-nor encodes anew what goes. Events of 200 bytes over 4 partitions, durable as the embedded hub makes them. The ratio is
+nor encodes again what goes. Events of 200 bytes over 4 partitions, durable as the embedded hub makes them. The ratio is
 to the embedded hub read or written without AMQP, by CPU time too. Best of several rounds: the machine is shared.
 """
 
