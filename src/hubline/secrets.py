@@ -1,14 +1,24 @@
-"""Secrets: a type that never shows one, and how text is shown that may hold one."""
+"""Secrets: a type that never shows one, the shapes and names by which one is known, and `redact` for any text.
+
+A shape has two expressions. `written` finds the secret that a person wrote into a file, and accuses nobody of a
+placeholder or of a look-up in the environment. `hidden` is for texts of programs (errors, plans, logs): it hides too
+much rather than too little. It holds in Java as in Python, since Spark hides by the same expressions.
+"""
 
 from __future__ import annotations
 
 import hmac
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
 from typing import Final
+
+from hubline.errors import Problem
 
 
 class Secret:
-    """Text that must not be shown: ``repr``, ``str`` and formatting give ``***``, only :meth:`reveal` the text."""
+    """Text that must not be shown: `repr`, `str` and formatting give `***`, only `reveal` the text."""
 
     __slots__ = ("_text",)
 
@@ -39,6 +49,98 @@ class Secret:
         return bool(self._text)
 
 
+# Shapes ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a secret looks like. Both expressions ignore case."""
+
+    what: str
+    written: str
+    hidden: str
+
+
+_KEY: Final = r"[A-Za-z0-9+/%_-]{8,}"
+# To the end of a value. Base64 has no quotes, commas, semicolons or spaces.
+_END: Final = r"""[^;&,\s"'`)\]}]"""
+
+SHAPES: Final = (
+    Shape(
+        "a shared access key",
+        rf"SharedAccessKey\s*=\s*{_KEY}",
+        rf"(?:SharedAccessKey|SharedSecretValue)\s*=\s*{_END}+",
+    ),
+    # A signature has blanks in it: SharedAccessSignature sr=...&sig=...&se=...&skn=...
+    Shape(
+        "a shared access signature",
+        r"SharedAccessSignature\s*[= ]\s*s[a-z]{1,2}=",
+        r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
+    ),
+    Shape("a signature", rf"[?&;\"']sig={_KEY}", rf"(?<![A-Za-z0-9])sig={_END}+"),
+    Shape("an account key", rf"AccountKey\s*=\s*{_KEY}", rf"AccountKey\s*=\s*{_END}+"),
+    # Not where it only says what stands there: postgresql://USER:PASSWORD@HOST/NAME.
+    Shape(
+        "a password in a URL",
+        r"[a-z][a-z0-9+.-]*://[^\s/@:\"'`{}]*:(?!(?-i:PASSWORD)@|\.\.\.@|\*+@|<)[^\s/@\"'`{}]+@",
+        r"(?<=://)[^\s/@:\"'`]*:[^\s\"'`]*@",
+    ),
+    # DB_PASSWORD = "...", options["password"] = "..."; not one that is looked up, password = os.environ["PASSWORD"],
+    # nor a column: {"password": "string"}.
+    Shape(
+        "a password",
+        r"[?&;]password=[^\s&;\"'{}]{3,}|password[\"'\]]*\s*=\s*(?:\"(?!env:|file:)[^\"'{}]{3,}\""
+        r"|'(?!env:|file:)[^\"'{}]{3,}')",
+        r"""(?:password|passwd|pwd|client_?secret|secret|token)["'\]]*\s*=\s*"""
+        rf"""(?:'[^']*'|"[^"]*"|{_END}+)""",
+    ),
+)
+
+HIDDEN_NAMES: Final = (
+    r"secret|password|token|access[.]?key",  # Spark's own default
+    r"passwd|credential|signature|shared[-._]?access|account[-._]?key|connection[-._]?string|api[-._]?key",
+    r"://[^/@\s]*:[^\s]*@",
+    r"[?&;]sig=",
+)
+"""Settings, options and environment variables whose value is hidden whole: by their name, or by what it holds."""
+
+# Not what is only about a secret: secret.file, token.provider.type, accessKeyId, secrets that Kubernetes keeps.
+_ABOUT: Final = (
+    "file|path|provider|class|type|name|id|ur[il]|endpoint|column|enabled|interval|timeout|expir|length|size"
+    "|mechanism|service|bit|keyref"
+)
+_NAMES: Final = (
+    r"^(?!.*[-._](?:file|path)$).*(?:account[-._]?key(?!provider)"
+    r"|(?:passw(?:or)?d|pwd|secret(?!s[-._])|token(?!s|iz)|(?:access|api|private)[-._]?key|connection[-._]?string)"
+    rf"(?!{_ABOUT}|[-._](?:{_ABOUT})(?:[-._]|$)))"
+)
+
+
+def any_of(*expressions: str) -> str:
+    """One expression for several, for Java as for Python, that ignores case."""
+    return "(?i:" + "|".join(expressions) + ")"
+
+
+# Texts -------------------------------------------------------------------------------------------------------------
+
+
+def redact(text: str) -> str:
+    """The text with `***` in place of everything in it that looks like a secret."""
+    return _hidden().sub("***", text)
+
+
+def secrets_in(text: str, file: str) -> list[Problem]:
+    """One problem for each line of a file that a person wrote which seems to hold a secret."""
+    return [Problem(file, line, f"there is {what} in it", KEEP_ELSEWHERE) for line, what in _found(text)]
+
+
+def names_secret(name: str) -> bool:
+    """Whether what a setting or an option of this name holds is a secret, whatever it looks like."""
+    return _names().search(name) is not None
+
+
+KEEP_ELSEWHERE: Final = "keep it in an environment variable or a file of its own, and write env:NAME or file:PATH here"
+NOT_SHOWN: Final = "(not shown, it may hold a secret)"
 _SHOWN_LENGTH_MAX: Final = 40
 
 
@@ -50,7 +152,33 @@ def may_hold_secret(text: str) -> bool:
 def shown(text: str) -> str:
     """Text from a person, safe for terminal and log: escaped, cut, and left out where it may hold a secret."""
     if may_hold_secret(text):
-        return "(not shown, it may hold a secret)"
+        return NOT_SHOWN
     if len(text) > _SHOWN_LENGTH_MAX:
         return ascii(text[:_SHOWN_LENGTH_MAX]) + "..."
     return ascii(text)
+
+
+def _found(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        for what, shape in _written():
+            if shape.search(line):
+                yield number, what
+                break
+
+
+# Compiled when they are needed: every import of hubline comes by here.
+
+
+@cache
+def _written() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple((shape.what, re.compile(shape.written, re.IGNORECASE)) for shape in SHAPES)
+
+
+@cache
+def _hidden() -> re.Pattern[str]:
+    return re.compile(any_of(*(shape.hidden for shape in SHAPES)))
+
+
+@cache
+def _names() -> re.Pattern[str]:
+    return re.compile(_NAMES, re.IGNORECASE)

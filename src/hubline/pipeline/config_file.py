@@ -14,8 +14,7 @@ from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.references import parse_path, parse_secret
 from hubline.errors import ConfigError, Problem
 from hubline.pipeline.definition import Where
-from hubline.pipeline.secrets import names_secret, secret_at, secrets_in, without_secrets
-from hubline.secrets import Secret, may_hold_secret, shown
+from hubline.secrets import KEEP_ELSEWHERE, NOT_SHOWN, Secret, may_hold_secret, names_secret, redact, secrets_in, shown
 
 # A configuration is a page; a file of this size is something else.
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -97,8 +96,8 @@ class ConfigReader:
 
     def check_keys(self, path: Path_, table: Mapping[str, Any], known: Iterable[str]) -> None:
         for key in [key for key in table if key not in tuple(known)]:
-            shown = "(not shown, it may hold a secret)" if may_hold_secret(key) else key
-            self.add_problem((*path, key), f"the key {shown} is unknown", nearest_or_all(key, known))
+            name = NOT_SHOWN if may_hold_secret(key) else key
+            self.add_problem((*path, key), f"the key {name} is unknown", nearest_or_all(key, known))
 
     def text(self, path: Path_, table: Mapping[str, Any]) -> str | None:
         value = table.get(path[-1])
@@ -161,9 +160,20 @@ def leaves(table: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[Path_, 
 
 def _named_secrets(file: TomlFile, reported: set[int]) -> Iterator[Problem]:
     for path, value in leaves(file.data):
-        line = file.where(*path).line
-        if line not in reported and (found := secret_at(path, value, (file.file, line))):
+        where = file.where(*path)
+        if where.line not in reported and (found := _named_secret(path, value, where)):
             yield found
+
+
+def _named_secret(path: Path_, value: object, where: Where) -> Problem | None:
+    """The problem with a value whose key names a secret, unless it only says where that is kept.
+
+    The first two keys are names that people choose, of a dataset or a stage; of [spark], the first is.
+    """
+    is_kept_elsewhere = isinstance(value, bool) or not value or str(value).startswith(("env:", "file:"))
+    if is_kept_elsewhere or not names_secret(".".join(path[1 if path[0] == "spark" else 2 :]) or path[-1]):
+        return None
+    return Problem(where.file, where.line, "there is a secret in it, by the name of its key", KEEP_ELSEWHERE)
 
 
 def _text(path: Path) -> tuple[str, list[Problem]]:
@@ -194,9 +204,9 @@ def _syntax(file: str, text: str, message: str) -> Problem:
 
 def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
     """Puts a setting of the command line in the place of what the file says."""
-    shown = f"--set {without_secrets(key)}"
+    shown = f"--set {redact(key)}"
     *tables, last = path = _path(key)
-    named = secret_at(path, _value(value), (shown, 0))
+    named = _named_secret(path, _value(value), Where(shown, 0))
     if found := [*secrets_in(key, shown), *secrets_in(value, shown), *([named] if named else [])]:
         return Problem(shown, 0, found[0].message, "every user can list command lines; say env:NAME or file:PATH")
     if not tables or not all(path):

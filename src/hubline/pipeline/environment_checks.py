@@ -22,7 +22,7 @@ from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import Dataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Where
 from hubline.pipeline.planning import Plan, PlannedStage, local_folder
-from hubline.pipeline.secrets import without_secrets
+from hubline.secrets import redact
 from hubline.sinks.sql_sink.table_schema import TableName, quoted
 
 MAX_LOOK_SECONDS: Final = 20.0
@@ -198,7 +198,7 @@ def _postgres_rows(address: PostgresAddress, query: str, params: Sequence[str]) 
         reason = f"it{text}".removesuffix(" Is the server running on that host and accepting TCP/IP connections?")
     except HublineError as error:
         reason = str(error)
-    raise _Unreachable(without_secrets(reason))
+    raise _Unreachable(redact(reason))
 
 
 async def _unreachable(address: StoreAddress, stage: PlannedStage) -> str:

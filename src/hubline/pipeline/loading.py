@@ -15,7 +15,7 @@ from typing import Final
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.pipeline.definition import Pipeline, loading
-from hubline.pipeline.secrets import secrets_in, without_secrets
+from hubline.secrets import redact, secrets_in
 
 MODULE_PREFIX: Final = "hubline_pipeline_"
 """Of the name under which a file is imported: it cannot hide a package of the same name."""
@@ -88,7 +88,7 @@ def _raised(path: Path, error: BaseException) -> Problem:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename == str(path)]
     line = (own[-1].lineno if own else None) or 1
-    text = without_secrets(" ".join(str(error).split()))
+    text = redact(" ".join(str(error).split()))
     if isinstance(error, HublineError):
         return Problem(str(path), line, text)  # says itself what to do
     what, fix = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct it")

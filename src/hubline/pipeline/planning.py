@@ -23,9 +23,8 @@ from hubline.pipeline.datasets import (
 )
 from hubline.pipeline.definition import Pipeline, Stage, StageKind, Where
 from hubline.pipeline.graph import StageGraph
-from hubline.pipeline.secrets import without_secrets
 from hubline.pipeline.stage_options import CONFIG_KEYS, CheckedOptions, DuplicatePolicy, check_option
-from hubline.secrets import may_hold_secret
+from hubline.secrets import NOT_SHOWN, may_hold_secret, redact
 
 _STAGE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
@@ -259,7 +258,7 @@ class _Planning:
             file = self._config.file.file
             fix = f"{nearest_or_all(name, self._config.datasets)} (a dataset is a table [datasets.{name}] in {file})"
             if may_hold_secret(name):
-                name = "(not shown, it may hold a secret)"
+                name = NOT_SHOWN
                 fix = f"give it a name, and write its address under [datasets.NAME] in {file}, as env:VARIABLE"
             self.add_problem(where, f"stage {stage.name}: there is no dataset {name} ({role})", fix)
         return dataset
@@ -326,8 +325,8 @@ class _Planning:
             try:
                 checked[name] = check_option(name, value)
             except (ConfigError, TypeError, ValueError) as error:
-                text = without_secrets(str(error))
-                self.add_problem(self._where(stage, name), f"stage {stage.name}: {name}: {text}")
+                problem = f"stage {stage.name}: {name}: {redact(str(error))}"
+                self.add_problem(self._where(stage, name), problem)
         return CheckedOptions(**checked) if len(self.problems) == before else None
 
     def _store_of(self, stage: Stage, sink: Dataset, options: CheckedOptions) -> str | None:

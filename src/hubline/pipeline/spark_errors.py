@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hubline.pipeline.secrets import without_secrets
-from hubline.spark.sessions.redaction import HIDING
+from hubline.secrets import redact
 
 LENGTH_MAX: Final = 600
 """Longer than any sentence of ours; shorter than a plan that Spark quotes."""
@@ -29,7 +28,6 @@ _TASK: Final = re.compile(r"^Job aborted due to stage failure: .*?\((?:TID|\S+ e
 _NAME: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ")
 _STATE: Final = re.compile(r"\.? SQLSTATE: \w{5}\b.*$")
 
-_SECRETS: Final = re.compile(HIDING["spark.redaction.string.regex"])
 _NOT_INSTALLED: Final = "ModuleNotFoundError: No module named 'hubline'"
 _INSTALL: Final = (
     "hubline is not installed for the Python that Spark runs: install it there, or name another Python by "
@@ -43,7 +41,7 @@ def summarize_spark_error(error: BaseException) -> str:
     text = _raised(lines) or _first(lines) or type(error).__name__
     if text.startswith(_NOT_INSTALLED):
         return _INSTALL
-    return without_secrets(_SECRETS.sub("***", text))[:LENGTH_MAX]
+    return redact(text)[:LENGTH_MAX]
 
 
 def _raised(lines: list[str]) -> str | None:

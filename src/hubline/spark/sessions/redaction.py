@@ -1,4 +1,4 @@
-"""What Spark must not show: the regular expressions (Java's) by which it hides secrets, ours joined to the user's.
+"""What Spark must not show: hubline's shapes and names of secrets as Spark's settings, joined to the user's own.
 
 Spark hides by four settings. Setting one replaces its default, so each default stands here too, and a user's own
 expression is joined to ours: nobody undoes the hiding by adding to it.
@@ -10,43 +10,20 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hubline.secrets import HIDDEN_NAMES, SHAPES, any_of
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Settings, options and environment variables whose value is hidden whole, by their name or by what the value holds.
-# The first line is Spark's own default.
-_NAMES_AND_VALUES: Final = (
-    r"secret|password|token|access[.]?key",
-    r"passwd|credential|signature|shared[-._]?access|account[-._]?key|connection[-._]?string|api[-._]?key",
-    # Passwords in URLs; those of libpq and JDBC have the word password in them.
-    r"://[^/@\s]*:[^\s]*@",
-    r"[?&;]sig=",
-)
-
 _OPTION_NAMES: Final = (r"url",)
-
-_END: Final = r"""[^;&,\s"'`)\]}]"""
-# Pieces of any text that Spark produces: plans, descriptions, errors that quote them.
-_PIECES: Final = (
-    # Keys of connection strings. Base64 has no quotes, commas, semicolons or spaces.
-    rf"(?:SharedAccessKey|AccountKey|SharedSecretValue)\s*=\s*{_END}+",
-    # A signature has blanks in it: SharedAccessSignature sr=...&sig=...&se=...&skn=...
-    r"""SharedAccessSignature(?:\s*=\s*|\s+)[^;,"'`)\]}]+""",
-    rf"(?<![A-Za-z0-9])sig={_END}+",
-    r"(?<=://)[^\s/@:\"'`]*:[^\s\"'`]*@",
-    rf"""(?:password|passwd|pwd|client_?secret|secret|token)\s*=\s*(?:'[^']*'|"[^"]*"|{_END}+)""",
-)
-
-
-def _any_of(*alternatives: str) -> str:
-    return "(?i:" + "|".join(alternatives) + ")"
-
+_PIECES: Final = any_of(*(shape.hidden for shape in SHAPES))
+"""Pieces of any text that Spark produces: plans, descriptions, errors that quote them."""
 
 HIDING: Final[Mapping[str, str]] = {
-    "spark.redaction.regex": _any_of(*_NAMES_AND_VALUES),
-    "spark.sql.redaction.options.regex": _any_of(*_OPTION_NAMES, *_NAMES_AND_VALUES),
-    "spark.redaction.string.regex": _any_of(*_PIECES),
-    "spark.sql.redaction.string.regex": _any_of(*_PIECES),
+    "spark.redaction.regex": any_of(*HIDDEN_NAMES),
+    "spark.sql.redaction.options.regex": any_of(*_OPTION_NAMES, *HIDDEN_NAMES),
+    "spark.redaction.string.regex": _PIECES,
+    "spark.sql.redaction.string.regex": _PIECES,
 }
 """By setting, what is hidden."""
 
@@ -76,7 +53,7 @@ def hide_options(spark: SparkSession, names: Collection[str]) -> None:
 
 def _named(names: Collection[str]) -> str:
     # Hadoop's own settings are shown a second time, without Spark's prefix.
-    return _any_of(*(f"^(?:spark[.]hadoop[.])?{re.escape(name.removeprefix('spark.hadoop.'))}$" for name in names))
+    return any_of(*(f"^(?:spark[.]hadoop[.])?{re.escape(name.removeprefix('spark.hadoop.'))}$" for name in names))
 
 
 def is_hidden(name: str, value: str, *, given: str | None = None) -> bool:
