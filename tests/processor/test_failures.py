@@ -66,6 +66,22 @@ class TestRetry:
 
 class TestStop:
     @virtual
+    async def test_a_stop_while_retrying_is_not_a_failure_of_the_partition(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        scene = Scene()
+        scene.append(1)
+        recorder = scene.processor(
+            failing(0), retry=RetryPolicy(initial_backoff_seconds=60.0, max_backoff_seconds=60.0)
+        )
+
+        async with recorder.processor:
+            await until(lambda: recorder.batches)
+
+        assert recorder.released == ["released 0 stopped"]
+        assert "partition_failed" not in caplog.text
+
+    @virtual
     async def test_the_partition_stops_and_the_error_tells_all(self) -> None:
         scene = Scene()
         scene.append(5)

@@ -345,6 +345,8 @@ class PartitionPump:
                 self._report(error)
             except Exception as error:  # noqa: BLE001 - a hub or store of the user's own may raise anything
                 self._report(self._unexpected(error))
+            if self._closing is not None:
+                return  # it does not reopen: whatever failed last was interrupted, or is the next owner's
             failures = failures + 1 if self.handled == handled_before else 1
             delay = self._options.reopen.delay(failures, self._wiring.rng)
             log.warning("partition_failed partition=%s reopens_in_seconds=%.1f", self.key.partition, delay)
