@@ -17,6 +17,7 @@ from hubline.errors import EventTooLarge, HubFull, HubUnavailable
 from hubline.model.events import new_events
 from hubline.model.hubs import HubProperties
 from hubline.ports import Hub, Sender
+from hubline.retry import RetryPolicy
 from hubline.spark.sink import partition_lanes as publishing
 from hubline.spark.sink.partition_lanes import Piece, Publishing
 from hubline.spark.tasks import event_loop as process
@@ -69,7 +70,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
         yield OpenHub(made, 0.0)  # type: ignore[arg-type]
 
     monkeypatch.setattr(publishing, "lent", lent)
-    monkeypatch.setattr(publishing, "RETRY_SECONDS_MIN", 0.001)
+    monkeypatch.setattr(publishing, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
     return made
 
 

@@ -9,6 +9,7 @@ has seen can drop every repetition, and drops nothing else.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import random
 from collections import deque
@@ -23,17 +24,20 @@ import pyarrow as pa
 
 from hubline.addresses.hub_address import HubAddress
 from hubline.errors import EventTooLarge, HubUnavailable
+from hubline.retry import RetryPolicy
 from hubline.spark.tasks.event_loop import OpenHub, lent
 
 log = logging.getLogger("hubline.spark.sink.writer")
+
+_rng: Final = random.Random()  # noqa: S311 - it only spreads tries over time
 
 # Taken from Spark and not yet kept by the hub: enough that neither waits for the other; a task holds no more.
 AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 # What a lane sends at once of what waits in it: some messages of the service's size, one batch of the embedded hub's.
 SEND_BYTES_MAX: Final = 4 * 1024 * 1024
-# Between two tries: soon enough for a hub that only restarts, seldom enough for one that does not.
-RETRY_SECONDS_MIN: Final = 0.25
-RETRY_SECONDS_MAX: Final = 8.0
+# Between two tries: soon enough for a hub that only restarts, seldom enough for one that does not. How long it is tried
+# is the outage that the user allows.
+RETRY: Final = RetryPolicy(initial_backoff_seconds=0.25, max_backoff_seconds=8.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +201,12 @@ class _Lane:
 def _delays(seconds_max: float) -> Iterator[float | None]:
     """How long to wait after each try that failed; None after the last, when it has been going on for too long."""
     loop = asyncio.get_running_loop()
-    started = loop.time()
-    delay = RETRY_SECONDS_MIN
-    while loop.time() - started + delay < seconds_max:
-        yield delay * random.uniform(0.5, 1.0)  # noqa: S311
-        delay = min(2 * delay, RETRY_SECONDS_MAX)
+    end = loop.time() + seconds_max
+    for attempt in itertools.count(1):
+        delay = RETRY.delay(attempt, _rng)
+        if loop.time() + delay >= end:
+            break
+        yield delay
     yield None
 
 
