@@ -332,7 +332,7 @@ class PartitionPump:
 
     async def _run_sessions(self) -> None:
         failures = 0
-        while self._closing is None:
+        while not self._asked_to_close.is_set():
             handled_before = self.handled
             try:
                 await self._session()
@@ -345,7 +345,7 @@ class PartitionPump:
                 self._report(error)
             except Exception as error:  # noqa: BLE001 - a hub or store of the user's own may raise anything
                 self._report(self._unexpected(error))
-            if self._closing is not None:
+            if self._asked_to_close.is_set():
                 return  # it does not reopen: whatever failed last was interrupted, or is the next owner's
             failures = failures + 1 if self.handled == handled_before else 1
             delay = self._options.reopen.delay(failures, self._wiring.rng)
