@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 CALLS_AT_ONCE: Final = 16
@@ -42,6 +42,35 @@ async def map_bounded(
     finally:
         await _end(tasks)
     return [results[place] for place in range(len(items))]
+
+
+class BackgroundTasks:
+    """Tasks that run until they end by themselves, in the order in which they were started."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[asyncio.Task[None], None] = {}  # a set that keeps its order
+
+    def __iter__(self) -> Iterator[asyncio.Task[None]]:
+        return iter(list(self._tasks))
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        return task
+
+    async def wait(self) -> None:
+        """Returns when no task runs, those included that are started while this waits."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def cancel(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Cancels the tasks and returns when all have ended; what they raise is dropped."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.coordination import fair_share
-from hubline.coordination.dispatcher import Dispatcher, _Held
+from hubline.coordination.dispatcher import Dispatcher
+from hubline.coordination.lease_keeper import LeaseKeeper
 from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Greedy, Plan
 from hubline.errors import HandlerFailed
@@ -55,10 +56,9 @@ def mutation(*laws: str, first_seed: int = 0) -> Callable[[Patch], Patch]:
 def a_lost_claim_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def claim(self: Dispatcher, partitions: list[str], snapshot: Snapshot) -> None:
         claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
-        await self._bounded(self._store.claim_ownership, claims)
+        await self._calls.claim(claims)
         for ownership in claims:
-            expires_at = asyncio.get_running_loop().time() + self._lease.lease_seconds
-            self._held[ownership.key.partition] = _Held(ownership, expires_at)
+            self._leases.add(ownership, asyncio.get_running_loop().time())
             self._holder.open(ownership)
 
     monkeypatch.setattr(Dispatcher, "_claim", claim)
@@ -139,17 +139,17 @@ def a_checkpoint_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("lease")
 def a_lease_that_ran_out_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Dispatcher, "is_current", lambda self, partition, epoch: True)
+    monkeypatch.setattr(LeaseKeeper, "is_current", lambda self, partition, epoch: True)
 
 
 @mutation("lease")
 def a_lease_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Dispatcher._keep
+    original = LeaseKeeper._keep
 
-    def keep(self: Dispatcher, ownership: Ownership, sent_at: float) -> None:
+    def keep(self: LeaseKeeper, ownership: Ownership, sent_at: float) -> None:
         original(self, ownership, asyncio.get_running_loop().time())
 
-    monkeypatch.setattr(Dispatcher, "_keep", keep)
+    monkeypatch.setattr(LeaseKeeper, "_keep", keep)
 
 
 @mutation("no gap")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 from hubline.errors import StoreError, StoreUnavailable
-from hubline.model.ownership import Checkpoint
+from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.ports import CheckpointStore
 
 P = ParamSpec("P")
@@ -30,6 +31,37 @@ def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -
             raise StoreError(f"the store failed with {type(error).__name__}: {error}") from error
 
     return call
+
+
+class GroupCalls:
+    """The calls about one consumer group; none takes longer than ``seconds_max``, the time between two renewals."""
+
+    def __init__(self, store: CheckpointStore, group: GroupKey, *, seconds_max: float) -> None:
+        self.store = store
+        self.group = group
+        self._seconds_max = seconds_max
+
+    async def join(self, member: Member, *, seconds_max: float) -> None:
+        await bounded(seconds_max, self.store.renew_ownership)(self.group, member, ())
+
+    async def renew(self, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+        return await self._bounded(self.store.renew_ownership)(self.group, member, owned)
+
+    async def list_ownership(self) -> GroupState:
+        return await self._bounded(self.store.list_ownership)(self.group)
+
+    async def claim(self, claims: Sequence[Ownership]) -> list[Ownership]:
+        return await self._bounded(self.store.claim_ownership)(claims)
+
+    async def request_handover(self, partitions: Iterable[str], *, owner_id: str) -> None:
+        keys = [self.group.partition(partition) for partition in partitions]
+        await self._bounded(self.store.request_handover)(keys, owner_id=owner_id)
+
+    async def leave(self, owner_id: str) -> None:
+        await self._bounded(self.store.leave)(self.group, owner_id)
+
+    def _bounded(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        return bounded(self._seconds_max, function)
 
 
 async def set_back(store: CheckpointStore, checkpoint: Checkpoint, *, epoch: int, seconds_max: float) -> None:

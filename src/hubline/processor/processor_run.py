@@ -136,7 +136,7 @@ class Runtime:
 
     def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
         def surrender() -> None:
-            self._dispatcher.surrender(partition, epoch=epoch, held_epoch=held_epoch)
+            self._dispatcher.release_fenced(partition, epoch=epoch, held_epoch=held_epoch)
 
         self._control.loop.call_soon_threadsafe(surrender)
 

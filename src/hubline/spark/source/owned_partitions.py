@@ -353,7 +353,7 @@ class OwnedPartitions:
         self.report_of(error, partition)
         if self._owned.get(partition) is owned:
             del self._owned[partition]
-        self._dispatcher.surrender(partition, epoch=owned.epoch, held_epoch=error.held_epoch)
+        self._dispatcher.release_fenced(partition, epoch=owned.epoch, held_epoch=error.held_epoch)
 
     # What the dispatcher asks for
 
