@@ -1,13 +1,14 @@
-"""What can go wrong with AMQP 1.0 itself: bytes that are no AMQP, values that it cannot carry, what a peer refuses.
+"""Errors of AMQP 1.0 itself: bytes that are not AMQP, values that it cannot carry, a peer that breaks its rules.
 
     HubError
     └── AmqpError
         ├── AmqpDecodeError      bytes that are no valid AMQP: truncated, nonsense, or beyond the bounds set here
         │   └── AmqpFrameError   a frame whose size or header cannot be: the connection is beyond repair
-        └── AmqpEncodeError      a value that AMQP, or a field's type, cannot carry
+        ├── AmqpEncodeError      a value that AMQP, or a field's type, cannot carry
+        └── AmqpNotAllowed       a frame that the peer may not send at this point: the connection is closed
 
-The codec raises these and nothing else, whatever the bytes. The text tells what was expected and where; it never shows
-the bytes themselves, which may hold a token.
+The codec raises the first three and nothing else, whatever the bytes. The text says what was expected and where; it
+never shows the bytes themselves, which may hold a token.
 """
 
 from __future__ import annotations
@@ -29,3 +30,7 @@ class AmqpFrameError(AmqpDecodeError):
 
 class AmqpEncodeError(AmqpError):
     """AMQP cannot carry the value."""
+
+
+class AmqpNotAllowed(AmqpError):
+    """The peer sent something that it may not send at this point."""
