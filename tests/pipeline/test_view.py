@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hubline.cli.pipeline import _errors_in, _LineView, _LiveView
+from hubline.cli.pipeline_view import LineView, LiveView, stderr_in
 from hubline.pipeline.progress import StageReport
 
 REPORTS = (
@@ -20,7 +20,7 @@ REPORTS = (
 )
 
 
-def drawn(view: _LiveView, console: Console) -> list[str]:
+def drawn(view: LiveView, console: Console) -> list[str]:
     with console.capture() as captured:
         console.print(view.renderable())
     return captured.get().splitlines()
@@ -29,7 +29,7 @@ def drawn(view: _LiveView, console: Console) -> list[str]:
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_table_and_notes_fit_the_terminal_and_no_figure_is_cut(width: int) -> None:
     console = Console(file=io.StringIO(), width=width, height=24)
-    view = _LiveView(console)
+    view = LiveView(console)
     view.show(REPORTS)
     for number in range(20):
         view.note(f"store: failed, starts again in 1.0 s: number {number} " + "of many words " * 12)
@@ -43,7 +43,7 @@ def test_table_and_notes_fit_the_terminal_and_no_figure_is_cut(width: int) -> No
 
 def test_duplicates_restarts_and_lost_events_have_columns_where_there_are_some() -> None:
     console = Console(file=io.StringIO(), width=100, height=24)
-    view = _LiveView(console)
+    view = LiveView(console)
     view.show(REPORTS)
     assert "restarts" not in drawn(view, console)[0]
     view.show([StageReport("store", "running", duplicates=1, restarts=2, lost_events=3)])
@@ -51,7 +51,7 @@ def test_duplicates_restarts_and_lost_events_have_columns_where_there_are_some()
 
 
 def test_lines_report_duplicates_and_lost_events(capsys: pytest.CaptureFixture[str]) -> None:
-    view = _LineView()
+    view = LineView()
     for _ in range(2):  # once when the last stage is over, and once at the end of the run
         view.show([StageReport("store", "done", events=2, duplicates=7, lost_events=1_000)])
     (line,) = capsys.readouterr().err.splitlines()
@@ -59,7 +59,7 @@ def test_lines_report_duplicates_and_lost_events(capsys: pytest.CaptureFixture[s
 
 
 def test_what_is_printed_below_a_live_table_is_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with _errors_in(tmp_path / "spark.log"):
+    with stderr_in(tmp_path / "spark.log"):
         os.write(2, b"of Java\n")
     os.write(2, b"afterwards\n")
     assert (tmp_path / "spark.log").read_bytes() == b"of Java\n"
