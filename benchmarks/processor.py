@@ -123,8 +123,8 @@ def _processor(hub: LocalHub, folder: Path) -> Processor:
     return Processor(
         hub,
         SqliteStore(folder / "state.db"),
-        group="bench",
-        start=Position.earliest(),
+        consumer_group="bench",
+        starting_position=Position.earliest(),
         options=ProcessorOptions(
             max_batch_size=BATCH_COUNT_MAX,
             checkpoint=CheckpointPolicy.every(seconds=1.0),

@@ -113,8 +113,8 @@ def handled_from_the_end(hub: str, group: Group) -> list[int]:
         processor = Processor(
             hub,
             group.store_address,
-            group=group.key.group,
-            start=Position.latest(),
+            consumer_group=group.key.group,
+            starting_position=Position.latest(),
             options=ProcessorOptions(lease=LeaseOptions(startup_delay_seconds=0.1)),
         )
 

@@ -27,8 +27,8 @@ import hubline
 import helper
 
 processor = hubline.Processor(
-    "{hub}", "memory:", group="billing", start=hubline.Position.earliest(),
-    sink=hubline.SqlSink("{sink}", table="orders", create=True),
+    "{hub}", "memory:", consumer_group="billing", starting_position=hubline.Position.earliest(),
+    sink=hubline.SqlSink("{sink}", table="orders", create_table=True),
     options=hubline.ProcessorOptions(retry=hubline.RetryPolicy(max_attempts=1)),
 )
 
@@ -236,9 +236,9 @@ def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene
     processor = Processor(
         scene.hub,
         "memory:",
-        group="billing",
-        start=Position.earliest(),
-        sink=SqlSink(sink, table="orders", create=True),
+        consumer_group="billing",
+        starting_position=Position.earliest(),
+        sink=SqlSink(sink, table="orders", create_table=True),
     )
     seen = asyncio.Event()
 

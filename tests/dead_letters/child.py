@@ -81,8 +81,8 @@ def processor_of(task: Task) -> Processor:
     processor = Processor(
         f"local:{task.root}/orders",
         "memory:",
-        group="billing",
-        start=Position.earliest(),
+        consumer_group="billing",
+        starting_position=Position.earliest(),
         sink=SqlSink(task.url, table="readings"),
         options=ProcessorOptions(retry=RetryPolicy(max_attempts=1)),
     )

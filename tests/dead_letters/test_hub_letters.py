@@ -147,8 +147,8 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
         processor = Processor(
             orders,
             "memory:",
-            group="billing",
-            start=Position.earliest(),
+            consumer_group="billing",
+            starting_position=Position.earliest(),
             dead_letters=DeadLetterHub(dead),
             options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(max_attempts=1)),
         )

@@ -289,8 +289,8 @@ class TestByHand:
             processor = Processor(
                 hub,
                 store,
-                group=GROUP,
-                start=Position.earliest(),
+                consumer_group=GROUP,
+                starting_position=Position.earliest(),
                 options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.manual()),
             )
             processor.on_batch(handle)

@@ -42,8 +42,8 @@ def made(hub: MemoryHub | None = None, cls: type[Processor] = Processor, **optio
     return cls(
         hub or MemoryHub(1),
         MemoryStore(),
-        group=GROUP,
-        start=Position.earliest(),
+        consumer_group=GROUP,
+        starting_position=Position.earliest(),
         options=ProcessorOptions(lease=LEASE, **options),
     )
 
@@ -434,7 +434,9 @@ class TestHungHandler:
             hub = MemoryHub(1)
             lease = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.5, startup_delay_seconds=0.1)
             options = ProcessorOptions(lease=lease, stop_timeout_seconds=0.2, stall_seconds=0.5)
-            processor = Processor(hub, MemoryStore(), group=GROUP, start=Position.earliest(), options=options)
+            processor = Processor(
+                hub, MemoryStore(), consumer_group=GROUP, starting_position=Position.earliest(), options=options
+            )
             processor.on_batch(lambda batch: handled.append(len(batch)))
             processor.on_renewed(lambda partition: hanging.hang())
             processor.on_error(errors.append)
@@ -590,7 +592,7 @@ class TestWhatHandlersRaise:
         for partition in ("0", "1"):
             hub.append(partition, [b"x"] * 4)
         options = ProcessorOptions(lease=LEASE, max_batch_size=1)
-        processor = Processor(hub, store, group=GROUP, start=Position.earliest(), options=options)
+        processor = Processor(hub, store, consumer_group=GROUP, starting_position="earliest", options=options)
         processor.on_batch(handle_async if is_async else handle)
         processor.on_released(lambda partition, reason: released.append((partition.partition, reason)))
 
@@ -618,7 +620,9 @@ class TestWhatHandlersRaise:
         hub.append("0", [b"x"] * 2)
         lease = LeaseOptions(lease_seconds=10.0, load_balancing_interval_seconds=0.5, startup_delay_seconds=0.1)
         options = ProcessorOptions(lease=lease, max_batch_size=1)
-        processor = Processor(hub, Hanging(), group=GROUP, start=Position.earliest(), options=options)
+        processor = Processor(
+            hub, Hanging(), consumer_group=GROUP, starting_position=Position.earliest(), options=options
+        )
 
         @processor.on_batch
         def handle(batch: EventBatch) -> None:

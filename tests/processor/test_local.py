@@ -87,8 +87,8 @@ def made(root: Path, store: CheckpointStore, *, lease: LeaseOptions = LEASE, **o
     return Processor(
         f"local:{root}/hub",
         store,
-        group="tests",
-        start=Position.earliest(),
+        consumer_group="tests",
+        starting_position=Position.earliest(),
         options=ProcessorOptions(lease=lease, **options),
     )
 

@@ -184,8 +184,8 @@ class TestCrash:
         processor = Processor(
             RemoteHub(process, self.hub, Weather()),
             RemoteStore(process, self.store, Weather()),
-            group=GROUP,
-            start=Position.earliest(),
+            consumer_group=GROUP,
+            starting_position=Position.earliest(),
             owner_id=owner_id,
             options=ProcessorOptions(lease=LEASE, control_thread=False, checkpoint=CheckpointPolicy.every_batch()),
             rng=random.Random(owner_id),

@@ -117,7 +117,9 @@ class TestEmbedded:
     """``run_async`` in a program of one's own."""
 
     def processor(self) -> Processor:
-        processor = Processor(MemoryHub(1), MemoryStore(), group="tests", start=Position.earliest())
+        processor = Processor(
+            MemoryHub(1), MemoryStore(), consumer_group="tests", starting_position=Position.earliest()
+        )
 
         @processor.on_batch
         async def handle(batch: EventBatch) -> None: ...
@@ -181,7 +183,7 @@ class TestEmbedded:
             "    hub = MemoryHub(2)\n"
             "    hub.append('0', [b'x'])\n"
             "    seen = asyncio.Event()\n"
-            "    processor = hubline.Processor(hub, 'memory:', group='g', start=hubline.Position.earliest(),\n"
+            "    processor = hubline.Processor(hub, 'memory:', consumer_group='g', starting_position='earliest',\n"
             "        options=hubline.ProcessorOptions(lease=hubline.LeaseOptions(startup_delay_seconds=0)))\n"
             "    @processor.on_batch\n"
             "    async def handle(batch):\n"

@@ -314,7 +314,7 @@ class TestRefusedRows:
     def test_rows_in_any_order_are_written_in_the_order_of_their_events(
         self, database: SinkDatabase, table: str
     ) -> None:
-        partition = database.sink(table=table, key="id").open(KEY, 1)
+        partition = database.sink(table=table, upsert_key="id").open(KEY, 1)
         given = pa.table({"id": [1, 2, 1], "name": ["late", "b", "early"], "sequenceNumber": [12, 11, 10]})
 
         partition.commit(at(12), given)
@@ -451,7 +451,7 @@ class TestRefusedRows:
             "CREATE TABLE readings (place bigserial, id bigint PRIMARY KEY CHECK (id >= 0), "
             "name text REFERENCES parents)"
         )
-        partition = postgres.sink(table="readings", key=key).open(KEY, 1)
+        partition = postgres.sink(table="readings", upsert_key=key).open(KEY, 1)
         negative, orphans = {0, 63, 64, 127, 128, 300, 301, 499}, {10, 64, 150, 151, 302, 999}
         for first in (0, 500):
             events = range(first, first + 500)
@@ -473,7 +473,7 @@ class TestRefusedRows:
 
 class TestUpsert:
     def test_the_last_row_of_a_key_counts(self, database: SinkDatabase, table: str) -> None:
-        partition = database.sink(table=table, key="id").open(KEY, 1)
+        partition = database.sink(table=table, upsert_key="id").open(KEY, 1)
         partition.commit(at(1), pa.table({"id": [1, 2], "name": ["a", "b"]}))
 
         partition.commit(at(4), pa.table({"id": [1, 3, 1], "name": ["x", "c", "y"]}))
@@ -482,7 +482,7 @@ class TestUpsert:
         assert found == [(1, "y"), (2, "b"), (3, "c")]
 
     def test_it_goes_on_after_a_rollback(self, database: SinkDatabase, table: str) -> None:
-        partition = database.sink(table=table, key="id").open(KEY, 1)
+        partition = database.sink(table=table, upsert_key="id").open(KEY, 1)
         with suppress(RuntimeError), partition.transaction(at(0)) as transaction:
             transaction.insert(rows(0))
             raise RuntimeError
@@ -493,7 +493,7 @@ class TestUpsert:
         assert ids(database) == [0, 1, 2]
 
     def test_bad_rows_are_found(self, database: SinkDatabase, table: str) -> None:
-        partition = database.sink(table=table, key="id").open(KEY, 1)
+        partition = database.sink(table=table, upsert_key="id").open(KEY, 1)
         given = rows(*range(10)).to_pylist()
         given[4]["name"] = "bad"
 
@@ -505,7 +505,7 @@ class TestUpsert:
     @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one rejected"])
     def test_rows_without_a_key_do_not_replace_each_other(self, database: SinkDatabase, value: int) -> None:
         database.execute("CREATE TABLE t (k bigint, l bigint, v bigint CHECK (v > 0), UNIQUE (k, l))")
-        partition = database.sink(table="t", key=("l", "k")).open(KEY, 1)
+        partition = database.sink(table="t", upsert_key=("l", "k")).open(KEY, 1)
         columns = {"k": [1, 1, 1, 1, 2], "l": [None, None, 1, 1, 2], "v": [5, 6, 7, 8, value]}
 
         partition.commit(at(4), pa.table({**columns, "sequenceNumber": range(5)}))
@@ -515,7 +515,7 @@ class TestUpsert:
     @pytest.mark.parametrize("value", [9, -9], ids=["all taken", "one rejected"])
     def test_they_do_where_the_index_says_so(self, postgres: SinkDatabase, value: int) -> None:
         postgres.execute("CREATE TABLE t (k bigint UNIQUE NULLS NOT DISTINCT, v bigint CHECK (v > 0))")
-        partition = postgres.sink(table="t", key="k").open(KEY, 1)
+        partition = postgres.sink(table="t", upsert_key="k").open(KEY, 1)
 
         partition.commit(at(2), pa.table({"k": [None, None, 1], "v": [5, 6, value], "sequenceNumber": range(3)}))
 
@@ -523,14 +523,14 @@ class TestUpsert:
 
     def test_a_key_without_a_unique_index_is_said(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE plain (id bigint, name text)")
-        partition = database.sink(table="plain", key="id").open(KEY, 1)
+        partition = database.sink(table="plain", upsert_key="id").open(KEY, 1)
 
         with pytest.raises(SinkError, match="no unique index"):
             partition.commit(at(1), rows(1))
 
     def test_a_table_of_keys_alone_is_filled_without_repeats(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE seen (id bigint PRIMARY KEY)")
-        partition = database.sink(table="seen", key=["id"]).open(KEY, 1)
+        partition = database.sink(table="seen", upsert_key=["id"]).open(KEY, 1)
 
         partition.commit(at(1), pa.table({"id": [1, 2, 1]}))
         partition.commit(at(2), pa.table({"id": [2, 3]}))
@@ -600,9 +600,9 @@ class TestConstruction:
             ({"table": "a\x00b"}, "no database takes"),
             ({"table": "hubline_checkpoint"}, "keeps books"),
             ({"table": "public.HUBLINE_member"}, "keeps books"),
-            ({"key": "id"}, "name one"),
-            ({"create": True}, "name one"),
-            ({"table": "t", "key": [""]}, "column needs a name"),
+            ({"upsert_key": "id"}, "name one"),
+            ({"create_table": True}, "name one"),
+            ({"table": "t", "upsert_key": [""]}, "column needs a name"),
             ({"max_connections": 0}, "at least 1"),
         ],
     )

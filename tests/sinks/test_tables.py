@@ -53,7 +53,7 @@ class TestComparing:
         assert database.checkpoint() is None
 
     def test_a_missing_table_is_said(self, database: SinkDatabase) -> None:
-        with pytest.raises(SinkError, match=r"there is no table readings.*create=True"):
+        with pytest.raises(SinkError, match=r"there is no table readings.*create_table=True"):
             database.sink(table="readings").open(KEY, 1).commit(at(1), pa.table({"id": [1]}))
 
     def test_columns_with_a_default_may_be_left_out(self, database: SinkDatabase) -> None:
@@ -88,18 +88,18 @@ class TestComparing:
         fitting = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
         assert database.sink(table="readings").check(fitting) is None
-        assert database.sink(table="readings", key="id").check(fitting) is None
+        assert database.sink(table="readings", upsert_key="id").check(fitting) is None
         with pytest.raises(SinkError, match="'celsius'"):
             database.sink(table="readings").check(pa.schema([*fitting, ("celsius", pa.float64())]))
         with pytest.raises(SinkError, match="no unique index"):
-            database.sink(table="readings", key="name").check(fitting)
-        with pytest.raises(SinkError, match="create=True"):
+            database.sink(table="readings", upsert_key="name").check(fitting)
+        with pytest.raises(SinkError, match="create_table=True"):
             database.sink(table="missing").check(fitting)
         assert database.execute("SELECT count(*) FROM readings") == [(0,)]
 
     def test_a_check_beforehand_tells_the_table_that_will_be_made(self, database: SinkDatabase) -> None:
         schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("sequenceNumber", pa.int64())])
-        sink = database.sink(table="made", create=True, key="id")
+        sink = database.sink(table="made", create_table=True, upsert_key="id")
 
         statement = sink.check(schema)
 
@@ -110,12 +110,12 @@ class TestComparing:
         database.execute(statement)
         assert sink.check(schema) is None
         with pytest.raises(SinkError, match="key 'x'"):
-            database.sink(table="other", create=True, key="x").check(schema)
+            database.sink(table="other", create_table=True, upsert_key="x").check(schema)
 
     @pytest.mark.parametrize("name", HOSTILE_NAMES)
     def test_any_name_is_a_name_and_nothing_else(self, database: SinkDatabase, name: str) -> None:
         database.execute("CREATE TABLE readings (id bigint)")
-        sink = database.sink(table=name, create=True, key=name)
+        sink = database.sink(table=name, create_table=True, upsert_key=name)
 
         partition = sink.open(KEY, 1)
         partition.commit(at(1), pa.table({name: [1, 2, 1]}))
@@ -216,7 +216,7 @@ class TestTypes:
         ]
 
     def test_a_table_is_made_of_the_rows(self, database: SinkDatabase) -> None:
-        sink = database.sink(table="made", create=True, key="a")
+        sink = database.sink(table="made", create_table=True, upsert_key="a")
         rows = pa.table({"a": [1], "b": ["x"], "c": [1.5], "d": [b"y"], "e": [True], "f": pa.array([INSTANT])})
 
         sink.open(KEY, 1).commit(at(1), rows)
@@ -229,7 +229,7 @@ class TestTypes:
         self, database: SinkDatabase, keys: list[Any]
     ) -> None:
         """SQLite makes up a number, or takes any count of nulls."""
-        opened = database.sink(table="made", create=True, key="k").open(KEY, 1)
+        opened = database.sink(table="made", create_table=True, upsert_key="k").open(KEY, 1)
 
         assert [one.event for one in opened.commit(at(2), sequenced(k=keys))] == [1]
         assert database.execute("SELECT k FROM made ORDER BY k") == [(keys[0],), (keys[2],)]
@@ -237,17 +237,17 @@ class TestTypes:
     def test_a_null_key_for_which_no_number_is_made_up_is_taken(self, sqlite: SqliteSinkDatabase) -> None:
         sqlite.execute("CREATE TABLE t (k INTEGER UNIQUE)")
 
-        assert not sqlite.sink(table="t", key="k").open(KEY, 1).commit(at(2), sequenced(k=[None, None, 1]))
+        assert not sqlite.sink(table="t", upsert_key="k").open(KEY, 1).commit(at(2), sequenced(k=[None, None, 1]))
         assert sqlite.execute("SELECT k FROM t ORDER BY k") == [(None,), (None,), (1,)]
 
     def test_what_tells_the_events_is_no_column_of_a_table_that_is_made(self, database: SinkDatabase) -> None:
-        database.sink(table="made", create=True).open(KEY, 1).commit(at(1), sequenced(a=[1, 2]))
+        database.sink(table="made", create_table=True).open(KEY, 1).commit(at(1), sequenced(a=[1, 2]))
 
         assert database.execute("SELECT * FROM made") == [(1,), (2,)]
 
     def test_no_table_is_made_of_nested_columns(self, database: SinkDatabase) -> None:
         with pytest.raises(SinkError, match="for instance JSON"):
-            database.sink(table="made", create=True).open(KEY, 1).commit(at(1), pa.table({"a": [[1, 2]]}))
+            database.sink(table="made", create_table=True).open(KEY, 1).commit(at(1), pa.table({"a": [[1, 2]]}))
 
     def test_dictionaries_take_the_tables_types(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE t (a integer, b text)")
@@ -528,7 +528,7 @@ class TestTrouble:
         postgres.execute("CREATE DOMAIN of_any AS bigint")
         postgres.execute("CREATE DOMAIN of_seven AS bigint DEFAULT 7")
         postgres.execute(f"CREATE TABLE t (v bigint PRIMARY KEY, w {column})")
-        partition = postgres.sink(table="t", key=key).open(KEY, 1)
+        partition = postgres.sink(table="t", upsert_key=key).open(KEY, 1)
         partition.commit(at(0), sequenced(v=[0]))
         if column in ("bigint", "of_any"):
             postgres.execute("UPDATE t SET w = 0")
@@ -562,7 +562,7 @@ class TestTrouble:
         self, postgres: PostgresSinkDatabase, key: str, check: str
     ) -> None:
         postgres.execute(f"CREATE TABLE t (v bigint PRIMARY KEY CHECK ({check}), id smallserial)")
-        partition = postgres.sink(table="t", key=key).open(KEY, 1)
+        partition = postgres.sink(table="t", upsert_key=key).open(KEY, 1)
         partition.commit(at(0), sequenced(v=[0]))
         postgres.execute("SELECT setval('t_id_seq', 32765)")
 
@@ -581,7 +581,7 @@ class TestTrouble:
         self, postgres: PostgresSinkDatabase, key: str
     ) -> None:
         postgres.execute("CREATE TABLE t (v bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY CHECK (v <> 1))")
-        sink = postgres.sink(table="t", key=key)
+        sink = postgres.sink(table="t", upsert_key=key)
         rows = sequenced(v=[0, 1, 2])
 
         assert sink.check(rows.schema) is None
@@ -594,7 +594,7 @@ class TestTrouble:
         postgres.execute("CREATE TABLE t (v bigint PRIMARY KEY, w bigint GENERATED ALWAYS AS IDENTITY)")
 
         with pytest.raises(SinkError, match="leave it out"):
-            postgres.sink(table="t", key="v").open(KEY, 1).commit(at(0), sequenced(v=[0], w=[0]))
+            postgres.sink(table="t", upsert_key="v").open(KEY, 1).commit(at(0), sequenced(v=[0], w=[0]))
 
     @pytest.mark.parametrize(
         "change", ["ALTER TABLE t ADD CHECK (v IS NOT NULL)", "ALTER DOMAIN of_any ADD CHECK (value IS NOT NULL)"]

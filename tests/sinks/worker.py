@@ -72,8 +72,8 @@ def run(task: Task) -> None:
     processor = Processor(
         task.hub,
         task.url,
-        group="tests",
-        start=Position.earliest(),
+        consumer_group="tests",
+        starting_position=Position.earliest(),
         owner_id=task.owner_id,
         sink=SqlSink(task.url, table="results", transaction_timeout_seconds=TRANSACTION_SECONDS_MAX),
         options=ProcessorOptions(

@@ -17,6 +17,7 @@ from hubline.errors import ConfigError
 from hubline.event_ids import ID_PROPERTY
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.secrets import Secret
+from hubline.sinks import DropDuplicates
 from hubline.spark import SqlBatchWriter, parse_json
 from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.sql_sink.partition_commit import PartitionCommit, temporary_settings
@@ -74,9 +75,9 @@ def devices(database: SinkDatabase) -> list[str]:
     return [device for (device,) in database.execute("SELECT device FROM readings ORDER BY device")]
 
 
-@pytest.mark.parametrize("how", [None, "ordered"])
+@pytest.mark.parametrize("how", ["off", "ordered"])
 def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
-    spark: SparkSession, hub: TestHub, postgres_database: Secret, tmp_path: Path, how: str | None
+    spark: SparkSession, hub: TestHub, postgres_database: Secret, tmp_path: Path, how: DropDuplicates
 ) -> None:
     """The database refuses one, and the query another; beside them, and in other partitions, are good ones."""
     database = PostgresSinkDatabase(postgres_database)
@@ -220,10 +221,15 @@ def test_what_a_query_puts_under_an_events_names_stops_no_letter(
     assert (letter.event.enqueued_time.year > 2000) == time
 
 
-@pytest.mark.parametrize("how", [None, "ordered", "shuffled"])
+@pytest.mark.parametrize("how", ["off", "ordered", "any_order"])
 @pytest.mark.parametrize("commit_by", ["partition", "batch"])
 def test_rows_and_letters_are_the_same_where_spark_has_large_types(
-    spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, commit_by: CommitBy, how: str | None
+    spark: SparkSession,
+    hub: TestHub,
+    sqlite: SqliteSinkDatabase,
+    tmp_path: Path,
+    commit_by: CommitBy,
+    how: DropDuplicates,
 ) -> None:
     sqlite.execute("ALTER TABLE readings ADD COLUMN body BLOB")
     (good,) = bodies(1)
@@ -233,7 +239,7 @@ def test_rows_and_letters_are_the_same_where_spark_has_large_types(
     with temporary_settings(spark, {"spark.sql.execution.arrow.useLargeVarTypes": "true"}):
         run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
 
-    assert sqlite.execute("SELECT device, body FROM readings") == [("d0", good)] * (2 if how is None else 1)
+    assert sqlite.execute("SELECT device, body FROM readings") == [("d0", good)] * (2 if how == "off" else 1)
     assert [letter.event for letter in letters(sqlite)] == hub.events()["1"][1:3]
 
 

@@ -25,7 +25,7 @@ from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.local import LocalHub
 from hubline.model.keys import GroupKey
 from hubline.secrets import Secret
-from hubline.sinks import SqlSink
+from hubline.sinks import DropDuplicates, SqlSink
 from hubline.spark import SqlBatchWriter, parse_json
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry
@@ -367,7 +367,7 @@ def test_columns_are_taken_whatever_their_names(
     fields = StructType([StructField(name, StringType()) for name in ("a.b", "Order", "my `col`", "größe", 'q"%s{}')])
     row = {name: name.upper() for name in fields.names}
     send(hub, [json.dumps(row).encode(), b"no json"], partition="1")
-    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="named", create=True, commit_by=commit_by)
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="named", create_table=True, commit_by=commit_by)
     events = read(spark, hub).withColumn("c.d", lit(1))
     run_once(parse_json(events, fields), sink, tmp_path / "folder")
 
@@ -432,7 +432,7 @@ def test_a_second_call_for_a_batch_is_refused(
 def test_windows_that_are_over_are_written_without_further_events_and_once(
     spark: SparkSession, hub: TestHub, tmp_path: Path
 ) -> None:
-    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", create=True, commit_by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", create_table=True, commit_by="batch")
     folder = tmp_path / "folder"
 
     def sent(*seconds: int) -> None:
@@ -462,7 +462,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
     database.execute("CREATE TABLE counts (device TEXT PRIMARY KEY, count INTEGER)")
-    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", key="device", commit_by="batch")
+    sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="counts", upsert_key="device", commit_by="batch")
 
     def run() -> None:
         counts = parse_json(read(spark, hub), FIELDS).groupBy("device").count()
@@ -496,9 +496,14 @@ def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     assert sorted(letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
 
 
-@pytest.mark.parametrize(("how", "commit_by"), [("ordered", "partition"), ("shuffled", "batch")])
+@pytest.mark.parametrize(("how", "commit_by"), [("ordered", "partition"), ("any_order", "batch")])
 def test_events_that_an_earlier_stage_published_twice_are_written_once_and_counted(
-    spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, how: str, commit_by: CommitBy
+    spark: SparkSession,
+    hub: TestHub,
+    database: sqlite3.Connection,
+    tmp_path: Path,
+    how: DropDuplicates,
+    commit_by: CommitBy,
 ) -> None:
     """Two rows an event: what is left out is an event with all of its rows."""
     told: list[tuple[int, Written]] = []
@@ -537,7 +542,7 @@ def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlBatchWrite
         SqlBatchWriter(url, table="readings", drop_duplicates="ordered", commit_by="batch").check(
             StructType([*place, *fields])
         )
-    made = SqlBatchWriter(url, table="made", create=True).check(readings)
+    made = SqlBatchWriter(url, table="made", create_table=True).check(readings)
     assert made == 'CREATE TABLE IF NOT EXISTS "made" ("device" TEXT, "celsius" REAL)'
 
 

@@ -28,7 +28,7 @@ def rehearse(folder: Path) -> None:
     spark = session("rehearsal", master="local[2]")
     events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", startingPosition="earliest").load()
     rows = parse_json(events, "device string, celsius double")
-    sink = SqlBatchWriter(f"sqlite:///{folder}/rows.db", table="rows", create=True)
+    sink = SqlBatchWriter(f"sqlite:///{folder}/rows.db", table="rows", create_table=True)
     _drain(rows.writeStream.foreachBatch(sink), folder / "rows")
     _drain(rows.groupBy("device").count().writeStream.format("noop").outputMode("update"), folder / "counts")
     gateway = SparkContext._gateway

@@ -223,7 +223,7 @@ class Scene:
         *,
         owner_id: str = "a",
         start: Position | Mapping[str, Position] | None = None,
-        strategy: Strategy | None = None,
+        strategy: Strategy | str = "greedy",
         hub: Hub | None = None,
         **options: Any,
     ) -> Processor:
@@ -237,9 +237,9 @@ class Scene:
         return Processor(
             hub or self.hub,
             self.store,
-            group=GROUP,
-            start=start or Position.earliest(),
-            strategy=strategy,
+            consumer_group=GROUP,
+            starting_position=start or Position.earliest(),
+            load_balancing=strategy,
             owner_id=owner_id,
             options=ProcessorOptions(**options),
             rng=random.Random(owner_id),

@@ -129,8 +129,8 @@ def processor_of(task: Task, journal: Journal) -> Processor:
     processor = Processor(
         task.hub,
         task.store,
-        group="tests",
-        start=Position.earliest(),
+        consumer_group="tests",
+        starting_position=Position.earliest(),
         owner_id=task.owner_id,
         options=ProcessorOptions(
             max_batch_size=50,

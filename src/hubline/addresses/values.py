@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -10,7 +11,7 @@ from hubline.errors import ConfigError
 from hubline.secrets import shown
 
 if TYPE_CHECKING:
-    from hubline.model.positions import Position
+    from hubline.model.positions import Position, StartPositions
 
 
 # Positions, durations, sizes ---------------------------------------------------------------------------------------
@@ -43,6 +44,41 @@ def parse_position(text: str, *, now: datetime | None = None) -> Position:
         case "time":
             return Position.enqueued(parse_time(value, now=now), **given)
     raise ConfigError(f"the position {shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
+
+
+def parse_starting_position(value: str | Position | Mapping[str, str | Position]) -> StartPositions:
+    """Where partitions without a checkpoint start.
+
+    Args:
+        value: A position, its text, or a mapping of partition ids to either, with ``"*"`` for all other partitions.
+
+    Raises:
+        ConfigError: If it is none of these, or the mapping has no ``"*"``.
+    """
+    from hubline.model.positions import StartPositions
+
+    if not isinstance(value, Mapping):
+        return StartPositions(_position_of(value))
+    by_partition = {partition: _position_of(position) for partition, position in value.items()}
+    if "*" not in by_partition:
+        raise ConfigError(
+            'starting_position by partition needs "*" as well: where partitions start that are not named '
+            "(a hub may grow)"
+        )
+    return StartPositions(by_partition.pop("*"), by_partition)
+
+
+def _position_of(value: object) -> Position:
+    from hubline.model.positions import Position
+
+    if isinstance(value, str):
+        return parse_position(value)
+    if not isinstance(value, Position):
+        raise ConfigError(
+            f"starting_position must be a Position, a text such as 'earliest', or a mapping of partition ids to "
+            f"either, not {type(value).__name__}: write for instance starting_position='earliest'"
+        )
+    return value
 
 
 def _split_inclusive(text: str) -> tuple[str, bool | None]:

@@ -59,7 +59,7 @@ class HandlerRedrive:
                 "the processor has no sink, whose transaction a redrive needs: without one, send the letters to a hub"
             )
         hub = wiring.hub
-        return cls(wiring, wiring.sink, GroupKey(hub.namespace, hub.name, processor.group))
+        return cls(wiring, wiring.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))
 
     @property
     def address(self) -> PostgresAddress | SqliteAddress:

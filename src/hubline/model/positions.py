@@ -98,26 +98,5 @@ class StartPositions:
     general: Position
     by_partition: Mapping[str, Position] = field(default_factory=dict)
 
-    @classmethod
-    def of(cls, start: Position | Mapping[str, Position] | StartPositions) -> StartPositions:
-        """From one position, or a mapping of partition ids whose ``"*"`` is the general one."""
-        if isinstance(start, StartPositions):
-            return start
-        if isinstance(start, Position):
-            return cls(start)
-        if not isinstance(start, Mapping):
-            raise ConfigError(
-                f"start is a Position, or a mapping of partition ids to positions, not {start!r}: "
-                "write for instance start=Position.earliest()"
-            )
-        by_partition = dict(start)
-        general = by_partition.pop("*", None)
-        if general is None:
-            raise ConfigError(
-                'start positions by partition need a general one too, under "*", '
-                "for partitions that are not named (a hub may grow)"
-            )
-        return cls(general, by_partition)
-
     def for_partition(self, partition: str) -> Position:
         return self.by_partition.get(partition, self.general)

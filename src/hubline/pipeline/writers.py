@@ -18,7 +18,6 @@ from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import ADDED, published
 from hubline.pipeline.planning import PlannedStage
-from hubline.pipeline.stage_options import DuplicatePolicy
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import DeadLetterHub
 from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
@@ -35,7 +34,6 @@ TRACED: Final = ("partition", "sequenceNumber", "properties")
 
 Report = Callable[[Written], None]
 
-_AS_THE_SINK_HAS_IT: Final[dict[DuplicatePolicy, str | None]] = {"ordered": "ordered", "any_order": "shuffled"}
 _COUNT_DDL: Final = "letters long"
 _COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
 
@@ -81,9 +79,9 @@ def table_sink(
     return SqlBatchWriter(
         dataset.text,
         table=dataset.table,
-        key=dataset.upsert_key,
-        create=dataset.create_if_missing,
-        drop_duplicates=_AS_THE_SINK_HAS_IT.get(stage.drop_duplicates) if is_known else None,
+        upsert_key=dataset.upsert_key,
+        create_table=dataset.create_if_missing,
+        drop_duplicates=stage.drop_duplicates if is_known and stage.drop_duplicates != "auto" else "off",
         commit_by=commit_by,
         on_commit=lambda _, written: report(written),
     )

@@ -18,12 +18,13 @@ from typing import Any, Self
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
+from hubline.addresses.values import parse_starting_position
 from hubline.coordination.dispatcher import locking_store
-from hubline.coordination.strategies import Greedy, Strategy
+from hubline.coordination.strategies import Strategy, parse_load_balancing
 from hubline.errors import ConfigError, ProcessorError
 from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
-from hubline.model.positions import Position, StartPositions
+from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, DeadLetters, Hub
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import ProcessorOptions
@@ -38,7 +39,10 @@ class Processor:
     """Shares the partitions of a hub with the other processors of its group, and feeds their events to handlers.
 
         processor = hubline.Processor(
-            "local:./data/telemetry", "sqlite:///data/state.db", group="billing", start=Position.earliest()
+            "local:./data/telemetry",
+            "sqlite:///data/state.db",
+            consumer_group="billing",
+            starting_position=hubline.Position.earliest(),
         )
 
         @processor.on_batch
@@ -47,9 +51,10 @@ class Processor:
 
         processor.run()
 
-    ``hub`` and ``store`` are addresses or objects; those made from addresses are closed at the end. ``start`` is where
-    partitions without a checkpoint start: there is no silent default. ``owner_id`` names this processor; give a
-    stable one, unique among the living, and a restart takes its own partitions back at once.
+    ``hub`` and ``store`` are addresses or objects; those made from addresses are closed at the end.
+    ``starting_position`` is where partitions without a checkpoint start; it has no default. ``load_balancing``
+    says how partitions are shared; by default, greedily. ``owner_id`` names this processor; give a stable one, unique
+    among the running processors, and a restart takes its own partitions back at once.
 
     Handlers are given by decorator, or by overriding the same names in a subclass. Each may be plain or async; plain
     ones run in a thread of their partition. Each takes the arguments below, or the first of them:
@@ -72,18 +77,18 @@ class Processor:
         hub: str | Hub,
         store: str | CheckpointStore,
         *,
-        group: str,
-        start: Position | Mapping[str, Position] | StartPositions,
-        strategy: Strategy | None = None,
+        consumer_group: str,
+        starting_position: Position | str | Mapping[str, Position | str],
+        load_balancing: Strategy | str = "greedy",
         owner_id: str | None = None,
         options: ProcessorOptions | None = None,
         sink: SqlSink | None = None,
         dead_letters: DeadLetters | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._group_name = validate_group_name(group)
-        self._start_positions = StartPositions.of(start)
-        self._strategy = _checked(strategy) if strategy is not None else Greedy()
+        self._group_name = validate_group_name(consumer_group)
+        self._start_positions = parse_starting_position(starting_position)
+        self._strategy = parse_load_balancing(load_balancing)
         self._options = _resolved(options or ProcessorOptions(), sink)
         self._sink = sink
         self._dead_letters = dead_letters
@@ -200,7 +205,7 @@ class Processor:
         self._running().resume(partition)
 
     @property
-    def group(self) -> str:
+    def consumer_group(self) -> str:
         """The name of the consumer group."""
         return self._group_name
 
@@ -333,12 +338,6 @@ def _resolved(options: ProcessorOptions, sink: SqlSink | None) -> ProcessorOptio
     if options.on_failure is not None:
         return options
     return replace(options, on_failure="stop" if sink is None else "dead_letter")
-
-
-def _checked(strategy: Strategy) -> Strategy:
-    if isinstance(strategy, type) or not hasattr(strategy, "plan"):
-        raise ConfigError(f"a strategy is an object such as Greedy(), Balanced() or Fixed(2), not {strategy!r}")
-    return strategy
 
 
 def _fresh_owner_id() -> str:

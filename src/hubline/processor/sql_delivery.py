@@ -167,7 +167,7 @@ class Delivery:
             )
 
     async def _deduplicated(self, batch: EventBatch) -> DeduplicatedBatch:
-        if self._manner.sink.drop_duplicates is None:
+        if self._manner.sink.drop_duplicates == "off":
             return DeduplicatedBatch(batch, {})
         return await self._handling.in_thread(self._partition.deduplicate, batch)
 

@@ -83,9 +83,9 @@ async def run(task: Task) -> None:
     processor = Processor(
         task.hub,
         task.store,
-        group=GROUP,
-        start=Position.earliest(),
-        strategy=Fixed(1, lease=LEASE_SECONDS),
+        consumer_group=GROUP,
+        starting_position=Position.earliest(),
+        load_balancing=Fixed(1, lease=LEASE_SECONDS),
         owner_id=task.owner_id,
         options=options(lease_seconds=task.lease_seconds),
     )

@@ -137,8 +137,8 @@ async def run_ours(task: Task, journal: _Journal) -> None:
     processor = Processor(
         task.hub,
         f"{task.storage}Container={task.container}",
-        group=GROUP,
-        start=Position.earliest(),
+        consumer_group=GROUP,
+        starting_position=Position.earliest(),
         options=ProcessorOptions(
             checkpoint=CheckpointPolicy.every_batch(),
             lease=LeaseOptions(

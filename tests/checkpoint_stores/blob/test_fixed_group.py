@@ -75,9 +75,9 @@ async def _take_over(container: str, folder: Path, members: list[FixedMember]) -
     standby = Processor(
         hub,
         container,
-        group=GROUP,
-        start=Position.earliest(),
-        strategy=FIXED,
+        consumer_group=GROUP,
+        starting_position=Position.earliest(),
+        load_balancing=FIXED,
         owner_id="standby",
         options=options(),
     )
@@ -150,9 +150,9 @@ async def _outlast(container: str, folder: Path, members: list[FixedMember]) -> 
     standby = Processor(
         hub,
         container,
-        group=GROUP,
-        start=Position.earliest(),
-        strategy=FIXED,
+        consumer_group=GROUP,
+        starting_position=Position.earliest(),
+        load_balancing=FIXED,
         owner_id="standby",
         options=options(lease_seconds=lease_seconds),
     )
@@ -202,7 +202,9 @@ async def _outages(stop: Callable[[], None], start: Callable[[], None], containe
     handled: set[tuple[str, int]] = set()
     errors: list[Exception] = []
     renewals: list[str] = []
-    processor = Processor(hub, store, group=GROUP, start=Position.earliest(), strategy=FIXED, options=options())
+    processor = Processor(
+        hub, store, consumer_group=GROUP, starting_position="earliest", load_balancing=FIXED, options=options()
+    )
 
     @processor.on_batch
     async def handle(batch: EventBatch) -> None:

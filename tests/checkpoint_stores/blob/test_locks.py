@@ -298,8 +298,8 @@ def _processor(strategy: Fixed, *, store: str = "UseDevelopmentStorage=true;Cont
     return Processor(
         MemoryHub(2),
         store,
-        group="tests",
-        start=Position.earliest(),
-        strategy=strategy,
+        consumer_group="tests",
+        starting_position=Position.earliest(),
+        load_balancing=strategy,
         options=ProcessorOptions(lease=LeaseOptions(lease_seconds=30.0)),
     )

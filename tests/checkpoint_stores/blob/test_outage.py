@@ -42,8 +42,8 @@ async def _scenario(stop: Callable[[], None], start: Callable[[], None], address
     processor = Processor(
         hub,
         store,
-        group="tests",
-        start=Position.earliest(),
+        consumer_group="tests",
+        starting_position=Position.earliest(),
         options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.every_batch()),
     )
 

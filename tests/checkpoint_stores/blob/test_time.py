@@ -93,9 +93,9 @@ class TestSkewedClock:
                 Processor(
                     hub,
                     store,
-                    group="tests",
-                    start=Position.earliest(),
-                    strategy=Greedy(),
+                    consumer_group="tests",
+                    starting_position=Position.earliest(),
+                    load_balancing=Greedy(),
                     owner_id=name,
                     options=ProcessorOptions(lease=lease),
                 )

@@ -39,8 +39,8 @@ def test_joining_and_leaving_handles_every_event_exactly_once(tmp_path: Path) ->
                     Processor(
                         connection_string(port, name),
                         store,
-                        group="tests",
-                        start=Position.earliest(),
+                        consumer_group="tests",
+                        starting_position=Position.earliest(),
                         options=ProcessorOptions(lease=LEASE),
                     )
                 )

@@ -24,9 +24,9 @@ def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
     processor = Processor(
         hub,
         store,
-        group=group,
-        start=Position.earliest(),
-        strategy=Greedy(),
+        consumer_group=group,
+        starting_position=Position.earliest(),
+        load_balancing=Greedy(),
         owner_id=name,
         options=ProcessorOptions(
             max_batch_size=500, checkpoint=CheckpointPolicy.every(seconds=1.0), lease=LEASE, stop_timeout_seconds=10.0

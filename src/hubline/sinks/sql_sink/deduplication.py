@@ -2,17 +2,16 @@
 
 A stage that is run again after a crash publishes again what it had published, with the same ids. Where the events of
 one origin partition arrive in order, as they do when a stage keeps partitions or keys together, the highest id says
-it all: what is not above it is a repeat. Where stages shuffle, each id is kept for a while.
+it all: an event that is not above it is a duplicate. Where stages shuffle, each id is kept for a while.
 """
 
 from __future__ import annotations
 
-import enum
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,13 +40,13 @@ _NAME = ID_PROPERTY.encode()
 _ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
 
 
-class Repeats(enum.StrEnum):
-    """How repeats are known."""
+DropDuplicates: TypeAlias = Literal["off", "ordered", "any_order"]
+"""How the sink knows events that an earlier stage published twice.
 
-    ORDERED = "ordered"
-    """The ids of an origin partition arrive in order in each partition: what is not above the highest is a repeat."""
-    SHUFFLED = "shuffled"
-    """They arrive in any order, in any partition: every id is kept, for as long as ``duplicate_window_seconds``."""
+`"off"`: it does not look. `"ordered"`: the ids of an origin partition arrive in order in each partition, so an id that
+is not above the highest is a duplicate. `"any_order"`: they arrive in any order, in any partition, and every id is kept
+for `duplicate_window_seconds`.
+"""
 
 
 @dataclass(frozen=True, slots=True)

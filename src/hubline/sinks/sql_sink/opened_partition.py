@@ -16,7 +16,6 @@ from hubline.sinks.sql_sink.deduplication import (
     DeduplicatedBatch,
     Deduplication,
     HighWaterMarks,
-    Repeats,
     deduplicate_known,
     deduplicate_ordered,
     ids_in,
@@ -70,9 +69,9 @@ class OpenedPartition:
     def deduplicate_events(self, properties: pa.MapArray) -> Deduplication:
         """Finds the events that the sink does not have, by their properties, in order."""
         how = self.database.settings.drop_duplicates
-        if how is Repeats.ORDERED and len(properties):
+        if how == "ordered" and len(properties):
             return deduplicate_ordered(properties, self.marks)
-        ids = ids_in(properties) if how is Repeats.SHUFFLED else [None] * len(properties)
+        ids = ids_in(properties) if how == "any_order" else [None] * len(properties)
         if not (given := [one for one in ids if one is not None]):
             return Deduplication(np.ones(len(ids), np.bool_), {})
         with self.database.connection() as connection:

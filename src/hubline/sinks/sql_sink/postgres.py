@@ -74,7 +74,7 @@ _COPY_DEAD_LETTERS = f"COPY hubline_dead_letter ({', '.join(COLUMNS)}) FROM STDI
 # a value too deep or too large.
 _REFUSALS = ("22", "23", "P0001", "44", "54")
 _TABLE_TROUBLES = {
-    "42P01": "there is no such table: create it, or open the sink with create=True",
+    "42P01": "there is no such table: create it, or open the sink with create_table=True",
     "3F000": "there is no such schema: create it",
     "42703": "a column is gone: somebody altered the table",
     "42804": "a column has another type: somebody altered the table",

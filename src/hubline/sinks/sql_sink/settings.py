@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
-from hubline.sinks.sql_sink.deduplication import Repeats
+from hubline.sinks.sql_sink.deduplication import DropDuplicates
 from hubline.sinks.sql_sink.table_schema import TableName
 
 TRANSACTION_TIMEOUT_SECONDS = 60
@@ -30,7 +30,7 @@ class SinkSettings:
     upsert_key: tuple[str, ...]
     create_table: bool
     keep_dead_letter_bodies: bool
-    drop_duplicates: Repeats | None
+    drop_duplicates: DropDuplicates
     duplicate_window_seconds: float
     max_connections: int
     transaction_timeout_seconds: int

@@ -9,16 +9,18 @@ Everything here is synchronous. A sink may be used from many threads, a partitio
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import get_args
 
 import pyarrow as pa
 
+from hubline.addresses.choices import choice_of
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.connection import SinkConnection
 from hubline.sinks.sql_sink.database import SinkDatabase
-from hubline.sinks.sql_sink.deduplication import Repeats
+from hubline.sinks.sql_sink.deduplication import DropDuplicates
 from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.partition_transaction import Move, PartitionTransaction
 from hubline.sinks.sql_sink.settings import (
@@ -34,11 +36,11 @@ from hubline.sinks.sql_sink.transaction import Transaction
 class SqlSink:
     """Where results go: a table of a database, ``sqlite:///PATH`` or ``postgresql://...``.
 
-    Rows are inserted; with ``key``, the columns of a unique index, they are inserted or updated. Without a ``table``,
-    handlers write by their own SQL. ``create`` makes the table of the first rows' columns if it is missing.
-    ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget. ``drop_duplicates`` leaves out
-    events that an earlier stage published twice: ``"ordered"`` or ``"shuffled"``
-    (:class:`.deduplication.Repeats`).
+    Rows are inserted; with ``upsert_key``, the columns of a unique index, they are inserted or updated.
+    Without a ``table``, handlers write by their own SQL. ``create_table`` makes the table of the first rows'
+    columns if it is missing. ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget.
+    ``drop_duplicates`` leaves out events that an earlier stage published twice: ``"ordered"`` where their ids arrive
+    in order, or ``"any_order"``.
     """
 
     def __init__(
@@ -46,10 +48,10 @@ class SqlSink:
         url: str,
         *,
         table: str | None = None,
-        key: str | Sequence[str] = (),
-        create: bool = False,
+        upsert_key: str | Sequence[str] = (),
+        create_table: bool = False,
         keep_dead_letter_bodies: bool = True,
-        drop_duplicates: Repeats | str | None = None,
+        drop_duplicates: DropDuplicates = "off",
         duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS,
         max_connections: int = MAX_CONNECTIONS,
         transaction_timeout_seconds: int = TRANSACTION_TIMEOUT_SECONDS,
@@ -59,16 +61,16 @@ class SqlSink:
             raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
         if max_connections < 1 or transaction_timeout_seconds < 1:
             raise ConfigError("max_connections and transaction_timeout_seconds are at least 1")
-        keys = (key,) if isinstance(key, str) else tuple(key)
-        if (keys or create) and table is None:
-            raise ConfigError("key and create are about the table: name one, for instance table='readings'")
+        keys = (upsert_key,) if isinstance(upsert_key, str) else tuple(upsert_key)
+        if (keys or create_table) and table is None:
+            raise ConfigError("upsert_key and create_table need a table: name one, for instance table='readings'")
         settings = SinkSettings(
             address,
             None if table is None else TableName.parse(table),
             tuple(checked_name("column", name) for name in keys),
-            create,
+            create_table,
             keep_dead_letter_bodies,
-            _repeats(drop_duplicates),
+            choice_of(drop_duplicates, get_args(DropDuplicates), option="drop_duplicates"),
             duplicate_window_seconds,
             1 if isinstance(address, SqliteAddress) else max_connections,
             transaction_timeout_seconds,
@@ -110,7 +112,7 @@ class SqlSink:
         return self.database.settings.upsert_key
 
     @property
-    def drop_duplicates(self) -> Repeats | None:
+    def drop_duplicates(self) -> DropDuplicates:
         """How duplicates are known."""
         return self.database.settings.drop_duplicates
 
@@ -187,13 +189,6 @@ class SqlSink:
         self, connection: SinkConnection, key: PartitionKey, epoch: int, checkpoint: Checkpoint | None
     ) -> OpenedPartition:
         partition = OpenedPartition(self.database, key, epoch, checkpoint)
-        if self.drop_duplicates is Repeats.ORDERED:
+        if self.drop_duplicates == "ordered":
             partition.marks = connection.ids.read_marks(key)
         return partition
-
-
-def _repeats(choice: Repeats | str | None) -> Repeats | None:
-    try:
-        return None if choice is None else Repeats(choice)
-    except ValueError:
-        raise ConfigError(f"drop_duplicates is {' or '.join(Repeats)}, and not {choice!r}") from None

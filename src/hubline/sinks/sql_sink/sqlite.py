@@ -135,7 +135,7 @@ def _require_key(plan: InsertPlan, rows: pa.Table) -> None:
 
 # SQLite has one code for all of these.
 _TABLE_TROUBLES = {
-    "no such table": "there is no such table: create it, or open the sink with create=True",
+    "no such table": "there is no such table: create it, or open the sink with create_table=True",
     "has no column named": "a column is gone: somebody altered the table",
     "no such column": "a column is gone: somebody altered the table",
     "ON CONFLICT clause does not match": "no unique index matches the key: create one on just these columns",

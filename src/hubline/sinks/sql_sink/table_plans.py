@@ -71,7 +71,7 @@ class TablePlans:
         if self._creates:
             return None
         raise SinkError(
-            f"there is no table {self.table}: create it, or open the sink with create=True. The rows have "
+            f"there is no table {self.table}: create it, or open the sink with create_table=True. The rows have "
             f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
             table=str(self.table),
         )

@@ -100,7 +100,7 @@ class BatchTarget:
         Raises EventsMissing if there is a dead letter, and the rows came without what it keeps of its event.
         """
         fresh = DeduplicatedRows(rows)
-        if self.sink.drop_duplicates is not None:
+        if self.sink.drop_duplicates != "off":
             first = {each: (partition, self.rules.first(partition)) for each, partition in opened.items()}
             fresh = deduplicated(first, rows)
         failed = have_failed(fresh.rows)

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructField, StructType
 from hubline.addresses.choices import choice_of
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError
-from hubline.sinks import Repeats, SqlSink
+from hubline.sinks import DropDuplicates, SqlSink
 from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
@@ -64,9 +64,9 @@ class SqlBatchWriter:
     Args:
         url: The database, `sqlite:///PATH` or `postgresql://...`; `env:NAME` and `file:PATH` work, too.
         table: The table to write to.
-        key: The columns of a unique index: a row replaces the one that has the same values there. Default: none, rows
-            are inserted.
-        create: Create the table from the columns of the query if it is missing. Default: False.
+        upsert_key: The columns of a unique index: a row replaces the one that has the same values there. Default: none,
+            rows are inserted.
+        create_table: Create the table from the columns of the query if it is missing. Default: False.
         keep_dead_letter_bodies: Keep the body of each dead letter, since hubs remove events. Default: True.
         drop_duplicates: How events are known that an earlier stage published twice, as in `hubline.SqlSink`. The query
             must keep the columns `partition`, `sequenceNumber` and `properties`. Default: none are dropped.
@@ -87,10 +87,10 @@ class SqlBatchWriter:
         url: str,
         *,
         table: str,
-        key: str | Sequence[str] = (),
-        create: bool = False,
+        upsert_key: str | Sequence[str] = (),
+        create_table: bool = False,
         keep_dead_letter_bodies: bool = True,
-        drop_duplicates: Repeats | str | None = None,
+        drop_duplicates: DropDuplicates = "off",
         duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS,
         commit_by: CommitBy = "partition",
         on_commit: Callable[[int, Written], None] | None = None,
@@ -103,8 +103,8 @@ class SqlBatchWriter:
         self._sink = SqlSink(
             url,
             table=table,
-            key=key,
-            create=create,
+            upsert_key=upsert_key,
+            create_table=create_table,
             keep_dead_letter_bodies=keep_dead_letter_bodies,
             drop_duplicates=drop_duplicates,
             duplicate_window_seconds=duplicate_window_seconds,
@@ -214,7 +214,7 @@ class SqlBatchWriter:
     def _require_own(self, names: Sequence[str], overwritten: set[str]) -> None:
         """An offset of the query's own is the table's alone: the sequence number has to do for the checkpoint."""
         known_by = {PARTITION, SEQUENCE} if {PARTITION, SEQUENCE} <= set(names) else set()
-        if self._sink.drop_duplicates is not None:
+        if self._sink.drop_duplicates != "off":
             known_by.add(PROPERTIES)
         if wrong := sorted(known_by & overwritten):
             raise ConfigError(
@@ -225,7 +225,7 @@ class SqlBatchWriter:
     def _columns_of_dead_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
         """The columns of events that only dead letters need."""
         needed = {PARTITION, SEQUENCE, OFFSET, *written}
-        if self._sink.drop_duplicates is not None:
+        if self._sink.drop_duplicates != "off":
             needed.add(PROPERTIES)
         return [name for name in names if name in SOURCE_SCHEMA.names and name not in needed]
 
@@ -236,7 +236,7 @@ class SqlBatchWriter:
         for each in schema:
             _require_arrow(each)
         required = [PARTITION, SEQUENCE] if self._commit_by == "partition" else []
-        if self._sink.drop_duplicates is not None:
+        if self._sink.drop_duplicates != "off":
             required = [PARTITION, SEQUENCE, PROPERTIES]
         if missing := [name for name in required if name not in schema.names]:
             of_many = (

@@ -201,9 +201,9 @@ class Simulation:
         processor = Processor(
             RemoteHub(process, self.hub, self.weather),
             RemoteStore(process, self.store, self.weather),
-            group=GROUP,
-            start=Position.earliest(),
-            strategy=self.scenario.strategy,
+            consumer_group=GROUP,
+            starting_position=Position.earliest(),
+            load_balancing=self.scenario.strategy,
             owner_id=name,
             options=self.scenario.options,
             sink=self._sink(process),
