@@ -14,14 +14,12 @@ from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 
 from hubline.cli.app import main
 from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid
 from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline import runner as runner_module
-from hubline.pipeline import stage_frame as frames
 from hubline.pipeline.checks import check_file
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, locked, run
@@ -370,18 +368,6 @@ def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
     assert "the query reads hubs 2 times by format('eventhubs'), in a join or a union" in told[47]
     assert len(told) == 13
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
-
-
-def test_what_moves_rows_between_tasks_is_seen_in_the_plan(spark: SparkSession) -> None:
-    events = spark.range(10).withColumn("device", F.col("id") % 3)
-    table = spark.range(3).withColumnRenamed("id", "device")
-    other = table.withColumn("name", F.lit("x"))
-
-    assert frames._moving(events.where("id > 3").select("id")) is None
-    assert frames._moving(events.join(F.broadcast(table.groupBy("device").count()), "device")) is None
-    assert frames._moving(events.join(F.broadcast(table).where("device > 0"), "device")) is None
-    assert frames._moving(events.join(F.broadcast(table), "device").join(other, "device")) == "Join"
-    assert frames._moving(events.where("id > 3").unionByName(events.where("id <= 3"))) == "Union"
 
 
 def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:

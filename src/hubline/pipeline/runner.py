@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import hashlib
-import json
 import logging
 import random
 import signal
@@ -28,10 +27,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
-from py4j.protocol import Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 
 from hubline.addresses.hub_address import LocalHubAddress
 from hubline.addresses.store_address import SqliteAddress, parse_store
@@ -49,10 +47,13 @@ from hubline.pipeline.stage_frame import Reading, build_frame
 from hubline.pipeline.stage_source import Gate, StageSource
 from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
-from hubline.spark.sessions.session import register, session
+from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
+from hubline.spark._jvm.hadoop_files import HadoopFolder
+from hubline.spark._jvm.query import progress_newest_first, require_streamable
+from hubline.spark._jvm.session import make_active, register
+from hubline.spark.sessions.session import session
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.owned_partitions import STOP_SECONDS_MAX
-from hubline.spark.sql_sink.micro_batch import analyzed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,9 +72,6 @@ READY_SECONDS_MAX: Final = 60.0
 """How long the next stage waits for one that starts. Spark gives up a planning process that takes ten seconds to come
 up, and several that start at once on a few cores would take longer."""
 BACKOFF: Final = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=30.0)
-
-JAVA_GONE: Final = (Py4JNetworkError, ConnectionError)
-"""What every call of Spark raises once its Java process is no more."""
 
 STOPPED: Final = "stopped SparkContext"
 """What Spark says when it gave up waiting for its master, a minute after it was started."""
@@ -163,7 +161,7 @@ def _session(plan: Plan, request: Request) -> SparkSession:
     settings = {**SETTINGS, **plan.run.spark}
     try:
         return session(plan.name, master=request.master or plan.run.master, **settings)
-    except (PySparkException, Py4JJavaError, *JAVA_GONE) as error:
+    except (*SPARK_ERRORS, *JAVA_GONE) as error:
         reason = summarize_spark_error(error)
     if STOPPED in reason:
         reason = "its master does not answer"
@@ -403,25 +401,20 @@ class _Run:
 
     def _prepare_spark(self) -> None:
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
-        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(self._spark._jsparkSession)  # noqa: SLF001
+        make_active(self._spark)
         register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
 
     def _require_streamable(self, stage: PlannedStage, frame: DataFrame) -> None:
         """What Spark itself asks of a query when it starts: by then, other stages would have begun."""
-        if self._spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") != "true":
-            return
-        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
-        mode = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, stage.options.output_mode.capitalize())()
-        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-        checker.checkForStreaming(analyzed(frame), mode)
+        if self._spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") == "true":
+            require_streamable(self._spark, frame, stage.options.output_mode)
 
     def _start(self, each: _StageRun, *, is_first: bool) -> None:
         stage = each.stage
         if stage.is_new_each_start or (is_first and stage.is_new_each_run):
-            self._remove_folder(stage.folder)
+            HadoopFolder(self._spark, stage.folder).remove()
         assert each.frame is not None  # noqa: S101 - all were built before the first is started
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
         writing = writer(stage, each.frame, each.tally.add_written).queryName(self._query_name(stage))
@@ -440,12 +433,6 @@ class _Run:
         if isinstance(stage.sink, FormatDataset) and stage.sink.format == "memory":
             return stage.sink.name  # Spark makes a table of this name
         return f"{self._plan.name}.{stage.name}"
-
-    def _remove_folder(self, folder: str) -> None:
-        """By Spark's own means: the folder may be one of a cluster's file system."""
-        jvm: Any = self._spark.sparkContext._jvm  # noqa: SLF001 - no public way
-        path = jvm.org.apache.hadoop.fs.Path(folder)
-        path.getFileSystem(self._spark._jsparkSession.sessionState().newHadoopConf()).delete(path, True)  # noqa: SLF001
 
     # Looking after
 
@@ -493,7 +480,7 @@ class _Run:
                 self._failed(each, error, is_final=True)
             else:
                 problem = _problem(each.stage, error)
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_ERRORS as error:
             self._failed(each, error)
         if problem is not None:
             raise PipelineInvalid([problem])
@@ -518,7 +505,7 @@ class _Run:
     def _take_progress(self, each: _StageRun) -> None:
         if each.query is None:
             return
-        if each.tally.add(_newest_first(each.query), time.monotonic()):
+        if each.tally.add(progress_newest_first(each.query), time.monotonic()):
             each.failures, each.error = 0, ""
         for jump in each.tally.take_unreported_losses():
             self._view.note(f"{each.stage.name}: data loss: {jump}")
@@ -564,18 +551,11 @@ class _Run:
             each.gate.mark_done()
         try:
             each.query.stop()
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_ERRORS as error:
             log.warning("stop_failed stage=%s %s", each.stage.name, summarize_spark_error(error))
         each.state = State.STOPPED
         cut = ": its batch was cut short, and comes again" if is_cut else ""
         self._view.note(f"{each.stage.name}: stopped{cut}")
-
-
-def _newest_first(query: StreamingQuery) -> Iterator[dict[str, Any]]:
-    """What a query tells of its batches, one at a time: to read all that Spark keeps takes 0.1 s of processor time."""
-    recent = query._jsq.recentProgress()  # noqa: SLF001 - PySpark reads all of them, field by field
-    for dataset in reversed(range(len(recent))):
-        yield json.loads(recent[dataset].json())
 
 
 def _problem(stage: PlannedStage, error: AnalysisException) -> Problem:

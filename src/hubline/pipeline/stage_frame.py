@@ -9,11 +9,10 @@ import asyncio
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
@@ -35,11 +34,13 @@ from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
+from hubline.spark._jvm.errors import SPARK_ERRORS
+from hubline.spark._jvm.plan import attribute_of, makes_several_rows, moving_step
+from hubline.spark._jvm.session import has_format
 from hubline.spark.functions import event_id
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
-from hubline.spark.sql_sink.micro_batch import analyzed, each_of
 
 STATIC_ROWS_MAX: Final = 1_000_000
 """A table to join with goes through the driver's memory; a larger one is better read by a format of Spark's."""
@@ -59,28 +60,16 @@ def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> D
     """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
     events = _all_events(spark, stage, reading)
     frame = _transformed(spark, stage, events)
-    if isinstance(stage.sink, FormatDataset) and not _is_known(spark, stage.sink.format):
+    if isinstance(stage.sink, FormatDataset) and not has_format(spark, stage.sink.format):
+        # Spark itself would find out at the start of the query.
         fix = "correct its name, or add its package to [spark]: spark.jars.packages"
         where = stage.sink.where
         raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.sink.format}", fix)])
     columns = reading.table_columns.get(stage.sink.name, ())
-    problems = _problems(stage, frame, columns, given_ids={_id_attribute(each) for each in events})
+    problems = _problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
     if problems:
         raise PipelineInvalid(problems)
     return _as_taken(stage, frame, columns)
-
-
-def _is_known(spark: SparkSession, kind: str) -> bool:
-    """Whether Spark can write the format: one that it does not know is found out at the start of the query alone."""
-    state = spark._jsparkSession.sessionState()  # noqa: SLF001 - no public way
-    if kind == "memory" or state.dataSourceManager().dataSourceExists(kind):
-        return True
-    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no public way
-    try:
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(kind, state.conf())
-    except (PySparkException, Py4JJavaError):
-        return False
-    return True
 
 
 # Reading -----------------------------------------------------------------------------------------------------------
@@ -90,7 +79,7 @@ def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> l
     problem = None
     try:
         return [_events(spark, stage, source, reading) for source in stage.sources]
-    except (HublineError, PySparkException, Py4JJavaError) as error:
+    except (HublineError, *SPARK_ERRORS) as error:
         problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
     raise PipelineInvalid([problem])
 
@@ -154,7 +143,7 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
             frame = stage.stage.function(*events, **tables)
         else:
             frame = _handled(stage, events[0])
-    except (HublineError, PySparkException, Py4JJavaError) as error:
+    except (HublineError, *SPARK_ERRORS) as error:
         problem = _raised(stage.stage, error, summarize_spark_error(error))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the function raises is reported with its line
         problem = _raised(stage.stage, error, f"{type(error).__name__} ({summarize_spark_error(error)})")
@@ -326,12 +315,12 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
             f"it drops the column {EVENT_ID}, by which duplicates are known",
             "keep it; rows that are made of many events have none: say event_ids=False, and they go without",
         ))  # fmt: skip
-    elif stage.options.event_ids and "Generate" in _steps(analyzed(frame)) and _id_attribute(frame) in given_ids:
+    elif stage.options.event_ids and makes_several_rows(frame) and attribute_of(frame, EVENT_ID) in given_ids:
         wrong.append((
             f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for duplicates",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
         ))  # fmt: skip
-    elif stage.is_read_in_order and (moving := _moving(frame)):
+    elif stage.is_read_in_order and (moving := moving_step(frame)):
         wrong.append((
             f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
             "on order (drop_duplicates='ordered')",
@@ -342,43 +331,6 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
     except ConfigError as error:
         wrong.append((str(error), ""))
     return wrong
-
-
-_MOVING: Final = frozenset(
-    {"Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Distinct", "Except", "Intersect", "Join",
-     "RebalancePartitions", "Repartition", "RepartitionByExpression", "Sort", "Union", "Window"}
-)  # fmt: skip
-"""Steps of a plan that move rows between tasks; so do those that group by key."""
-
-
-def _steps(node: Any) -> Iterator[str]:
-    """The steps that events go through, the last one first. Not those of a table that a join sends to every task."""
-    name, sides = node.nodeName(), list(each_of(node.children()))
-    if name == "Join" and (stays := [side for side in sides if not _is_sent(side)]) != sides:
-        name, sides = "BroadcastJoin", stays
-    yield name
-    for side in sides:
-        yield from _steps(side)
-
-
-def _is_sent(side: Any) -> bool:
-    """Whether one side of a join is marked to be sent, there or before steps that take it as it is."""
-    if side.nodeName() == "ResolvedHint":
-        return "strategy=broadcast" in side.toString().partition("\n")[0]
-    inputs = list(each_of(side.children()))
-    return len(inputs) == 1 and _is_sent(inputs[0])
-
-
-def _id_attribute(frame: DataFrame) -> str:
-    """The column of ids as Spark knows it: another one of the same name is not the same."""
-    names: list[str] = analyzed(frame).output().mkString(",").split(",")
-    return next((name for name in names if name.startswith(f"{EVENT_ID}#")), "")
-
-
-def _moving(frame: DataFrame) -> str | None:
-    """What in the frame's plan moves rows between tasks, if anything does."""
-    moving = (step for step in _steps(analyzed(frame)) if step in _MOVING or "Groups" in step or "WithState" in step)
-    return next(moving, None)
 
 
 def _table_problems(

@@ -14,6 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
+from hubline.spark._jvm.session import (
+    forget_settings,
+    is_java_running,
+    is_session_running,
+    register,
+    start_java,
+    write_no_checksums,
+)
 from hubline.spark.sessions.java import find_java, java_home
 from hubline.spark.sessions.java_options import OPTIONS_VARIABLE, java_options
 from hubline.spark.sessions.parallelism import TASKS_VARIABLE
@@ -21,10 +29,8 @@ from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from hubline.spark.sessions.stderr_filter import pass_on
 
 if TYPE_CHECKING:
-    from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
 
 # A task that fails is tried so often in all, as on a cluster; plain local[N] gives up at once.
 TASK_ATTEMPTS: Final = 4
@@ -89,7 +95,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
 
     given = _given(app_name, master, config)
     secrets = [name for name, value in config.items() if isinstance(value, Secret)]
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001
+    if is_session_running():
         running = SparkSession.builder.getOrCreate()
         _require_same(running, given)
         return _prepared(running)
@@ -101,20 +107,11 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
     with _uninterrupted():  # again: in the end of the first Spark has put something in its place
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
-            _write_no_checksums(spark)
+            write_no_checksums(spark)
         return _prepared(spark)
 
 
 _FILES: Final = "spark.hadoop.fs.file.impl"
-
-
-def _write_no_checksums(spark: SparkSession) -> None:
-    """Keeps Java from writing a hidden file beside each one in a folder of this machine, by processes of its own.
-
-    Not by another kind of file system: RocksDB, where Spark keeps state by key, counts on this one.
-    """
-    jvm, java = spark.sparkContext._jvm, spark.sparkContext._jsc  # noqa: SLF001 (Spark has no public way)
-    jvm.org.apache.hadoop.fs.FileSystem.getLocal(java.hadoopConfiguration()).setWriteChecksum(False)  # type: ignore[union-attr]
 
 
 def _given(app_name: str, master: str | None, config: Mapping[str, object]) -> dict[str, str]:
@@ -217,24 +214,17 @@ def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkCo
     What looks like a secret is not told on the command line, where every user of the machine could read it, unless it
     counts nowhere else.
     """
-    from pyspark import SparkConf, SparkContext
+    from pyspark import SparkConf
 
-    if SparkContext._gateway is None:  # noqa: SLF001
+    if not is_java_running():
         _started.update(_told_at_start(given, secrets))
-        conf = SparkConf(loadDefaults=False).setAll(list(_started.items()))
-        SparkContext._ensure_initialized(gateway=_gateway(conf))  # noqa: SLF001
-    assert SparkContext._jvm is not None  # noqa: S101, SLF001
-    for name in _started.keys() - given.keys():  # asked for by a session that is no more
-        SparkContext._jvm.java.lang.System.clearProperty(name)  # noqa: SLF001
+        with _passed_on() as stderr:
+            start_java(_started, stderr=stderr)
+    forgotten = _started.keys() - given.keys()  # asked for by a session that is no more
+    forget_settings(forgotten)
+    for name in forgotten:
         del _started[name]
     return SparkConf()
-
-
-def _gateway(conf: SparkConf) -> JavaGateway:
-    from pyspark.java_gateway import launch_gateway
-
-    with _passed_on() as stderr:
-        return launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -326,11 +316,3 @@ def _prepared(spark: SparkSession) -> SparkSession:
     spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
     register(spark, EventHubs)
     return spark
-
-
-def register(spark: SparkSession, *sources: type[DataSource]) -> None:
-    """Lets a session know these sources. Those that it knows are left: registering again would warn."""
-    known = spark._jsparkSession.sessionState().dataSourceManager()  # noqa: SLF001 - no public way
-    for source in sources:
-        if not known.dataSourceExists(source.name()):
-            spark.dataSource.register(source)

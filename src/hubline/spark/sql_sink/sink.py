@@ -26,13 +26,14 @@ from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError
 from hubline.sinks import DropDuplicates, SqlSink
 from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
+from hubline.spark._jvm.lineage import overwritten_in_query
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA, plain
 from hubline.spark.sql_sink.batch_commit import BatchCommit
 from hubline.spark.sql_sink.batch_rows import OFFSET, PARTITION, PROPERTIES, SEQUENCE
 from hubline.spark.sql_sink.batch_target import BatchTarget, Written
-from hubline.spark.sql_sink.column_lineage import BatchLineage, overwritten_columns
-from hubline.spark.sql_sink.micro_batch import MicroBatch, analyzed, require_one_hub
+from hubline.spark.sql_sink.column_lineage import BatchLineage
+from hubline.spark.sql_sink.micro_batch import MicroBatch, require_one_hub
 from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.range_rules import RangeRules
 from hubline.spark.tasks.databases import lent
@@ -140,9 +141,8 @@ class SqlBatchWriter:
         Raises:
             ConfigError: If it reads hubs several times, or overwrites a column by which the sink knows events.
         """
-        plan = analyzed(frame)
-        require_one_hub(plan)
-        self._require_own(frame.columns, overwritten_columns(plan, _EVENT_COLUMNS))
+        require_one_hub(frame)
+        self._require_own(frame.columns, overwritten_in_query(frame, _EVENT_COLUMNS))
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Write a micro-batch: `foreachBatch` calls this."""

@@ -1,0 +1,80 @@
+"""Java's side of a Spark session: its start, the sources that it knows, and settings that no option has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+
+def is_java_running() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None
+
+
+def is_session_running() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def start_java(settings: Mapping[str, str], *, stderr: int) -> None:
+    """Starts Java with these settings. It prints to `stderr`, a file descriptor."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)
+
+
+def forget_settings(names: Collection[str]) -> None:
+    """Takes settings back that Java was started with: a new session would find them."""
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    for name in names:
+        jvm.java.lang.System.clearProperty(name)
+
+
+def write_no_checksums(spark: SparkSession) -> None:
+    """Keeps Java from writing a hidden file beside each one in a folder of this machine, by processes of its own.
+
+    Not by another kind of file system: RocksDB, where Spark keeps state by key, counts on this one.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(configuration).setWriteChecksum(False)
+
+
+def make_active(spark: SparkSession) -> None:
+    """Makes this session the thread's: Spark looks sources up in that one."""
+    jvm: Any = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def register(spark: SparkSession, *sources: type[DataSource]) -> None:
+    """Lets a session know these sources. Those that it knows are left: registering again would warn."""
+    known = spark._jsparkSession.sessionState().dataSourceManager()
+    for source in sources:
+        if not known.dataSourceExists(source.name()):
+            spark.dataSource.register(source)
+
+
+def has_format(spark: SparkSession, name: str) -> bool:
+    """Whether Spark can write the format."""
+    from hubline.spark._jvm.errors import SPARK_ERRORS
+
+    state = spark._jsparkSession.sessionState()
+    if name == "memory" or state.dataSourceManager().dataSourceExists(name):
+        return True
+    jvm: Any = spark.sparkContext._jvm
+    try:
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(name, state.conf())
+    except SPARK_ERRORS:
+        return False
+    return True
