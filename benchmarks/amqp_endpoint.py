@@ -35,8 +35,6 @@ from benchmarks.local_hub import (
     new_hub,
 )
 from hubline.amqp.codec.performatives import (
-    RECEIVER,
-    SENDER,
     Accepted,
     Attach,
     DeliveryState,
@@ -50,6 +48,8 @@ from hubline.amqp.events.reference_decoder import BATCH_FORMAT
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.handshake import ClientHandshake
 from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.hubs.local import LocalHub, create_hub
 
@@ -187,10 +187,10 @@ class _Counter:
     def on_closed(self, connection: Connection, error: Error | None) -> None: ...
 
     def on_attached(self, link: Link, _attach: Attach) -> None:
-        if link.role is RECEIVER:
+        if isinstance(link, ReceiverLink):
             link.grant(CREDIT)
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         self._add(len(deliveries))
         if link.credit < CREDIT // 2:
             link.grant(CREDIT)
@@ -223,24 +223,22 @@ async def _warm_up(port: int, *, is_filled: bool) -> None:
     """Lets the server load what it loads once."""
     counter = _Counter(CREDIT if is_filled else 0)
     connection = await _connected(port, counter)
-    link = _receiver(connection, 0, counter)
-    await link.attached()
+    await _receiver(connection, 0, counter).attached()
     if is_filled:
         await counter.done.wait()
-    link = _sender(connection, 0, counter)
-    await link.attached()
+    await _sender(connection, 0, counter).attached()
     connection.close()
     await connection.closed()
 
 
-def _receiver(connection: Connection, partition: int, counter: _Counter) -> Link:
+def _receiver(connection: Connection, partition: int, counter: _Counter) -> ReceiverLink:
     source = Source(f"{HUB}/ConsumerGroups/$Default/Partitions/{partition}")
-    return connection.begin().attach("in", role=RECEIVER, source=source, target=Target("me"), handler=counter)
+    return connection.begin().attach_receiver("in", source=source, target=Target("me"), handler=counter)
 
 
-def _sender(connection: Connection, partition: int, counter: _Counter) -> Link:
+def _sender(connection: Connection, partition: int, counter: _Counter) -> SenderLink:
     target = Target(f"{HUB}/Partitions/{partition}")
-    return connection.begin().attach("out", role=SENDER, source=Source("me"), target=target, handler=counter)
+    return connection.begin().attach_sender("out", source=Source("me"), target=target, handler=counter)
 
 
 async def _receive_all(port: int) -> None:

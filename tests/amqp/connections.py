@@ -13,6 +13,8 @@ from hubline.amqp.codec.performatives import RECEIVER, Accepted, Attach, Deliver
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.handshake import ClientHandshake, ServerHandshake
 from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 
 MESSAGE_BYTES_MAX = 1024 * 1024
@@ -58,11 +60,11 @@ class Recorder:
 
     def on_attached(self, link: Link, attach: Attach) -> None:
         self.links.append(link)
-        if link.role is RECEIVER:
+        if isinstance(link, ReceiverLink):
             link.grant(self.credit)
         self._note()
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         self.bulks.append(len(deliveries))
         data = deliveries.data.tobytes()
         spans = zip(deliveries.starts.tolist(), deliveries.ends.tolist(), strict=True)
@@ -70,7 +72,7 @@ class Recorder:
         self._top_up(link)
         self._note()
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: ReceiverLink, message: Message) -> None:
         self.received.append(bytes(message.payload))
         self.formats.append(message.message_format)
         if not message.is_settled:
@@ -90,7 +92,7 @@ class Recorder:
         self.closed.append(error)
         self._note()
 
-    def _top_up(self, link: Link) -> None:
+    def _top_up(self, link: ReceiverLink) -> None:
         if self.tops_up:
             link.grant(self.credit)
 
@@ -179,12 +181,12 @@ async def everything(sock: socket.socket) -> bytes:
     return data
 
 
-def sender_of(connection: Connection, handler: Recorder, name: str = "out") -> Link:
-    return connection.begin().attach(name, role=False, source=Source("here"), target=Target("there"), handler=handler)
+def sender_of(connection: Connection, handler: Recorder, name: str = "out") -> SenderLink:
+    return connection.begin().attach_sender(name, source=Source("here"), target=Target("there"), handler=handler)
 
 
-def receiver_of(connection: Connection, handler: Recorder, name: str = "in") -> Link:
-    return connection.begin().attach(name, role=True, source=Source("there"), target=Target("here"), handler=handler)
+def receiver_of(connection: Connection, handler: Recorder, name: str = "in") -> ReceiverLink:
+    return connection.begin().attach_receiver(name, source=Source("there"), target=Target("here"), handler=handler)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -25,6 +25,7 @@ from hubline.amqp.codec.performatives import (
     Target,
     Transfer,
 )
+from hubline.amqp.transport import connection as connections
 from hubline.amqp.transport import session as sessions
 from hubline.amqp.transport.connection import DECODE_ERROR, FRAMING_ERROR, ConnectionOptions
 from hubline.amqp.transport.errors import AmqpError
@@ -44,7 +45,9 @@ from hubline.amqp.transport.link import (
     AmqpClosed,
     Link,
 )
-from hubline.amqp.transport.session import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
+from hubline.amqp.transport.session import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE, AnyLink
 from tests.amqp.connections import (
     MESSAGE_BYTES_MAX,
     PATIENCE_SECONDS,
@@ -123,7 +126,7 @@ def test_many_prebuilt_transfers_arrive_in_bulk() -> None:
         client, server = Recorder(credit=1000), Recorder()
         async with connected(client, server) as (ours, _):
             receiver_of(ours, client)
-            link = await _server_link(server)
+            link = await _server_link(server, SenderLink)
             first = link.next_delivery_id
             assert await link.sendable() == 1000
             frames = b"".join(
@@ -199,7 +202,7 @@ def test_nothing_is_sent_without_credit() -> None:
                 link.send(b"x", settled=True)
             assert link.sendable_count == 0
             waiting = asyncio.create_task(link.sendable())
-            far_end = await _server_link(server)
+            far_end = await _server_link(server, ReceiverLink)
             await until(lambda: len(server.received) == 2)
             assert not waiting.done()
             far_end.grant(5)
@@ -214,7 +217,7 @@ def test_credit_that_was_taken_back_too_late_may_have_been_used_and_no_more_than
         async with connected(client, server) as (ours, _):
             link = sender_of(ours, client)
             await link.sendable()
-            far_end = await _server_link(server)
+            far_end = await _server_link(server, ReceiverLink)
             for _ in range(4):
                 link.send(b"x", settled=True)
             far_end.grant(0)
@@ -245,7 +248,7 @@ def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytes
             await link.sendable()
             message = bytes(range(256)) * 4000
             link.send(message, settled=True)
-            far_end = await _server_link(server)
+            far_end = await _server_link(server, ReceiverLink)
             while not server.received:
                 far_end.grant(100)  # tells the window anew
                 await asyncio.sleep(0)
@@ -259,7 +262,7 @@ def test_drain_uses_up_the_credit() -> None:
         client, server = Recorder(), Recorder()
         async with connected(client, server) as (ours, _):
             link = receiver_of(ours, client)
-            far_end = await _server_link(server)
+            far_end = await _server_link(server, SenderLink)
             await far_end.sendable()
             link.session.send_flow(handle=link.handle, delivery_count=0, credit=7, drain=True)
             await until(lambda: far_end.is_draining)
@@ -303,7 +306,7 @@ def test_detach_of_one_side_is_told_to_the_other_once() -> None:
         async with connected(client, server) as (ours, _):
             link = receiver_of(ours, client)
             await link.attached()
-            far_end = await _server_link(server)
+            far_end = await _server_link(server, Link)
             far_end.detach(Error("amqp:link:stolen", "another reader came"))
             assert await client.until_detached() == Error("amqp:link:stolen", "another reader came")
         assert len(client.detached) == 1
@@ -391,7 +394,7 @@ def test_slow_reader_stops_the_sender_and_not_the_memory() -> None:
             await loop.sock_sendall(sock, GREETING + SESSION + attach(role=RECEIVER))
             flow = Flow(0, 1_000_000, 0, 1_000_000, handle=0, delivery_count=0, link_credit=1_000_000)
             await loop.sock_sendall(sock, encode_frame(0, flow))
-            link = await _server_link(server)
+            link = await _server_link(server, SenderLink)
             sent_bytes = 0
             while await asyncio.wait_for(link.sendable(), PATIENCE_SECONDS):
                 link.send(bytes(4000), settled=True)
@@ -514,6 +517,19 @@ def test_messages_never_finished_are_bounded_over_all_links() -> None:
     assert error.condition == RESOURCE_LIMIT_EXCEEDED
 
 
+def test_message_whose_last_part_is_too_much_for_all_links_is_not_handed_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "PARTS_BYTES_MAX", 100_000)
+    server = Recorder()
+    parts = [transfer(0, 0, bytes(60_000), more=True), transfer(0, 0, bytes(60_000))]
+    error = ending(asyncio.run(answer_to(GREETING + SESSION + attach() + b"".join(parts), server)))
+    assert error is not None
+    assert error.condition == RESOURCE_LIMIT_EXCEEDED
+    assert server.received == []
+    assert not caplog.records, "the handler was called, or failed"
+
+
 def test_what_some_clients_send_too_late_is_passed_over() -> None:
     late = [
         encode_frame(0, Flow(0, 100, 0, 100, handle=3, delivery_count=0, link_credit=10)),
@@ -587,11 +603,13 @@ def _fail(_link: Link) -> None:
     raise RuntimeError("a bug")
 
 
-async def _server_link(server: Recorder) -> Link:
+async def _server_link(server: Recorder, kind: type[AnyLink]) -> AnyLink:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not server.links:
             await server.happened.wait()
-    return server.links[0]
+    link = server.links[0]
+    assert isinstance(link, kind)
+    return link
 
 
 def test_a_small_message_after_a_large_one_keeps_no_more_memory_than_it_takes() -> None:

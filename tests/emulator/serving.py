@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hubline.amqp.codec.performatives import RECEIVER, SENDER, Attach, Source, Target
+from hubline.amqp.codec.performatives import RECEIVER, Attach, Source, Target
 from hubline.amqp.codec.types import Described, Symbol
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.handshake import ClientHandshake
-from hubline.amqp.transport.link import Link
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.emulator import Endpoint, SharedKey
 from hubline.hubs.local import LocalHub, create_hub
 from hubline.ports import Hub
@@ -125,7 +126,7 @@ class Client:
         selector: str | None = "amqp.annotation.x-opt-offset > '-1'",
         epoch: int | None = None,
         capabilities: tuple[str, ...] | None = None,
-    ) -> tuple[Link, Recorder]:
+    ) -> tuple[ReceiverLink, Recorder]:
         handler = Recorder(credit=credit)
         filters: dict[object, object] | None = None
         if selector is not None:
@@ -138,9 +139,8 @@ class Client:
             desired_capabilities=capabilities,
             properties=None if epoch is None else {Symbol("com.microsoft:epoch"): epoch},
         )
-        link = self.connection.begin().attach(
+        link = self.connection.begin().attach_receiver(
             name,
-            role=RECEIVER,
             source=Source(address, filter=filters),
             target=Target("me"),
             handler=handler,
@@ -148,11 +148,9 @@ class Client:
         )
         return link, handler
 
-    def sender(self, address: str = "telemetry/Partitions/0", *, name: str = "out") -> tuple[Link, Recorder]:
+    def sender(self, address: str = "telemetry/Partitions/0", *, name: str = "out") -> tuple[SenderLink, Recorder]:
         handler = Recorder()
-        link = self.connection.begin().attach(
-            name, role=SENDER, source=Source("me"), target=Target(address), handler=handler
-        )
+        link = self.connection.begin().attach_sender(name, source=Source("me"), target=Target(address), handler=handler)
         return link, handler
 
 

@@ -22,7 +22,6 @@ from hubline.amqp.codec.message import Data, Message, Value
 from hubline.amqp.codec.performatives import (
     RECEIVE_FIRST,
     RECEIVE_SECOND,
-    RECEIVER,
     SEND_SETTLED,
     SEND_UNSETTLED,
     SENDER,
@@ -95,8 +94,8 @@ async def ask(peer: Client, address: str, body: object, properties: Mapping[obje
     """One request, and its answer."""
     session = peer.connection.begin()
     handler = Recorder()
-    answers = session.attach("answers", role=RECEIVER, source=Source(address), target=Target("me"), handler=handler)
-    requests = session.attach("requests", role=SENDER, source=Source("me"), target=Target(address), handler=handler)
+    answers = session.attach_receiver("answers", source=Source(address), target=Target("me"), handler=handler)
+    requests = session.attach_sender("requests", source=Source("me"), target=Target(address), handler=handler)
     await answers.attached()
     await requests.sendable()
     requests.send(Message(Value(body), application_properties=properties).encode(), settled=True)
@@ -375,15 +374,16 @@ def test_settle_modes_are_answered_with_what_is_done(tmp_path: Path) -> None:
     async def run() -> None:
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
             asked = Attach("a", 0, SENDER, snd_settle_mode=SEND_UNSETTLED, rcv_settle_mode=RECEIVE_SECOND)
-            for role, mine, theirs in [(SENDER, "me", "telemetry"), (RECEIVER, READ, "me")]:
-                link = peer.connection.begin().attach(
-                    "link", role=role, source=Source(mine), target=Target(theirs), handler=Recorder(), details=asked
-                )
-                answer = await link.attached()
-                if role is SENDER:
-                    assert (answer.snd_settle_mode, answer.rcv_settle_mode) == (SEND_UNSETTLED, RECEIVE_FIRST)
-                else:
-                    assert answer.snd_settle_mode == SEND_SETTLED
+            session = peer.connection.begin()
+            sender = session.attach_sender(
+                "out", source=Source("me"), target=Target("telemetry"), handler=Recorder(), details=asked
+            )
+            receiver = session.attach_receiver(
+                "in", source=Source(READ), target=Target("me"), handler=Recorder(), details=asked
+            )
+            answer = await sender.attached()
+            assert (answer.snd_settle_mode, answer.rcv_settle_mode) == (SEND_UNSETTLED, RECEIVE_FIRST)
+            assert (await receiver.attached()).snd_settle_mode == SEND_SETTLED
 
     asyncio.run(run())
 
@@ -594,11 +594,9 @@ def test_every_link_of_a_session_has_requests_of_its_own(tmp_path: Path) -> None
         async with local_hub(tmp_path) as hub, endpoint(hub) as (_, port), client(port) as peer:
             session, handler = peer.connection.begin(), Recorder(credit=1000)
             node, here = "$management", "me"
-            session.attach("answers", role=RECEIVER, source=Source(node), target=Target(here), handler=handler)
+            session.attach_receiver("answers", source=Source(node), target=Target(here), handler=handler)
             links = [
-                session.attach(
-                    f"requests {number}", role=SENDER, source=Source(here), target=Target(node), handler=handler
-                )
+                session.attach_sender(f"requests {number}", source=Source(here), target=Target(node), handler=handler)
                 for number in range(3)
             ]
             for link in links:

@@ -21,6 +21,8 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.transport.connection import Connection
 from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, Link
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.session import Session
 from hubline.emulator.authorization import Grants
 from hubline.emulator.cbs import TokenNode
@@ -96,9 +98,9 @@ class Peer:
             case ManagementAddress() if self._grants.allows_something:
                 node = ManagementNode(self._shared.hubs, self._grants.allows)
                 self._accept_requests(link, ManagementAddress, node.answer)
-            case SenderAddress() if link.role is RECEIVER and self._may(link, text):
+            case SenderAddress() if isinstance(link, ReceiverLink) and self._may(link, text):
                 self.spawn(self._refusing(link, self._open_intake(link, address)))
-            case ReceiverAddress() if link.role is SENDER and self._may(link, text):
+            case ReceiverAddress() if isinstance(link, SenderLink) and self._may(link, text):
                 self.spawn(self._refusing(link, self._open_feed(link, address)))
             case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
                 path_segments(text)
@@ -172,7 +174,7 @@ class Peer:
             _refuse(link, Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
             raise
 
-    async def _open_intake(self, link: Link, address: SenderAddress) -> None:
+    async def _open_intake(self, link: ReceiverLink, address: SenderAddress) -> None:
         hub = await self._hub(address.hub, address.partition)
         sender = await hub.open_sender()
         if link.is_over:
@@ -181,7 +183,7 @@ class Peer:
         intake = self._intakes[link] = EventReceiver(sender, partition=address.partition, spawn=self.spawn)
         link.accept(_answer_to(link), intake)
 
-    async def _open_feed(self, link: Link, address: ReceiverAddress) -> None:
+    async def _open_feed(self, link: SenderLink, address: ReceiverAddress) -> None:
         assert link.remote is not None  # noqa: S101 (the peer asked for it)
         source = link.remote.source
         position = parse_filter(source.filter if isinstance(source, Source) else None)

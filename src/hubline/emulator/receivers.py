@@ -14,6 +14,7 @@ from hubline.amqp.codec.performatives import Attach, DeliveryState, Error
 from hubline.amqp.events.encoder import Destination, encode_deliveries
 from hubline.amqp.events.reference_decoder import RuntimeMetrics
 from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, AmqpClosed, Link, Message
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.emulator.errors import ARGUMENT_ERROR, INTERNAL_ERROR, STOLEN, Refusal, error_of, stolen_text
 from hubline.emulator.link_addresses import ReceiverAddress
@@ -136,7 +137,7 @@ class EventSender:
         self._has_metrics = has_metrics
         self._task: asyncio.Task[None] | None = None
 
-    async def run(self, link: Link) -> None:
+    async def run(self, link: SenderLink) -> None:
         """Sends what there is and what comes, as far as the link has credit and room, until one of them ends."""
         self._task = asyncio.current_task()
         try:
@@ -173,7 +174,7 @@ class EventSender:
         if self._task is not None:
             self._task.cancel()
 
-    async def _send(self, link: Link, events: EventBatch) -> None:
+    async def _send(self, link: SenderLink, events: EventBatch) -> None:
         annotations = await self._metrics() if self._has_metrics else b""
         start = 0
         while start < len(events):
@@ -191,7 +192,7 @@ class EventSender:
             retrieved_ms=timestamp(datetime.now(UTC)),
         ).encode()
 
-    def _send_part(self, link: Link, part: EventBatch, annotations: bytes) -> None:
+    def _send_part(self, link: SenderLink, part: EventBatch, annotations: bytes) -> None:
         """Sends events that the link has credit for, each with the annotations."""
         destination = Destination(link.session.channel, link.handle, link.frame_bytes_max)
         encoded = list(

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from hubline.amqp.codec.message import Message, Properties, Value
-from hubline.amqp.codec.performatives import RECEIVER, Accepted, Attach, DeliveryState, Error, Rejected
+from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error, Rejected
 from hubline.amqp.codec.types import Int
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.amqp.transport.link import AmqpClosed, Link
 from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 
 # Requests of one link that are being answered. Clients send one and wait.
@@ -69,22 +71,22 @@ class RequestNode:
     def __init__(self, answering: Answering, spawn: Spawn) -> None:
         self._answering = answering
         self._spawn = spawn
-        self._answer_links: list[Link] = []
-        self._in_progress: Counter[Link] = Counter()
+        self._answer_links: list[SenderLink] = []
+        self._in_progress: Counter[ReceiverLink] = Counter()
 
     def on_attached(self, link: Link, _attach: Attach) -> None:
-        if link.role is RECEIVER:
+        if isinstance(link, ReceiverLink):
             link.grant(REQUESTS_MAX)
-        else:
+        elif isinstance(link, SenderLink):
             self._answer_links.append(link)
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         spans = zip(deliveries.delivery_ids.tolist(), deliveries.starts.tolist(), deliveries.ends.tolist(), strict=True)
         for delivery_id, start, end in spans:
             payload = deliveries.data[start:end].tobytes()
             self.on_message(link, Delivered(delivery_id, 0, deliveries.is_settled, payload))
 
-    def on_message(self, link: Link, message: Delivered) -> None:
+    def on_message(self, link: ReceiverLink, message: Delivered) -> None:
         self._in_progress[link] += 1
         try:
             request = Message.decode(message.payload)
@@ -103,7 +105,7 @@ class RequestNode:
         if link in self._answer_links:
             self._answer_links.remove(link)
 
-    async def _answer(self, link: Link, request: Message) -> None:
+    async def _answer(self, link: ReceiverLink, request: Message) -> None:
         try:
             answer = await self._answering(request)
             properties = request.properties or Properties()
@@ -115,7 +117,7 @@ class RequestNode:
         finally:
             self._finish(link)
 
-    def _answer_link(self, reply_to: str | None) -> Link | None:
+    def _answer_link(self, reply_to: str | None) -> SenderLink | None:
         """The link that the request names, by its name or its target; else the latest of the session."""
         for link in self._answer_links:
             target = link.remote.target if link.remote else None
@@ -123,7 +125,7 @@ class RequestNode:
                 return link
         return self._answer_links[-1] if self._answer_links else None
 
-    def _finish(self, link: Link) -> None:
+    def _finish(self, link: ReceiverLink) -> None:
         left = self._in_progress.pop(link) - 1
         if left:
             self._in_progress[link] = left

@@ -14,6 +14,7 @@ import pyarrow as pa
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error, Rejected
 from hubline.amqp.events.decoder import SentDecoder
 from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.emulator.errors import INTERNAL_ERROR, error_of
 from hubline.emulator.requests import Spawn
@@ -56,15 +57,16 @@ class EventReceiver:
         """Ends when everything that came is answered."""
 
     def on_attached(self, link: Link, _attach: Attach) -> None:
+        assert isinstance(link, ReceiverLink)  # noqa: S101 (clients send on it)
         link.grant(CREDIT)
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         spans = zip(deliveries.delivery_ids.tolist(), deliveries.starts.tolist(), deliveries.ends.tolist(), strict=True)
         for delivery_id, start, end in spans:
             payload = deliveries.data[start:end].tobytes()
             self.on_message(link, Message(delivery_id, 0, deliveries.is_settled, payload))
 
-    def on_message(self, link: Link, message: Message) -> None:
+    def on_message(self, link: ReceiverLink, message: Message) -> None:
         try:
             events = self._decoder.decode(message.payload, message.message_format)
         except HublineError as error:
@@ -84,7 +86,7 @@ class EventReceiver:
         if self.appending is None:
             self._spawn(self._close())
 
-    async def _append_all(self, link: Link) -> None:
+    async def _append_all(self, link: ReceiverLink) -> None:
         try:
             while self._waiting:
                 group = self._next_group()
@@ -113,7 +115,7 @@ class EventReceiver:
             left_bytes -= group[-1].bytes_count
         return group
 
-    async def _append(self, link: Link, group: list[_Sent]) -> None:
+    async def _append(self, link: ReceiverLink, group: list[_Sent]) -> None:
         events = group[0].events if len(group) == 1 else pa.concat_batches([sent.events for sent in group])
         try:
             failed, begun = _failed(group, await self._send(events))
@@ -133,7 +135,7 @@ class EventReceiver:
         await self._sender.send(events, partition=self._partition)
         return []
 
-    def _top_up(self, link: Link) -> None:
+    def _top_up(self, link: ReceiverLink) -> None:
         if link.credit < CREDIT // 2:
             link.grant(CREDIT)
 
@@ -152,7 +154,7 @@ def _failed(group: list[_Sent], unsent: list[Unsent]) -> tuple[dict[_Sent, Hubli
     return failed, begun
 
 
-def _accept(link: Link, delivery_ids: list[int]) -> None:
+def _accept(link: ReceiverLink, delivery_ids: list[int]) -> None:
     """Settles consecutive messages by one word."""
     start = 0
     for index in range(1, len(delivery_ids) + 1):
@@ -161,5 +163,5 @@ def _accept(link: Link, delivery_ids: list[int]) -> None:
             start = index
 
 
-def _reject(link: Link, first: int, last: int, error: HublineError) -> None:
+def _reject(link: ReceiverLink, first: int, last: int, error: HublineError) -> None:
     link.settle(first, last, Rejected(error_of(error)))

@@ -12,7 +12,8 @@ import pytest
 
 from hubline.amqp.events.decoder import join_messages
 from hubline.amqp.events.encoder import encode_delivered
-from hubline.amqp.transport.link import Link, Message
+from hubline.amqp.transport.link import Message
+from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
 from hubline.hubs.eventhubs.start_position import Progress
@@ -44,7 +45,7 @@ class Scene:
         reading = Reading(cast("Any", None), "address", "group", "0", None, progress, cast("Any", None))
         self.receiver = EventHubsReceiver(cast("Any", None), reading)
         self.link = Granting()
-        self.receiver._link = cast("Link", self.link)
+        self.receiver._link = cast("ReceiverLink", self.link)
 
     def arrive(self, first: int, count: int, body_bytes: int) -> None:
         rows = [{"body": bytes(body_bytes)}] * count
@@ -53,10 +54,10 @@ class Scene:
         messages = encode_delivered(stored.events.arrow).to_pylist()
         self.link.credit -= count
         if count == 1:
-            self.receiver.on_message(cast("Link", self.link), Message(0, 0, True, messages[0]))
+            self.receiver.on_message(cast("ReceiverLink", self.link), Message(0, 0, True, messages[0]))
         else:
             deliveries = Deliveries(0, 0, True, np.arange(count), *join_messages(messages))
-            self.receiver.on_deliveries(cast("Link", self.link), deliveries)
+            self.receiver.on_deliveries(cast("ReceiverLink", self.link), deliveries)
 
     def take(self, max_count: int) -> int:
         return len(asyncio.run(self.receiver.receive(max_count=max_count, wait_seconds=0)))

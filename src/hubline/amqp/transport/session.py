@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from hubline.amqp.codec.composites import Composite
 from hubline.amqp.codec.decode import Bytes
@@ -28,6 +28,8 @@ from hubline.amqp.codec.performatives import (
     Transfer,
 )
 from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
+from hubline.amqp.transport.receiver_link import ReceiverLink
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ FRAMES_AT_ONCE: Final = 4
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 NOT_ALLOWED: Final = "amqp:not-allowed"
+
+AnyLink = TypeVar("AnyLink", bound=Link)
 
 _TERMINAL_STATES: Final = (Accepted, Rejected, Released, Modified)
 
@@ -66,7 +70,7 @@ class Session:
         self._next_outgoing_id = 0
         self._remote_window = 0
         self._queued: deque[tuple[Sequence[Bytes], int]] = deque()  # transfers that wait for the peer's window
-        self._unsettled: dict[int, Link] = {}
+        self._unsettled: dict[int, SenderLink] = {}
         self._links: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
 
@@ -74,35 +78,21 @@ class Session:
     def links(self) -> list[Link]:
         return list(self._links.values())
 
-    def attach(
-        self,
-        name: str,
-        *,
-        role: bool,
-        source: Source,
-        target: Target,
-        handler: LinkHandler,
-        details: Attach | None = None,
-    ) -> Link:
-        """Asks the peer for a link. ``details`` gives what else the attach says; its first fields are not used."""
-        link = self._new_link(name, role, handler)
-        given = details or Attach(name, link.handle, role)
-        link.message_bytes_max = given.max_message_size or 0
-        self.send(
-            Attach(
-                name=name,
-                handle=link.handle,
-                role=role,
-                snd_settle_mode=given.snd_settle_mode,
-                rcv_settle_mode=given.rcv_settle_mode,
-                source=source,
-                target=target,
-                initial_delivery_count=0 if role is SENDER else None,
-                max_message_size=given.max_message_size,
-                desired_capabilities=given.desired_capabilities,
-                properties=given.properties,
-            )
-        )
+    def attach_sender(
+        self, name: str, *, source: Source, target: Target, handler: LinkHandler, details: Attach | None = None
+    ) -> SenderLink:
+        """Asks the peer for a link to send on. ``details`` gives what else the attach says; its first fields are not
+        used."""
+        link = self._new_link(SenderLink, name, handler)
+        self._send_attach(link, source, target, details or Attach(name, link.handle, SENDER))
+        return link
+
+    def attach_receiver(
+        self, name: str, *, source: Source, target: Target, handler: LinkHandler, details: Attach | None = None
+    ) -> ReceiverLink:
+        """Asks the peer for a link to receive from; else as :meth:`attach_sender`."""
+        link = self._new_link(ReceiverLink, name, handler)
+        self._send_attach(link, source, target, details or Attach(name, link.handle, RECEIVER))
         return link
 
     def end(self, error: Error | None = None) -> None:
@@ -164,7 +154,7 @@ class Session:
             )
         )
 
-    def take_delivery_ids(self, count: int, unsettled_on: Link | None) -> int:
+    def take_delivery_ids(self, count: int, unsettled_on: SenderLink | None) -> int:
         """The first of ``count`` ids. With a link, the one message is remembered until the peer settles it."""
         first = self.next_delivery_id
         self.next_delivery_id = (first + count) % SERIAL_MODULUS
@@ -227,11 +217,29 @@ class Session:
         for link in self.links:
             link.wake()
 
-    def _new_link(self, name: str, role: bool, handler: LinkHandler | None) -> Link:
+    def _new_link(self, kind: type[AnyLink], name: str, handler: LinkHandler | None) -> AnyLink:
         handle = next(number for number in range(HANDLE_MAX + 1) if number not in self._links)
-        link = Link(self, name=name, role=role, handle=handle, handler=handler)
+        link = kind(self, name=name, handle=handle, handler=handler)
         self._links[handle] = link
         return link
+
+    def _send_attach(self, link: Link, source: Source, target: Target, details: Attach) -> None:
+        link.message_bytes_max = details.max_message_size or 0
+        self.send(
+            Attach(
+                name=link.name,
+                handle=link.handle,
+                role=link.role,
+                snd_settle_mode=details.snd_settle_mode,
+                rcv_settle_mode=details.rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=0 if link.role is SENDER else None,
+                max_message_size=details.max_message_size,
+                desired_capabilities=details.desired_capabilities,
+                properties=details.properties,
+            )
+        )
 
     def _take_attach(self, attach: Attach) -> None:
         if attach.handle in self._by_remote_handle:
@@ -247,7 +255,7 @@ class Session:
         elif attach.handle > HANDLE_MAX or len(self._links) > HANDLE_MAX:
             self.end(Error(NOT_ALLOWED, f"a session has at most {HANDLE_MAX + 1} links"))
         else:
-            link = self._new_link(attach.name, not attach.role, None)
+            link = self._new_link(SenderLink if attach.role is RECEIVER else ReceiverLink, attach.name, None)
             self._by_remote_handle[attach.handle] = link
             link.take_attach(attach)
             self.connection.take_link(link)
@@ -289,14 +297,16 @@ class Session:
             self._unsettled = {key: other for key, other in self._unsettled.items() if other is not link}
             link.take_detach(detach.error)
 
-    def _transferring(self, handle: int) -> Link | None:
+    def _transferring(self, handle: int) -> ReceiverLink | None:
+        """The link that a transfer is for; None, and the session ends, if there is none that takes it."""
         link = self._by_remote_handle.get(handle)
+        if isinstance(link, ReceiverLink):
+            return link
         if link is None:
             self.end(Error(UNATTACHED_HANDLE, f"a transfer came for handle {handle}, which is not attached"))
-        elif link.role is not RECEIVER:
+        else:
             self.end(Error(NOT_ALLOWED, f"a transfer came for handle {handle}, on which this side sends"))
-            return None
-        return link
+        return None
 
     def _write_queued(self) -> None:
         while self._queued and self._queued[0][1] <= self._remote_window:

@@ -10,8 +10,6 @@ from typing import Final
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.message import Map, Message, Properties, Value
 from hubline.amqp.codec.performatives import (
-    RECEIVER,
-    SENDER,
     Accepted,
     Attach,
     DeliveryState,
@@ -21,6 +19,7 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.transport.link import AmqpClosed, Link
 from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.session import Session
 from hubline.amqp.transport.transfer_runs import Deliveries
 
@@ -40,11 +39,11 @@ class Requests:
         self._ids = itertools.count(1)
         self._waiting: dict[str, asyncio.Future[Message]] = {}
         self._reply_to = f"{node}-{secrets.token_hex(8)}"
-        self._sender = session.attach(
-            f"{self._reply_to}-requests", role=SENDER, source=Source(self._reply_to), target=Target(node), handler=self
+        self._sender = session.attach_sender(
+            f"{self._reply_to}-requests", source=Source(self._reply_to), target=Target(node), handler=self
         )
-        self._receiver = session.attach(
-            f"{self._reply_to}-answers", role=RECEIVER, source=Source(node), target=Target(self._reply_to), handler=self
+        self._receiver = session.attach_receiver(
+            f"{self._reply_to}-answers", source=Source(node), target=Target(self._reply_to), handler=self
         )
 
     @property
@@ -78,10 +77,10 @@ class Requests:
     # What happens on the links
 
     def on_attached(self, link: Link, attach: Attach) -> None:  # noqa: ARG002
-        if link is self._receiver:
+        if isinstance(link, ReceiverLink):
             link.grant(ANSWERS_MAX)
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         spans = zip(deliveries.starts.tolist(), deliveries.ends.tolist(), strict=True)
         for start, end in spans:
             self._take(deliveries.data[start:end].tobytes())
@@ -89,7 +88,7 @@ class Requests:
             link.settle(int(deliveries.delivery_ids[0]), int(deliveries.delivery_ids[-1]), Accepted())
         link.grant(ANSWERS_MAX)
 
-    def on_message(self, link: Link, message: Delivered) -> None:
+    def on_message(self, link: ReceiverLink, message: Delivered) -> None:
         self._take(message.payload)
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())

@@ -30,6 +30,7 @@ from hubline.amqp.events.reference_decoder import RuntimeMetrics, read_runtime_m
 from hubline.amqp.transport.errors import AmqpDecodeError, AmqpError
 from hubline.amqp.transport.link import AmqpClosed, Link
 from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import HubDamaged, HubError, HubUnavailable, ReaderRefused
 from hubline.hubs.argument_checks import require_count
@@ -123,7 +124,7 @@ class EventHubsReceiver:
         self._reading = reading
         self._progress = reading.progress
         self._decoder = EventDecoder(reading.partition)
-        self._link: Link | None = None
+        self._link: ReceiverLink | None = None
         self._arrived: deque[tuple[EventBatch, int]] = deque()
         self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that arrived
         self._arrived_bytes = 0  # as they were on the wire
@@ -291,7 +292,7 @@ class EventHubsReceiver:
                 return
         raise HubUnavailable(f"{self._reading.where} was redirected again and again", hub=self._reading.where.hub)
 
-    async def _attached(self, service: Service) -> Link:
+    async def _attached(self, service: Service) -> ReceiverLink:
         session = await service.session()
         name = f"hubline-{secrets.token_hex(8)}"
         properties: dict[object, object] = {_NAME: name}
@@ -307,7 +308,7 @@ class EventHubsReceiver:
             properties=properties,
         )
         source = Source(self._reading.address, filter={_FILTER: Described(_FILTER, self._progress.start.selector)})
-        link = session.attach(name, role=RECEIVER, source=source, target=Target(name), handler=self, details=details)
+        link = session.attach_receiver(name, source=source, target=Target(name), handler=self, details=details)
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
                 await link.attached()
@@ -348,14 +349,14 @@ class EventHubsReceiver:
     def on_attached(self, link: Link, attach: Attach) -> None:
         pass  # whoever attached waits for it
 
-    def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
+    def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         if not deliveries.is_settled:
             link.settle(int(deliveries.delivery_ids[0]), int(deliveries.delivery_ids[-1]), Accepted())
         self._decode_rest()
         self._arrive(link, int((deliveries.ends - deliveries.starts).sum()), len(deliveries), undecoded=len(deliveries))
         self._decode(deliveries.data, deliveries.starts, deliveries.ends)
 
-    def on_message(self, link: Link, message: Delivered) -> None:
+    def on_message(self, link: ReceiverLink, message: Delivered) -> None:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
         self._undecoded.append(message.payload)
@@ -379,7 +380,7 @@ class EventHubsReceiver:
                 self._failed = problem
         self._changed.set()
 
-    def _arrive(self, link: Link, bytes_count: int, count: int, *, undecoded: int) -> None:
+    def _arrive(self, link: ReceiverLink, bytes_count: int, count: int, *, undecoded: int) -> None:
         self._attempts_count = 0
         self._arrived_bytes += bytes_count
         self._event_bytes += (bytes_count / count - self._event_bytes) / (SIZE_MEMORY if self._event_bytes else 1)
@@ -425,7 +426,7 @@ class EventHubsReceiver:
 
     # Credit
 
-    def _supply(self, link: Link | None = None, *, undecoded: int = 0) -> None:
+    def _supply(self, link: ReceiverLink | None = None, *, undecoded: int = 0) -> None:
         """Lets as many events come as there is room for and are wanted, once that is half of what there could be.
 
         Where they turn out larger than those before, and are more than there is room for, no others are to come.

@@ -15,7 +15,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hubline.amqp.codec.performatives import (
-    SENDER,
     Accepted,
     Attach,
     DeliveryState,
@@ -31,6 +30,7 @@ from hubline.amqp.events.reference_decoder import BATCH_FORMAT
 from hubline.amqp.transport.errors import AmqpError
 from hubline.amqp.transport.link import AmqpClosed, Link
 from hubline.amqp.transport.link import Message as Delivered
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import EventTooLarge, HubError, HubUnavailable
 from hubline.hubs.argument_checks import require_one_target, require_outgoing
@@ -167,7 +167,7 @@ class SendLink:
         self.where = where
         self._service = service
         self._address = address
-        self._link: Link | None = None
+        self._link: SenderLink | None = None
         self._outcomes: dict[int, asyncio.Future[DeliveryState | None]] = {}
         self._lock = asyncio.Lock()
         self._is_closed = False
@@ -267,10 +267,10 @@ class SendLink:
         except AmqpError as error:
             raise translated(self.where, error) from error
 
-    async def _attached(self, service: Service) -> Link:
+    async def _attached(self, service: Service) -> SenderLink:
         session = await service.session()
         name = f"hubline-{secrets.token_hex(8)}"
-        link = session.attach(name, role=SENDER, source=Source(name), target=Target(self._address), handler=self)
+        link = session.attach_sender(name, source=Source(name), target=Target(self._address), handler=self)
         try:
             async with asyncio.timeout(ATTACH_SECONDS):
                 await link.attached()
