@@ -151,7 +151,7 @@ def test_a_damaged_member_is_left_out_until_it_renews(sqlite_file: SqliteFile) -
         for owner_id in ("a", "b", "c"):
             await store.renew_ownership(GROUP, Member(owner_id), [])
         sqlite_file.execute("UPDATE hubline_member SET seen_at = 'now' WHERE owner_id = 'a'")
-        sqlite_file.execute("UPDATE hubline_member SET partitions_max = 'all' WHERE owner_id = 'b'")
+        sqlite_file.execute("UPDATE hubline_member SET max_partitions = 'all' WHERE owner_id = 'b'")
 
         assert [one.owner_id for one in (await store.list_ownership(GROUP)).members] == ["c"]
         for owner_id in ("a", "b"):

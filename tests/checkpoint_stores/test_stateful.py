@@ -65,17 +65,17 @@ class StoreMachine(RuleBasedStateMachine):
             requested_by = before.requested_by if before is not None and keeps_request else None
             self.wrote(ownership, replace(claimed, requested_by=requested_by))
 
-    @rule(owner_id=OWNERS, partitions_max=st.none() | st.integers(0, 3), places=st.dictionaries(PARTITIONS, PLACES))
-    def renew(self, owner_id: str, partitions_max: int | None, places: dict[str, int]) -> None:
+    @rule(owner_id=OWNERS, max_partitions=st.none() | st.integers(0, 3), places=st.dictionaries(PARTITIONS, PLACES))
+    def renew(self, owner_id: str, max_partitions: int | None, places: dict[str, int]) -> None:
         owned = [self.known(partition, place) for partition, place in places.items() if partition in self.records]
         current = {ownership.key.partition for ownership in owned if self.is_current(ownership)}
 
-        renewed = self.runner.run(self.store.renew_ownership(self.group, Member(owner_id, partitions_max), owned))
+        renewed = self.runner.run(self.store.renew_ownership(self.group, Member(owner_id, max_partitions), owned))
 
         assert {ownership.key.partition for ownership in renewed} == current
         for ownership in renewed:
             self.wrote(ownership, self.records[ownership.key.partition])
-        self.members[owner_id] = partitions_max
+        self.members[owner_id] = max_partitions
 
     @rule(owner_id=OWNERS)
     def leave(self, owner_id: str) -> None:
@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
         checkpoints = self.runner.run(self.store.list_checkpoints(self.group))
 
         assert {one.key.partition: untimed(one) for one in state.ownerships} == self.records
-        assert {one.owner_id: one.partitions_max for one in state.members} == self.members
+        assert {one.owner_id: one.max_partitions for one in state.members} == self.members
         assert state.damaged == {}
         assert set(checkpoints) == {checkpoint for _, checkpoint in self.fences.values() if checkpoint is not None}
 

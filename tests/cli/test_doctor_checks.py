@@ -121,7 +121,7 @@ def test_members_without_a_partition_are_counted_as_standby() -> None:
     ("limits", "is_told"), [((2, 1), True), ((2, 2), False), ((2, None), False), ((), False)], ids=str
 )
 def test_members_that_may_not_take_all_partitions_are_told(limits: tuple[int | None, ...], is_told: bool) -> None:
-    members = [Member(str(index), partitions_max=limit) for index, limit in enumerate(limits)]
+    members = [Member(str(index), max_partitions=limit) for index, limit in enumerate(limits)]
     assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_told
 
 
@@ -150,7 +150,7 @@ def test_partitions_that_the_hub_does_not_have_are_told() -> None:
 
 
 def test_without_the_hub_owners_and_members_are_judged_all_the_same() -> None:
-    alone = facts(owners="aab-", ages=[1, 1, 500], members=[Member("a"), Member("c", partitions_max=1)])
+    alone = facts(owners="aab-", ages=[1, 1, 500], members=[Member("a"), Member("c", max_partitions=1)])
     assert codes(check_group(alone, LEASE, None)) == {"group.stale", "group.standby"}
 
 

@@ -68,7 +68,7 @@ def test_json_has_the_documented_keys(cli: Cli, hub: str, group: Group) -> None:
 
 def test_group_that_the_store_does_not_know_is_an_error(cli: Cli, hub: str, group: Group) -> None:
     store = ("--store", group.store_address)
-    run(group.store.renew_ownership(group.key, Member("idle", partitions_max=3), []))
+    run(group.store.renew_ownership(group.key, Member("idle", max_partitions=3), []))
     assert cli("status", hub, *group.args).code == ExitCode.OK
     for more in ((), ("--json",)):
         result = cli("status", hub, *store, "--group", "biling", *more)
@@ -88,7 +88,7 @@ def test_owner_epoch_and_request_are_shown(cli: Cli, hub: str, group: Group) -> 
 
 
 def test_member_without_partitions_is_shown(cli: Cli, hub: str, group: Group) -> None:
-    run(group.store.renew_ownership(group.key, Member("idle", partitions_max=3), []))
+    run(group.store.renew_ownership(group.key, Member("idle", max_partitions=3), []))
     (member,) = cli("status", hub, *group.args, "--json").json["members"]
     assert (member["owner"], member["partitions"], member["partitionsMax"]) == ("idle", 0, 3)
 

@@ -49,7 +49,7 @@ class Group:
         self.moves = 0
         self.partitions = [str(number) for number in range(len(cells))]
         self._store = MemoryStore(now=lambda: self.now)
-        self.actors = {name: Actor(Member(name, s.partitions_max), s) for name, s in strategies.items()}
+        self.actors = {name: Actor(Member(name, s.max_partitions), s) for name, s in strategies.items()}
         self._place(cells)
         self.renew()
 

@@ -166,7 +166,7 @@ def test_a_store_clock_that_was_set_back_makes_no_lease_longer() -> None:
 class Later:
     """Plans nothing, and names a moment far away."""
 
-    partitions_max = None
+    max_partitions = None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
         return Plan(rerun_seconds=1_000.0)

@@ -146,7 +146,7 @@ EXAMPLES = [*CLAIMING, *ASKING, *GIVING_UP, *TAKING, *LIMITS, *RESTARTS, *FIXED,
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
 def test_plan(example: Case) -> None:
-    limits = {example.me: example.by.partitions_max, **example.known.get("limits", {})}
+    limits = {example.me: example.by.max_partitions, **example.known.get("limits", {})}
     known = snapshot(example.layout, me=example.me, **{**example.known, "limits": limits})
 
     assert planned(example.by, known) == example.plan

@@ -80,7 +80,7 @@ def groups(draw: st.DrawFn, kinds: st.SearchStrategy[Strategy], *, is_calm: bool
 def even_groups(draw: st.DrawFn) -> Group:
     """Dealt out in turn, to all that have room."""
     strategies = draw(strategies_by_name(fair_strategies()))
-    room = {name: PARTITIONS_MAX if (most := s.partitions_max) is None else most for name, s in strategies.items()}
+    room = {name: PARTITIONS_MAX if (most := s.max_partitions) is None else most for name, s in strategies.items()}
     turns = [name for turn in range(PARTITIONS_MAX) for name in strategies if turn < room[name]]
     count = draw(st.integers(1, PARTITIONS_MAX))
     cells = [Cell(name, 1.0) for name in turns[:count]] + [Cell()] * (count - len(turns))
@@ -162,7 +162,7 @@ def test_what_expired_is_claimed_before_anything_is_asked_for_or_taken(group: Gr
 @given(groups(any_strategies()))
 def test_nobody_goes_above_its_limit(group: Group) -> None:
     for name, (known, plan) in plans_of(group).items():
-        limit = group.actors[name].member.partitions_max
+        limit = group.actors[name].member.max_partitions
         if limit is not None and (plan.claims or plan.steals):
             assert len(known.held) + len(plan.claims) + len(plan.steals) <= limit
 
@@ -195,7 +195,7 @@ def test_who_restarts_under_its_old_id_takes_back_its_own_at_once(group: Group) 
 
         plan = actor.strategy.plan(actor.seen, group.rng)
 
-        room = len(owned) if (limit := actor.member.partitions_max) is None else limit
+        room = len(owned) if (limit := actor.member.max_partitions) is None else limit
         assert len(owned.intersection(plan.claims)) == min(len(owned), room)
 
 
@@ -224,7 +224,7 @@ def rounds_max(group: Group) -> int:
 def assert_even(group: Group) -> None:
     """Nobody has two more than one that could take more; nobody is above its limit while another could take more."""
     counts = group.counts()
-    limit = {name: actor.member.partitions_max for name, actor in group.actors.items()}
+    limit = {name: actor.member.max_partitions for name, actor in group.actors.items()}
     for (fuller, more), (emptier, fewer) in itertools.permutations(counts.items(), 2):
         most = limit[fuller]
         has_room = (room := limit[emptier]) is None or fewer < room
@@ -234,7 +234,7 @@ def assert_even(group: Group) -> None:
 def assert_all_claimed(group: Group) -> None:
     counts = group.counts()
     unclaimed = len(group.partitions) - sum(counts.values())
-    limits = [actor.member.partitions_max for actor in group.actors.values()]
+    limits = [actor.member.max_partitions for actor in group.actors.values()]
     if unclaimed:
         assert all(limit is not None and counts[name] >= limit for name, limit in zip(counts, limits, strict=True))
 
@@ -266,13 +266,13 @@ def test_fixed_members_reach_exactly_their_count_and_lose_nothing(group: Group, 
     assert_all_claimed(group)
     for name, actor in group.actors.items():
         assert before[name] <= set(actor.held)
-        assert len(actor.held) <= max(actor.strategy.partitions_max or 0, len(before[name]))
+        assert len(actor.held) <= max(actor.strategy.max_partitions or 0, len(before[name]))
 
 
 @journeys
 @given(groups(fair_strategies(), is_calm=True))
 def test_no_partition_moves_that_could_have_stayed(group: Group) -> None:
-    counts, limit = group.counts(), {name: actor.member.partitions_max for name, actor in group.actors.items()}
+    counts, limit = group.counts(), {name: actor.member.max_partitions for name, actor in group.actors.items()}
 
     group.run_until_quiet(rounds_max(group))
 

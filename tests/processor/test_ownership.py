@@ -115,7 +115,7 @@ class TestSharing:
     @virtual
     async def test_a_processor_takes_no_more_than_its_maximum(self) -> None:
         scene = Scene(6)
-        small = scene.processor(owner_id="a", strategy=Greedy(partitions_max=1))
+        small = scene.processor(owner_id="a", strategy=Greedy(max_partitions=1))
         large = scene.processor(owner_id="b", strategy=Greedy())
         async with small.processor:
             await asyncio.sleep(30)
@@ -494,7 +494,7 @@ class TestStoreDown:
     @virtual
     async def test_a_strategy_that_fails_is_reported_and_asked_again(self) -> None:
         class Moody:
-            partitions_max = None
+            max_partitions = None
             failures = 3
 
             def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:

@@ -50,7 +50,7 @@ class MemoryStore:
         return GroupState(
             ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
             members=tuple(
-                Member(owner_id, seen.partitions_max, self._age(seen.seen_at))
+                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
                 for owner_id, seen in state.members.items()
             ),
         )
@@ -61,7 +61,7 @@ class MemoryStore:
 
     @_atomic
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        self._groups[group].members[member.owner_id] = _Seen(member.partitions_max, self._now())
+        self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
         return [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
 
     @_atomic
@@ -158,7 +158,7 @@ class _Record:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    partitions_max: int | None
+    max_partitions: int | None
     seen_at: float
 
 

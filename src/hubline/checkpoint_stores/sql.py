@@ -73,7 +73,7 @@ class SqlStore:
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
         named = of_group(group)
-        announced = {**named, "owner_id": member.owner_id, "partitions_max": member.partitions_max}
+        announced = {**named, "owner_id": member.owner_id, "max_partitions": member.max_partitions}
         statements = [
             Statement(self._queries.announce_member, announced),
             Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),

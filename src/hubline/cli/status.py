@@ -127,7 +127,7 @@ def _view(lag: GroupLag) -> RenderableType:
     members = table(
         ("member", ">partitions", ">at most", ">age"),
         [
-            (each.owner_id, owned[each.owner_id], each.partitions_max, seconds_text(each.age_seconds))
+            (each.owner_id, owned[each.owner_id], each.max_partitions, seconds_text(each.age_seconds))
             for each in lag.members
         ],
     )
@@ -178,7 +178,7 @@ def _data(lag: GroupLag) -> dict[str, object]:
             {
                 "owner": each.owner_id,
                 "partitions": owned[each.owner_id],
-                "partitionsMax": each.partitions_max,
+                "partitionsMax": each.max_partitions,
                 "ageSeconds": round(each.age_seconds, 3),
             }
             for each in lag.members

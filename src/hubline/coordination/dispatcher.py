@@ -93,7 +93,7 @@ class Dispatcher:
         self._leases = LeaseKeeper(
             self._calls,
             holder,
-            member=Member(owner_id, strategy.partitions_max),
+            member=Member(owner_id, strategy.max_partitions),
             lease=lease,
             wake=self._wake,
             closing=self._closing,
@@ -128,7 +128,7 @@ class Dispatcher:
         self._wake.set()
         await asyncio.wait([cycle])
         # Limited to nothing, this member is dealt nothing and the others plan for its share at once.
-        self._leases.member = replace(self._leases.member, partitions_max=0)
+        self._leases.member = replace(self._leases.member, max_partitions=0)
         with suppress(StoreError):
             await self._leases.renew()
         for partition in list(self._leases.held):

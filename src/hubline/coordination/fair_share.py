@@ -112,7 +112,7 @@ class EvenShare:
     @classmethod
     def of(cls, total: int, members: Mapping[str, Member]) -> EvenShare:
         """Fills up as water does: what a limit keeps out of one member rises in the others."""
-        limits = sorted((m.partitions_max, name) for name, m in members.items() if m.partitions_max is not None)
+        limits = sorted((m.max_partitions, name) for name, m in members.items() if m.max_partitions is not None)
         limited: dict[str, int] = {}
         sharing = len(members)
         for limit, name in limits:

@@ -62,7 +62,7 @@ class Strategy(Protocol):
     """How a processor gets its partitions. Called once a dispatch cycle; must not block or keep state."""
 
     @property
-    def partitions_max(self) -> int | None:
+    def max_partitions(self) -> int | None:
         """The most this processor takes; announced, so that the others can share the rest."""
         ...
 
@@ -74,16 +74,16 @@ class Balanced:
     """An even share of the partitions, reached one partition per cycle. Gentle with the hub and the store.
 
     Args:
-        partitions_max: The most partitions this consumer takes. Default: no limit.
+        max_partitions: The most partitions this consumer takes. Default: no limit.
 
     Raises:
         ConfigError: If the limit is not a whole number of at least 1.
     """
 
-    partitions_max: int | None = None
+    max_partitions: int | None = None
 
     def __post_init__(self) -> None:
-        _check_maximum(self.partitions_max)
+        _check_maximum(self.max_partitions)
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
@@ -101,16 +101,16 @@ class Greedy:
     """An even share of the partitions, reached at once: it plans again without delay while there is something to do.
 
     Args:
-        partitions_max: The most partitions this consumer takes. Default: no limit.
+        max_partitions: The most partitions this consumer takes. Default: no limit.
 
     Raises:
         ConfigError: If the limit is not a whole number of at least 1.
     """
 
-    partitions_max: int | None = None
+    max_partitions: int | None = None
 
     def __post_init__(self) -> None:
-        _check_maximum(self.partitions_max)
+        _check_maximum(self.max_partitions)
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
@@ -156,7 +156,7 @@ class Fixed:
         return self.lease if isinstance(self.lease, int) else None
 
     @property
-    def partitions_max(self) -> int | None:
+    def max_partitions(self) -> int | None:
         return self.count
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
@@ -177,7 +177,7 @@ class All:
     """
 
     @property
-    def partitions_max(self) -> int | None:
+    def max_partitions(self) -> int | None:
         return None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
@@ -215,7 +215,7 @@ def load_balancing_text(strategy: Strategy) -> str:
     """Writes a strategy as the text that :func:`parse_load_balancing` reads.
 
     Raises:
-        ConfigError: If a text cannot express it: a strategy of the user's own, or one with ``partitions_max``.
+        ConfigError: If a text cannot express it: a strategy of the user's own, or one with ``max_partitions``.
     """
     if isinstance(strategy, Fixed):
         lock = "" if strategy.lock_seconds is None else f":{strategy.lock_seconds}s"
@@ -239,12 +239,12 @@ def _lock_seconds(lease: object) -> int:
     return int(seconds)
 
 
-def _check_maximum(partitions_max: int | None) -> None:
-    if partitions_max is None:
+def _check_maximum(max_partitions: int | None) -> None:
+    if max_partitions is None:
         return
-    _require_whole("the most partitions of a processor is", partitions_max)
-    if partitions_max < 1:
-        raise ConfigError(f"the most partitions of a processor is at least one, not {partitions_max}")
+    _require_whole("the most partitions of a processor is", max_partitions)
+    if max_partitions < 1:
+        raise ConfigError(f"the most partitions of a processor is at least one, not {max_partitions}")
 
 
 def _require_whole(what: str, count: object) -> None:

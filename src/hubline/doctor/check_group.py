@@ -90,7 +90,7 @@ def _unowned(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
 
 
 def _capacity(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
-    limits = [each.partitions_max for each in active.members]
+    limits = [each.max_partitions for each in active.members]
     if not limits or None in limits:
         return []
     others = {each.owner_id for each in active.owned} - {each.owner_id for each in active.members}

@@ -73,10 +73,10 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A processor that is there, with or without partitions. ``partitions_max`` is None for no limit."""
+    """A processor that is there, with or without partitions. ``max_partitions`` is None for no limit."""
 
     owner_id: str
-    partitions_max: int | None = None
+    max_partitions: int | None = None
     age_seconds: float = 0.0
 
 

@@ -131,8 +131,8 @@ def _consumer_group(value: object) -> str:
 def _load_balancing(value: object) -> str:
     """As Spark's source takes it."""
     strategy = parse_load_balancing(value)  # type: ignore[arg-type]
-    if isinstance(strategy, Balanced | Greedy) and strategy.partitions_max is not None:
-        raise ConfigError("partitions_max is for processors: a stage takes Balanced(), Greedy() or Fixed(n)")
+    if isinstance(strategy, Balanced | Greedy) and strategy.max_partitions is not None:
+        raise ConfigError("max_partitions is for processors: a stage takes Balanced(), Greedy() or Fixed(n)")
     return load_balancing_text(strategy)
 
 

@@ -111,10 +111,10 @@ def _ownership(group: GroupKey, row: Row | list[object]) -> Ownership:
 
 
 def _member(row: Row | list[object]) -> Member:
-    _, owner_id, partitions_max, _, age, *_ = row
+    _, owner_id, max_partitions, _, age, *_ = row
     return Member(
         _text("owner_id", owner_id),
-        partitions_max=None if partitions_max is None else _number("partitions_max", partitions_max),
+        max_partitions=None if max_partitions is None else _number("max_partitions", max_partitions),
         age_seconds=_age("seen_at", age),
     )
 

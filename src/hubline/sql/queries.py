@@ -23,7 +23,7 @@ class Queries:
     list_group: str = """
         SELECT 'ownership', {ownership} FROM hubline_ownership WHERE {group}
         UNION ALL
-        SELECT 'member', NULL, owner_id, partitions_max, NULL, {seen_age}, NULL, NULL
+        SELECT 'member', NULL, owner_id, max_partitions, NULL, {seen_age}, NULL, NULL
         FROM hubline_member WHERE {group}
     """
 
@@ -64,10 +64,10 @@ class Queries:
     """
 
     announce_member: str = """
-        INSERT INTO hubline_member (namespace, hub, consumer_group, owner_id, partitions_max, seen_at)
-        VALUES (:namespace, :hub, :consumer_group, :owner_id, :partitions_max, {now})
+        INSERT INTO hubline_member (namespace, hub, consumer_group, owner_id, max_partitions, seen_at)
+        VALUES (:namespace, :hub, :consumer_group, :owner_id, :max_partitions, {now})
         ON CONFLICT (namespace, hub, consumer_group, owner_id)
-        DO UPDATE SET partitions_max = excluded.partitions_max, seen_at = excluded.seen_at
+        DO UPDATE SET max_partitions = excluded.max_partitions, seen_at = excluded.seen_at
     """
 
     # Two processors that clean up at once must not wait for each other: what one has locked, the other leaves.

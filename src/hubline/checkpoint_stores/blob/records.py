@@ -69,7 +69,7 @@ class OwnRecords:
 
     def listed_members(self) -> tuple[Member, ...]:
         return tuple(
-            Member(owner_id, _partitions_max(blob), blob.age_seconds) for owner_id, blob in self.members.items()
+            Member(owner_id, _max_partitions(blob), blob.age_seconds) for owner_id, blob in self.members.items()
         )
 
 
@@ -183,7 +183,7 @@ def ownership_metadata(owner_id: str, epoch: int) -> dict[str, str]:
 
 
 def member_metadata(member: Member) -> dict[str, str]:
-    limit = {} if member.partitions_max is None else {PARTITIONS_MAX: str(member.partitions_max)}
+    limit = {} if member.max_partitions is None else {PARTITIONS_MAX: str(member.max_partitions)}
     return {OWNER: member.owner_id, **limit}
 
 
@@ -204,7 +204,7 @@ def partitions_of(group: GroupKey, blobs: Iterable[Blob], prefix: str) -> Iterab
             yield group.partition(partition), blob
 
 
-def _partitions_max(blob: Blob) -> int | None:
+def _max_partitions(blob: Blob) -> int | None:
     try:
         return _number(PARTITIONS_MAX, blob.metadata.get(PARTITIONS_MAX, ""))
     except Damage:

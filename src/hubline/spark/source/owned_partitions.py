@@ -132,8 +132,8 @@ class SettledStrategy:
         self.is_settled = asyncio.Event()
 
     @property
-    def partitions_max(self) -> int | None:
-        return self._strategy.partitions_max
+    def max_partitions(self) -> int | None:
+        return self._strategy.max_partitions
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
         plan = self._strategy.plan(snapshot, rng)
@@ -146,7 +146,7 @@ class SettledStrategy:
 
         Then its lease runs out. An owner that lives renews it meanwhile, and reads it, too.
         """
-        limit = self.partitions_max
+        limit = self.max_partitions
         if limit is not None and len(snapshot.held) >= limit:
             return False
         me = snapshot.me.owner_id

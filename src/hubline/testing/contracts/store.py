@@ -272,18 +272,18 @@ class OwnershipContract(StoreFactory):
 class MembershipContract(StoreFactory):
     @scenario
     async def test_a_member_without_partitions_is_listed(self, store: CheckpointStore) -> None:
-        assert await store.renew_ownership(GROUP, Member("a", partitions_max=3), []) == []
+        assert await store.renew_ownership(GROUP, Member("a", max_partitions=3), []) == []
 
         (member,) = (await store.list_ownership(GROUP)).members
-        assert (member.owner_id, member.partitions_max) == ("a", 3)
+        assert (member.owner_id, member.max_partitions) == ("a", 3)
         assert member.age_seconds >= 0
 
     @scenario
     async def test_a_member_may_change_its_maximum(self, store: CheckpointStore) -> None:
-        await store.renew_ownership(GROUP, Member("a", partitions_max=3), [])
+        await store.renew_ownership(GROUP, Member("a", max_partitions=3), [])
         await store.renew_ownership(GROUP, Member("a"), [])
 
-        assert [one.partitions_max for one in (await store.list_ownership(GROUP)).members] == [None]
+        assert [one.max_partitions for one in (await store.list_ownership(GROUP)).members] == [None]
 
     @scenario
     async def test_a_members_age_grows_until_it_is_heard_of(self, store: CheckpointStore) -> None:

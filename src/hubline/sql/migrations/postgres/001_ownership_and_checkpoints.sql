@@ -26,7 +26,7 @@ CREATE TABLE hubline_member (
     hub text COLLATE "C" NOT NULL,
     consumer_group text COLLATE "C" NOT NULL,
     owner_id text COLLATE "C" NOT NULL,
-    partitions_max bigint,
+    max_partitions bigint,
     seen_at timestamptz NOT NULL,
     PRIMARY KEY (namespace, hub, consumer_group, owner_id)
 ) WITH (fillfactor = 75);

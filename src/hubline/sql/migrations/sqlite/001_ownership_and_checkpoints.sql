@@ -25,7 +25,7 @@ CREATE TABLE hubline_member (
     hub TEXT NOT NULL,
     consumer_group TEXT NOT NULL,
     owner_id TEXT NOT NULL,
-    partitions_max INTEGER,
+    max_partitions INTEGER,
     seen_at INTEGER NOT NULL,
     PRIMARY KEY (namespace, hub, consumer_group, owner_id)
 ) WITHOUT ROWID;
