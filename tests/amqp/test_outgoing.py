@@ -21,15 +21,14 @@ from hubline.amqp.events.encoder import (
     DELIVERY_TAG,
     Destination,
     encode_batches,
-    encode_delivered,
     encode_deliveries,
-    encode_outgoing,
 )
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.frames import Frame, FrameReader, encode_frame
 from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import EventTooLarge
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, new_events
+from tests.amqp.encoded import encode_delivered, encode_outgoing
 from tests.amqp.encodings import fuzz
 
 LINK = Destination(channel=3, handle=300, frame_bytes_max=1024)

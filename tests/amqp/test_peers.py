@@ -57,10 +57,11 @@ from hubline.amqp.codec.types import (
     UShort,
 )
 from hubline.amqp.events.decoder import EventDecoder, SentDecoder, join_messages
-from hubline.amqp.events.encoder import encode_batches, encode_delivered, encode_outgoing
+from hubline.amqp.events.encoder import encode_batches
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT, RuntimeMetrics, read_runtime_metrics
 from hubline.amqp.transport.frames import FrameReader, encode_frame
 from hubline.model.events import EVENT_SCHEMA, new_events
+from tests.amqp.encoded import encode_delivered, encode_outgoing
 from tests.amqp.encodings import fuzz, typed, values
 
 # What is private or hardly typed over there is of any type here.

@@ -26,9 +26,9 @@ from hubline.amqp.codec.types import (
     UShort,
 )
 from hubline.amqp.events.decoder import BULK_COUNT_MIN, SentDecoder
-from hubline.amqp.events.encoder import encode_outgoing
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT
 from hubline.model.events import OUTGOING_SCHEMA, new_events
+from tests.amqp.encoded import encode_outgoing
 from tests.amqp.encodings import fuzz, simple, typed
 
 A_UUID = UUID(int=7)

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from hubline.amqp.events.decoder import join_messages
-from hubline.amqp.events.encoder import encode_delivered
 from hubline.amqp.transport.link import Message
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
@@ -21,6 +20,7 @@ from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import OUTGOING_SCHEMA, new_events
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
+from tests.amqp.encoded import encode_delivered
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, connected, new_hub, proxied, serving
 
 LAST = 10_000_000
