@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hubline.amqp.codec.message import Data, Message, Value
 from hubline.amqp.codec.types import Symbol, Timestamp, UInt, ULong
 from hubline.amqp.events import decoder as columns
-from hubline.amqp.events import templates as layouts
+from hubline.amqp.events import known_templates
 from hubline.amqp.events.decoder import (
     BULK_COUNT_MIN,
     TIME_MS_MAX,
@@ -111,22 +111,22 @@ def test_messages_that_are_alike_are_not_cut_into_pieces_for_long_after_they_wer
     alike = [_of_length(number, 9, text_length=5) for number in range(400)]
     decoder = EventDecoder(PARTITION)
     assert decoder.decode(*join_messages(of_all)).to_pylist() == _one_by_one(of_all)
-    for _ in range(layouts.ELASTIC_CALLS_MAX):
+    for _ in range(known_templates.VARIABLE_WIDTH_CALLS_MAX):
         decoder.decode(*join_messages(alike))
     monkeypatch.setattr(columns, "_Columns", _refuse)
     assert decoder.decode(*join_messages(alike)).to_pylist() == _one_by_one(alike)
 
 
-def test_a_decoder_remembers_few_layouts_whatever_comes() -> None:
+def test_a_decoder_remembers_few_templates_whatever_comes() -> None:
     """Each batch has other keys, and strings of other lengths."""
     decoder = EventDecoder(PARTITION)
     for batch in range(40):
         shape = replace(usual_shape, properties=[(f"key {batch}", "value")])
         messages = [spell_message(shape, _values(number + batch)) for number in range(70)]
         assert decoder.decode(*join_messages(messages)).to_pylist() == _one_by_one(messages)
-    known = decoder._layouts
-    assert len(known._rigid) <= layouts.LAYOUTS_MAX
-    assert len(known._elastic) <= layouts.LAYOUTS_MAX
+    known = decoder._templates
+    assert len(known._fixed_width) <= known_templates.TEMPLATES_MAX
+    assert len(known._variable_width) <= known_templates.TEMPLATES_MAX
 
 
 @pytest.mark.parametrize("count", [0, 1, BULK_COUNT_MIN - 1, BULK_COUNT_MIN])
@@ -137,7 +137,7 @@ def test_any_number_of_messages_gives_columns_of_the_schema(count: int) -> None:
     batch.validate(full=True)
 
 
-def test_one_decoder_follows_messages_that_change_their_layout() -> None:
+def test_one_decoder_follows_messages_that_change_their_template() -> None:
     decoder = EventDecoder(PARTITION)
     for round_number in range(40):
         shape = Shape(round_number % 25, usual_shape.annotations, None, usual_shape.body, [])
@@ -251,13 +251,13 @@ def _of_length(number: int, key_length: int, *, text_length: int) -> bytes:
 
 
 def _together(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
-    """With rigid layouts, as far as there are any; and the same with elastic ones."""
-    rigid = _rows_or_none(lambda: _decode(messages))
+    """With fixed-width templates, as far as there are any; and the same with variable-width ones."""
+    fixed_width = _rows_or_none(lambda: _decode(messages))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layouts, "RIGID_TRIED_MIN", 0)
-        patch.setattr(layouts, "RIGID_ONE_IN", 0)
-        assert _rows_or_none(lambda: _decode(messages)) == rigid
-    return rigid
+        patch.setattr(known_templates, "FIXED_WIDTH_TRIED_MIN", 0)
+        patch.setattr(known_templates, "FIXED_WIDTH_ONE_IN", 0)
+        assert _rows_or_none(lambda: _decode(messages)) == fixed_width
+    return fixed_width
 
 
 def _decode(messages: Sequence[bytes | bytearray]) -> pa.RecordBatch:

@@ -34,7 +34,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str | None]]
 # Longer ones are none that were noted here: names have to fit into a message, too.
 _TYPES_LENGTH_MAX: Final = 64 * 1024
 
-# Type codes of the values that layouts of messages know, by the type that is noted.
+# Type codes of the values that templates of messages know, by the type that is noted.
 CODES: Final[Mapping[int, str]] = {
     0x41: "boolean",
     0x42: "boolean",

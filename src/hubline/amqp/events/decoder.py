@@ -21,7 +21,8 @@ from hubline.amqp.codec.decode import Bytes, decode
 from hubline.amqp.codec.property_types import CODES, TYPES, noted_types
 from hubline.amqp.codec.text import to_text
 from hubline.amqp.events.byte_rows import Mask, Octets, Positions, column, strings, take_slices, validity
-from hubline.amqp.events.fixed_width import ENTRY_FIELDS, MAP_TYPE, RigidColumns
+from hubline.amqp.events.fixed_width import ENTRY_FIELDS, MAP_TYPE, FixedWidthColumns
+from hubline.amqp.events.known_templates import KnownTemplates
 from hubline.amqp.events.reference_decoder import (
     BATCH_FORMAT,
     ENQUEUED_TIME,
@@ -32,7 +33,7 @@ from hubline.amqp.events.reference_decoder import (
     read_batch,
     read_event,
 )
-from hubline.amqp.events.templates import Cell, Gap, Layouts, Match, Place
+from hubline.amqp.events.templates import FixedField, Match, Place, VariableField
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.arrow_helpers import repeated
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
@@ -71,7 +72,7 @@ class EventDecoder:
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
-        self._layouts = Layouts(lambda layout: layout.has_position)
+        self._templates = KnownTemplates(lambda template: template.has_position)
 
     def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
         """The events ``data[start:end]``, in order, as columns of EVENT_SCHEMA. Nothing of ``data`` is kept.
@@ -82,7 +83,7 @@ class EventDecoder:
         messages = _Messages(data, starts, ends, _read_delivered)
         if len(starts) < BULK_COUNT_MIN:
             return _event_batch(messages.read(range(len(starts))), self._partition)
-        columns = _columns(messages, self._layouts)
+        columns = _columns(messages, self._templates)
         return pa.RecordBatch.from_arrays(
             [
                 columns.body(),
@@ -101,7 +102,7 @@ class SentDecoder:
     """Decodes what one sender sends. It remembers how events are laid out, which is all the state it has."""
 
     def __init__(self) -> None:
-        self._layouts = Layouts(lambda _layout: True)
+        self._templates = KnownTemplates(lambda _template: True)
 
     def decode(self, payload: Bytes, message_format: int) -> pa.RecordBatch:
         """The events of a message, which is a batch or a single one, as columns of OUTGOING_SCHEMA.
@@ -120,7 +121,7 @@ class SentDecoder:
         messages = _Messages(data, starts, ends, _read_sent)
         if len(starts) < BULK_COUNT_MIN:
             return _outgoing_batch(messages.read(range(len(starts))))
-        columns = _columns(messages, self._layouts, notes_types=True)
+        columns = _columns(messages, self._templates, notes_types=True)
         return pa.RecordBatch.from_arrays(
             [columns.body(), columns.partition_key(), columns.properties()], schema=OUTGOING_SCHEMA
         )
@@ -233,10 +234,12 @@ class _Pairs:
     is_null: Mask
 
 
-def _columns(messages: _Messages, layouts: Layouts, *, notes_types: bool = False) -> RigidColumns | _Columns:
-    matches, others = layouts.find(messages.data, messages.starts, messages.ends)
-    rigid = None if others else RigidColumns.of(messages.data, matches, notes_types=notes_types)
-    return rigid or _Columns(messages, matches, others, notes_types=notes_types)
+def _columns(
+    messages: _Messages, templates: KnownTemplates, *, notes_types: bool = False
+) -> FixedWidthColumns | _Columns:
+    matches, others = templates.find(messages.data, messages.starts, messages.ends)
+    fixed_width = None if others else FixedWidthColumns.of(messages.data, matches, notes_types=notes_types)
+    return fixed_width or _Columns(messages, matches, others, notes_types=notes_types)
 
 
 class _Columns:
@@ -311,22 +314,22 @@ class _Columns:
         return pa.py_buffer(np.concatenate((self._data, np.frombuffer(self._added, np.uint8))))
 
     def _add_match(self, match: Match) -> None:
-        layout, indexes = match.layout, match.indexes
-        self._body.put(indexes, *match.text(layout.body))
-        if layout.offset is not None:
-            self._offset.put(indexes, *match.text(layout.offset))
-        if layout.partition_key is not None:
-            self._key.put(indexes, *match.text(layout.partition_key))
+        template, indexes = match.template, match.indexes
+        self._body.put(indexes, *match.text(template.body))
+        if template.offset is not None:
+            self._offset.put(indexes, *match.text(template.offset))
+        if template.partition_key is not None:
+            self._key.put(indexes, *match.text(template.partition_key))
             self._has_key[indexes] = True
-        if layout.sequence_number is not None:
-            self._sequence_number[indexes] = match.numbers(layout.sequence_number)
-        if layout.enqueued_ms is not None:
-            self._enqueued_ms[indexes] = match.numbers(layout.enqueued_ms)
-        if layout.properties:
+        if template.sequence_number is not None:
+            self._sequence_number[indexes] = match.numbers(template.sequence_number)
+        if template.enqueued_ms is not None:
+            self._enqueued_ms[indexes] = match.numbers(template.enqueued_ms)
+        if template.properties:
             self._pairs.append(self._matched_pairs(match))
 
     def _matched_pairs(self, match: Match) -> _Pairs:
-        properties = match.layout.properties
+        properties = match.template.properties
         types = _types(match) if self._notes_types else None
         shape = (len(match), len(properties) + (types is not None))
         pairs = _Pairs(match.indexes, _Pieces(shape), _Pieces(shape), np.zeros(shape, np.bool_))
@@ -338,7 +341,7 @@ class _Columns:
                 pairs.keys.put(where, match.starts(item.key), item.key.width)
             if item.value is None:
                 pairs.is_null[where] = True
-            elif isinstance(item.value, Gap | Cell):
+            elif isinstance(item.value, VariableField | FixedField):
                 pairs.values.put(where, *match.text(item.value))
             else:
                 pairs.values.put(where, *self._add_texts(_texts(match.octets(item.value))))
@@ -392,7 +395,7 @@ _Read: TypeAlias = Callable[[Bytes, int, int], EventFields]
 
 def _types(match: Match) -> str | None:
     """What is to be noted of the types of properties: the same for all of these messages."""
-    return noted_types((_key(match, item.key), CODES.get(item.code)) for item in match.layout.properties)
+    return noted_types((_key(match, item.key), CODES.get(item.code)) for item in match.template.properties)
 
 
 def _key(match: Match, key: Place | str) -> str:

@@ -1,6 +1,6 @@
-"""Columns of messages that rigid layouts found: all their strings are cells, of one width in each layout.
+"""Columns of messages that fixed-width templates found: each of their strings has one width in each template.
 
-Nothing has to be cut out piece by piece then. What a column has of a layout's messages are rows of bytes, which are
+Nothing has to be cut out piece by piece then. What a column has of a template's messages are rows of bytes, which are
 copied to where they belong as such.
 """
 
@@ -26,17 +26,17 @@ from hubline.amqp.events.byte_rows import (
     validity,
 )
 from hubline.amqp.events.reference_decoder import OFFSET, PARTITION_KEY
-from hubline.amqp.events.templates import Cell, Gap, Layout, Match, Place, Property
+from hubline.amqp.events.templates import FixedField, Match, Place, Property, Template, VariableField
 from hubline.model.events import EVENT_SCHEMA
 
 MAP_TYPE: Final = EVENT_SCHEMA.field("properties").type
 ENTRY_FIELDS: Final = (MAP_TYPE.key_field, MAP_TYPE.item_field)
 
-# The properties of a layout's messages: the key of each and how long its value is; None for null.
+# The properties of a template's messages: the key of each and how long its value is; None for null.
 _Shape: TypeAlias = tuple[tuple[bytes, int | None], ...]
 
 
-class RigidColumns:
+class FixedWidthColumns:
     """Columns of ``data``, in which the matches found all messages. See the module."""
 
     def __init__(self, data: Octets, matches: Sequence[Match], shape: _Shape) -> None:
@@ -46,9 +46,9 @@ class RigidColumns:
         self._count = sum(map(len, matches))
 
     @classmethod
-    def of(cls, data: Octets, matches: Sequence[Match], *, notes_types: bool) -> RigidColumns | None:
-        """None if not all layouts are rigid, or if their properties are not alike, or are more than texts."""
-        if not all(_is_plain(match.layout, notes_types=notes_types) for match in matches):
+    def of(cls, data: Octets, matches: Sequence[Match], *, notes_types: bool) -> FixedWidthColumns | None:
+        """None if a template is of variable width, or if their properties are not alike, or are more than texts."""
+        if not all(_is_plain(match.template, notes_types=notes_types) for match in matches):
             return None
         shape, *others = map(_shape, matches)
         return cls(data, matches, shape) if all(other == shape for other in others) else None
@@ -56,20 +56,20 @@ class RigidColumns:
     def body(self) -> pa.BinaryArray:
         starts, lengths = np.empty(self._count, np.int64), np.empty(self._count, np.int64)
         for match in self._matches:
-            starts[match.indexes], lengths[match.indexes] = match.text(match.layout.body)
+            starts[match.indexes], lengths[match.indexes] = match.text(match.template.body)
         return take_slices(pa.py_buffer(self._data), starts, lengths)
 
     def offset(self) -> pa.StringArray:
-        return self._texts([match.layout.offset for match in self._matches], OFFSET)
+        return self._texts([match.template.offset for match in self._matches], OFFSET)
 
     def sequence_number(self) -> npt.NDArray[np.int64]:
-        return self._numbers([match.layout.sequence_number for match in self._matches])
+        return self._numbers([match.template.sequence_number for match in self._matches])
 
     def enqueued_ms(self) -> npt.NDArray[np.int64]:
-        return self._numbers([match.layout.enqueued_ms for match in self._matches])
+        return self._numbers([match.template.enqueued_ms for match in self._matches])
 
     def partition_key(self) -> pa.StringArray:
-        return self._texts([match.layout.partition_key for match in self._matches], PARTITION_KEY)
+        return self._texts([match.template.partition_key for match in self._matches], PARTITION_KEY)
 
     def properties(self) -> pa.MapArray:
         if not self._shape:
@@ -89,23 +89,23 @@ class RigidColumns:
         return pa.MapArray.from_buffers(MAP_TYPE, self._count, buffers, children=[entries])
 
     def _numbers(self, places: Sequence[Place | None]) -> npt.NDArray[np.int64]:
-        """0 where a layout has none."""
+        """0 where a template has none."""
         numbers = np.zeros(self._count, np.int64)
         for match, place in zip(self._matches, places, strict=True):
             if place is not None:
                 numbers[match.indexes] = match.numbers(place)
         return numbers
 
-    def _texts(self, cells: Sequence[Gap | Cell | None], name: str) -> pa.StringArray:
-        """Null where a layout has none."""
+    def _texts(self, fields: Sequence[VariableField | FixedField | None], name: str) -> pa.StringArray:
+        """Null where a template has none."""
         parts = [
-            (match.indexes, match.octets(cell))
-            for match, cell in zip(self._matches, cells, strict=True)
-            if isinstance(cell, Cell)
+            (match.indexes, match.octets(field))
+            for match, field in zip(self._matches, fields, strict=True)
+            if isinstance(field, FixedField)
         ]
         if not parts:
             return pa.nulls(self._count, pa.string())
-        if len({cell.width if isinstance(cell, Cell) else None for cell in cells}) == 1:
+        if len({field.width if isinstance(field, FixedField) else None for field in fields}) == 1:
             return strings(equal_slices(self._rows(parts)), name)
         lengths, is_there = np.zeros(self._count, np.int64), np.zeros(self._count, np.bool_)
         for indexes, rows in parts:
@@ -145,22 +145,23 @@ class RigidColumns:
 def _joined_values(match: Match, width: int) -> Octets:
     rows = np.empty((len(match), width), np.uint8)
     start = 0
-    for item in match.layout.properties:
-        if isinstance(item.value, Cell):
+    for item in match.template.properties:
+        if isinstance(item.value, FixedField):
             rows[:, start : start + item.value.width] = match.octets(item.value)
             start += item.value.width
     return rows
 
 
-def _is_plain(layout: Layout, *, notes_types: bool) -> bool:
-    """Whether it is rigid, with properties that are texts, and nothing to be noted of their types."""
-    return layout.is_rigid and all(
-        (item.value is None or item.is_text) and not (notes_types and item.code in CODES) for item in layout.properties
+def _is_plain(template: Template, *, notes_types: bool) -> bool:
+    """Whether it is of fixed width, with properties that are texts, and nothing to be noted of their types."""
+    return template.is_fixed_width and all(
+        (item.value is None or item.is_text) and not (notes_types and item.code in CODES)
+        for item in template.properties
     )
 
 
 def _shape(match: Match) -> _Shape:
-    return tuple((_key(match, item), _width(item)) for item in match.layout.properties)
+    return tuple((_key(match, item), _width(item)) for item in match.template.properties)
 
 
 def _key(match: Match, item: Property) -> bytes:
@@ -168,4 +169,4 @@ def _key(match: Match, item: Property) -> bytes:
 
 
 def _width(item: Property) -> int | None:
-    return item.value.width if isinstance(item.value, Cell) else None
+    return item.value.width if isinstance(item.value, FixedField) else None
