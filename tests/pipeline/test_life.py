@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from hubline.cli.app import main
 from hubline.cli.exit_codes import ExitCode
+from hubline.coordination.control_loop import ControlLoop
 from hubline.errors import ConfigError, PipelineInvalid
 from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline import runner as runner_module
@@ -27,7 +28,7 @@ from hubline.pipeline.stage_source import Gate, StageReader, StageSource
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source import stream_reader as stream
 from hubline.spark.source.offsets import Entry, StreamOffset
-from hubline.spark.source.stream_planner import Planner
+from hubline.spark.source.stream_planner import StreamPlanner
 from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
 from tests.spark.hubs import TestHub
 
@@ -234,10 +235,10 @@ class Planned:
     def __init__(self) -> None:
         self.done_up_to: list[StreamOffset] = []
 
-    def done(self, end: StreamOffset) -> None:
+    async def done(self, end: StreamOffset) -> None:
         self.done_up_to.append(end)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
         pass
 
 
@@ -249,7 +250,8 @@ def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_g
     source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate")})
     reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
     assert isinstance(reader, StageReader)
-    reader._planner = cast("Planner", planner)
+    reader._control = ControlLoop(in_thread=True)
+    reader._planner = cast("StreamPlanner", planner)
     batch = StreamOffset(entries={"0": Entry(0, 5, 1)})
     source.gate.open()
     if is_begun_before:

@@ -13,7 +13,7 @@ from hubline.model.positions import Position, StartPositions
 from hubline.ports import CheckpointStore, Hub
 from hubline.spark.options import Options
 from hubline.spark.source.offsets import StreamOffset
-from hubline.spark.source.stream_planner import Planning
+from hubline.spark.source.stream_planner import StreamPlanner
 from tests.support.scene import LEASE, POLL_SECONDS
 
 Place = tuple[str, int]
@@ -39,14 +39,14 @@ class Query:
         self.log: list[StreamOffset] = []
         self.committed = 0
         self.read: list[Place] = []
-        self.planning: Planning
+        self.planner: StreamPlanner
 
     async def start(self) -> Query:
         """Starts as Spark does: a batch that was planned and is not known to be done runs first."""
-        self.planning = Planning(self.options, self._hub, self._store, now=asyncio.get_running_loop().time)
-        await self.planning.start()
+        self.planner = StreamPlanner(self.options, self._hub, self._store, now=asyncio.get_running_loop().time)
+        await self.planner.start()
         if not self.log:
-            self.log.append(await self.planning.initial_offset())
+            self.log.append(await self.planner.initial_offset())
         if len(self.log) - 1 > self.committed:
             await self.run()
         return self
@@ -54,7 +54,7 @@ class Query:
     async def plan(self, *, is_limited: bool = True) -> bool:
         """Asks for the next batch, and writes it down. Whether there is one."""
         start = self.log[-1]
-        end = await self.planning.next_offset(start, is_limited=is_limited)
+        end = await self.planner.next_offset(start, is_limited=is_limited)
         if end is start:
             return False
         self.log.append(StreamOffset.from_json(json.loads(json.dumps(end.to_json()))))
@@ -62,7 +62,7 @@ class Query:
 
     async def run(self) -> list[Place]:
         """Reads the batch that was written down last, and commits it."""
-        ranges = await self.planning.ranges(self.log[-2], self.log[-1])
+        ranges = await self.planner.ranges(self.log[-2], self.log[-1])
         places = [(found.partition, sequence) for found in ranges for sequence in range(found.start, found.end)]
         self.read += places
         self.replayed += [
@@ -97,18 +97,18 @@ class Query:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def owned(self) -> list[str]:
-        assert self.planning._share is not None
-        return list(await self.planning._share.done(self.log[-1]))
+        assert self.planner._owned is not None
+        return list(await self.planner._owned.done(self.log[-1]))
 
     async def stop(self) -> None:
-        await self.planning.stop()
+        await self.planner.stop()
 
     async def kill(self) -> None:
         """Ends it as a killed process ends: nothing is given up, nothing written."""
-        await self.planning._watch.stop()
-        if self.planning._share is not None:
-            await self.planning._share._dispatcher.abort()
-            for task in self.planning._share._opening:
+        await self.planner._monitor.stop()
+        if self.planner._owned is not None:
+            await self.planner._owned._dispatcher.abort()
+            for task in self.planner._owned._opening:
                 task.cancel()
 
 

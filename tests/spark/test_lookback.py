@@ -312,7 +312,7 @@ class TestRetention:
         scene.hub.trim("0", 48)
         await asyncio.sleep(5)
 
-        end = await one.planning.next_offset(one.log[-1], is_limited=True)
+        end = await one.planner.next_offset(one.log[-1], is_limited=True)
 
         assert (end.entries["0"].start, end.entries["0"].gap) == (48, Gap("expired", 46))
         await one.stop()
@@ -335,7 +335,7 @@ class TestRetention:
         scene = await Scene.after_five_hours()
         scene.hub.trim("0", 49)
         one = await scene.query(starting_positions=StartPositions(Position.enqueued(_hours_ago(4)))).start()
-        await until(lambda: one.planning._share is not None and one.planning._share._owned)
+        await until(lambda: one.planner._owned is not None and one.planner._owned._held)
 
         await one.read_up_to("0", 49)
 

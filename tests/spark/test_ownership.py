@@ -171,7 +171,7 @@ async def test_a_partition_that_is_asked_for_is_given_up_after_its_batch_and_not
 
     await one.run()
     await one.plan()
-    await until(lambda: two.planning._share is not None and two.planning._share._owned)
+    await until(lambda: two.planner._owned is not None and two.planner._owned._held)
 
     assert owners == {"a"}
     assert await side_by_side([two], 0) == []
@@ -536,7 +536,7 @@ class TestFirstOpening:
         two = await query(hub, store, "b", on_data_loss="earliest").start()
         await two.owns("0")
 
-        end = await two.planning.next_offset(two.log[-1], is_limited=True)
+        end = await two.planner.next_offset(two.log[-1], is_limited=True)
 
         assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 2))
         await two.stop()
@@ -547,10 +547,10 @@ class TestFirstOpening:
         two = await query(hub, store, "b", on_data_loss="latest").start()
         await two.owns("0")
 
-        end = await two.planning.next_offset(two.log[-1], is_limited=True)
+        end = await two.planner.next_offset(two.log[-1], is_limited=True)
         assert (end.entries["0"].start, end.entries["0"].end) == (10, 10)  # nothing to read, and a gap to tell
         assert await checkpoints(store) == {"0": 1}
-        assert await two.planning.next_offset(end, is_limited=True) == end
+        assert await two.planner.next_offset(end, is_limited=True) == end
         assert await checkpoints(store) == {"0": 9}
         await two.stop()
 
@@ -563,7 +563,7 @@ class TestFirstOpening:
         one = await query(hub, store, "a", on_data_loss=choice, starting_positions=start).start()
         await one.owns("0")
 
-        end = await one.planning.next_offset(one.log[-1], is_limited=True)
+        end = await one.planner.next_offset(one.log[-1], is_limited=True)
 
         assert (end.entries["0"].start, end.entries["0"].gap) == (6, Gap("expired", 4))
         await one.stop()
@@ -631,7 +631,7 @@ class TestAll:
         one = await query(hub, store, "a", load_balancing=All()).start()
         started_at = asyncio.get_running_loop().time()
 
-        await one.planning.pin()
+        await one.planner.pin()
 
         assert asyncio.get_running_loop().time() - started_at < 1.0
         assert len(await one.owned()) == 32
@@ -642,7 +642,7 @@ class TestAll:
 async def test_a_run_that_ends_by_itself_waits_for_its_share() -> None:
     hub, store = filled(10, 10), new_store()
     one = await query(hub, store, "a").start()
-    await one.planning.pin()
+    await one.planner.pin()
 
     while await one.batch():
         pass
@@ -669,7 +669,7 @@ async def test_a_run_that_ends_by_itself_waits_for_what_a_killed_one_owns(option
     await killed.kill()
 
     one = await query(hub, store, "b", **options).start()
-    await one.planning.pin()
+    await one.planner.pin()
     while await one.batch():
         pass
 
@@ -685,7 +685,7 @@ async def test_a_run_that_ends_by_itself_leaves_one_that_lives_what_it_owns() ->
 
     one = await query(hub, store, "b", load_balancing=All()).start()
     started_at = asyncio.get_running_loop().time()
-    await one.planning.pin()
+    await one.planner.pin()
 
     assert asyncio.get_running_loop().time() - started_at < LEASE.lease_seconds
     assert await one.owned() == []

@@ -206,7 +206,7 @@ class TestLimits:
     async def test_available_now_reads_what_was_there_and_no_more(self) -> None:
         hub = filled(5, 5)
         query = await Query(hub, max_events_per_trigger=4).start()
-        await query.planning.pin()
+        await query.planner.pin()
 
         hub.append("0", [b"late"] * 5)
         hub.grow(3)
@@ -261,10 +261,10 @@ class TestGaps:
             hub.trim("0", 8)
             await asyncio.sleep(5)
 
-            end = await query.planning.next_offset(query.log[-1], is_limited=True)
+            end = await query.planner.next_offset(query.log[-1], is_limited=True)
 
             assert end.entries["0"] == Entry(first, 15, 0, Gap("expired", 5))
-            assert (await query.planning.next_offset(StreamOffset.from_json(end.to_json()), is_limited=True)).entries[
+            assert (await query.planner.next_offset(StreamOffset.from_json(end.to_json()), is_limited=True)).entries[
                 "0"
             ].gap is None
             await query.stop()

@@ -30,6 +30,10 @@ class ControlLoop:
         """Runs a coroutine function on the control loop. Cancelling the call cancels it there."""
         return await call_on(self.loop, function, *args, **kwargs)
 
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine on the control loop, and waits for it in this thread, which has no loop of its own."""
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result()
+
     async def close(self) -> None:
         """Ends the thread; what still runs on its loop is cancelled."""
         if self._thread is not None:

@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from hubline.spark.options import Options
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.offsets import StreamOffset
-from hubline.spark.source.stream_planner import Planner
+from hubline.spark.source.stream_planner import StreamPlanner
 from hubline.spark.source.stream_reader import StreamReader
 
 GATE_OPTION: Final = "gate"
@@ -152,15 +152,15 @@ class StageReader(StreamReader):
         self._planned = end if is_waited_for else None
         return super().partitions(start, end)
 
-    def _end(self, planner: Planner) -> None:
+    def _end(self, planner: StreamPlanner) -> None:
         try:
             if self._planned is not None and self._gate.is_done:
-                planner.done(StreamOffset.from_json(self._planned))
+                self._run(planner.done(StreamOffset.from_json(self._planned)))
         finally:
             super()._end(planner)
             self._gate.leave()
 
-    def _started(self) -> Planner:
+    def _started(self) -> StreamPlanner:
         is_first = self._planner is None
         planner = super()._started()
         if is_first:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Mapping
 from typing import Final
 
 from hubline.errors import HubError, HubUnavailable
 from hubline.model.hubs import HubProperties, PartitionProperties
+from hubline.retry import RetryPolicy
 from hubline.spark.source.position_lookup import Places
 
 log = logging.getLogger("hubline.spark.source.hub_monitor")
@@ -28,8 +30,8 @@ LOOK_SECONDS_MAX: Final = 2.0
 STALE_SECONDS: Final = 1.0
 # Partitions that are asked about at once.
 LOOKUPS_MAX: Final = 64
-# Between two tries to reach a hub that could not be.
-RETRY_SECONDS: Final = 0.5
+# Between two tries to reach a hub that could not be: one that is back is seen about as soon as an event is.
+RETRY: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=LOOK_SECONDS_MAX)
 
 
 class HubMonitor:
@@ -43,18 +45,21 @@ class HubMonitor:
         self._looked_at = 0.0
         self._failing_since: float | None = None
         self._failed: HubError | None = None
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the first look, and tries again while the hub is out of reach. Raises if that lasts."""
+        attempts = 0
         while True:
+            attempts += 1
             await self._look()
             if self._hub is not None and self._partitions.keys() >= set(self._hub.partition_ids):
                 break
             self._check()
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(RETRY.delay(attempts, self._rng))
         self._task = asyncio.create_task(self._run(), name="hubline-spark-watch")
 
     async def stop(self) -> None:
@@ -73,6 +78,11 @@ class HubMonitor:
     def hub(self) -> HubProperties:
         assert self._hub is not None  # noqa: S101 - start() has seen it
         return self._hub
+
+    @property
+    def created(self) -> str:
+        """When the hub was created, by which offsets know it from another one of the same name."""
+        return self.hub.created_at.isoformat()
 
     async def latest(self) -> Mapping[str, PartitionProperties]:
         """What the partitions hold, as of a moment ago. While the hub is out of reach: as it was before.
@@ -94,13 +104,16 @@ class HubMonitor:
         return self._partitions
 
     async def _run(self) -> None:
+        failures = 0
         while True:
             started_at = _now()
             await asyncio.wait([self._current_look()])
             took_seconds = _now() - started_at
             if self._failing_since is not None:
-                await asyncio.sleep(RETRY_SECONDS)
+                failures += 1
+                await asyncio.sleep(RETRY.delay(failures, self._rng))
                 continue
+            failures = 0
             await asyncio.sleep(min(max(took_seconds / LOOK_SHARE_MAX, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX))
             # Nobody asked since: whoever does, later, takes a look of their own if this one is too old by then.
             await self._wanted.wait()
