@@ -98,7 +98,7 @@ def test_messages_with_properties_of_their_own_are_not_decoded_one_by_one(monkey
 def test_messages_whose_strings_are_of_few_lengths_are_not_cut_into_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [_of_length(number, 8 + number % 3 // 2, text_length=5) for number in range(200)]
     expected = _one_by_one(messages)
-    monkeypatch.setattr(columns, "_Columns", _refuse)
+    monkeypatch.setattr(columns, "VariableWidthColumns", _refuse)
     decoder = EventDecoder(PARTITION)
     for _ in range(3):
         assert decoder.decode(*join_messages(messages)).to_pylist() == expected
@@ -113,7 +113,7 @@ def test_messages_that_are_alike_are_not_cut_into_pieces_for_long_after_they_wer
     assert decoder.decode(*join_messages(of_all)).to_pylist() == _one_by_one(of_all)
     for _ in range(known_templates.VARIABLE_WIDTH_CALLS_MAX):
         decoder.decode(*join_messages(alike))
-    monkeypatch.setattr(columns, "_Columns", _refuse)
+    monkeypatch.setattr(columns, "VariableWidthColumns", _refuse)
     assert decoder.decode(*join_messages(alike)).to_pylist() == _one_by_one(alike)
 
 
