@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from typing import Any
 
 import pytest
 from azure.core.credentials import AccessToken
@@ -72,9 +74,28 @@ def test_a_token_that_cannot_be_renewed_is_used_while_it_lasts() -> None:
     assert shown(source) == "later"
 
 
-def test_only_a_given_credential_is_closed_by_its_user() -> None:
+def test_closing_closes_the_credential() -> None:
     source, credential = tokens(Clock(), AccessToken("first", LIFE_SECONDS))
     asyncio.run(source.token())
     assert credential.closed_count == 0
     asyncio.run(source.close())
     assert credential.closed_count == 1
+
+
+def test_a_credential_that_takes_long_does_not_block_the_event_loop() -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    class SlowCredential(FakeCredential):
+        def get_token(self, *scopes: str, **options: Any) -> AccessToken:
+            asked.set()
+            assert answer.wait(10)
+            return super().get_token(*scopes, **options)
+
+    async def ask() -> str:
+        source = EntraTokens("scope", credential=SlowCredential(AccessToken("late", LIFE_SECONDS)), clock=Clock())
+        asking = asyncio.create_task(source.token())
+        assert await asyncio.to_thread(asked.wait, 10)
+        answer.set()
+        return (await asking).text.reveal()
+
+    assert asyncio.run(ask()) == "late"

@@ -8,19 +8,19 @@ from azure.core.credentials import AccessToken
 
 
 class FakeCredential:
-    """What azure-core calls an AsyncTokenCredential. Gives what it is told to, and is closed once."""
+    """What azure-core calls a TokenCredential. Gives the tokens and errors that a test lists."""
 
     def __init__(self, *given: AccessToken | Exception) -> None:
         self._given = list(given)
         self.asked: list[tuple[str, ...]] = []
         self.closed_count = 0
 
-    async def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
+    def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
         self.asked.append(scopes)
         given = self._given.pop(0) if len(self._given) > 1 else self._given[0]
         if isinstance(given, Exception):
             raise given
         return given
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.closed_count += 1

@@ -111,10 +111,10 @@ class ScriptedTransport(Transport):
 
 
 class _NoToken:
-    async def get_token(self, *scopes: str) -> Any:
+    def get_token(self, *scopes: str) -> Any:
         raise AssertionError(scopes)
 
-    async def close(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def answer(status: int, code: str = "", body: bytes = b"") -> Answer:

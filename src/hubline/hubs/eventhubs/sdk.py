@@ -30,7 +30,7 @@ from hubline.amqp.codec.property_types import FIELDS, PREFIX, encode_properties,
 from hubline.amqp.codec.text import to_text
 from hubline.amqp.codec.types import Timestamp
 from hubline.amqp.events.reference_decoder import PARTITION_KEY
-from hubline.credentials import Credential, default_credential
+from hubline.credentials import AccessToken, Credential, default_credential
 from hubline.errors import (
     AccessDenied,
     ConfigError,
@@ -69,7 +69,7 @@ class SdkHub:
         self._address = address
         self._hub = str(address)
         self._client: EventHubProducerClient | None = None
-        self._credential: Credential | None = None
+        self._credential: _InThread | None = None
         self._partition_ids: tuple[str, ...] = ()
         self._receivers: set[SdkReceiver] = set()
 
@@ -163,8 +163,8 @@ class SdkHub:
         return EventHubConsumerClient(self._address.namespace, self.name, group, self._entra())
 
     def _entra(self) -> Any:
-        """The package takes any credential, and closes none."""
-        self._credential = self._credential or default_credential()
+        """The package takes any asynchronous credential, and closes none."""
+        self._credential = self._credential or _InThread(default_credential())
         return self._credential
 
     @property
@@ -183,6 +183,19 @@ class SdkHub:
         if address.emulator:
             parts["UseDevelopmentEmulator"] = "true"
         return ";".join(f"{name}={value}" for name, value in parts.items())
+
+
+class _InThread:
+    """A credential as the package wants it: asynchronous."""
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+
+    async def get_token(self, *scopes: str, **_options: Any) -> AccessToken:
+        return await asyncio.to_thread(self._credential.get_token, *scopes)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._credential.close)
 
 
 class SdkReceiver:
