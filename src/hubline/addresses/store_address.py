@@ -121,8 +121,12 @@ def _parse_postgres(what: str, text: str) -> PostgresAddress:
 
 
 def _conninfo_params(text: str) -> dict[str, str] | None:
-    import psycopg  # slow to load, and of use only here
-    from psycopg.conninfo import conninfo_to_dict
+    try:
+        import pgpq  # noqa: F401 - loaded later, by the sink
+        import psycopg  # slow to load, and of use only here
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:
+        raise ConfigError("PostgreSQL needs psycopg and pgpq: pip install 'hubline[postgres]'") from None
 
     try:
         return {name: str(value) for name, value in conninfo_to_dict(text).items()}

@@ -53,8 +53,6 @@ class SqlStore:
         return await self._pool.run(lambda connection: read_group(group, connection.read(listing)))
 
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
-        if not claims:
-            return []
         # Always in the same order of groups, then partitions: transactions that overlap wait, and never in a circle.
         ordered = sorted(claims, key=lambda claim: _lock_order(claim.key))
         writes = [
@@ -63,6 +61,8 @@ class SqlStore:
             for query, records in self._by_query(claimed)
             if records
         ]
+        if not writes:
+            return []
 
         def work(connection: Connection) -> list[Ownership]:
             written = connection.write(*(statement for _, statement in writes))
@@ -79,7 +79,8 @@ class SqlStore:
             Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
         ]
         if owned:
-            rows = _rows(sorted(owned, key=lambda ownership: _lock_order(ownership.key)))
+            own = filter(_has_version, owned)
+            rows = _rows(sorted(own, key=lambda ownership: _lock_order(ownership.key)))
             statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
 
         def work(connection: Connection) -> list[Ownership]:
@@ -149,13 +150,21 @@ class SqlStore:
         fresh: list[Ownership] = []
         known: list[Ownership] = []
         for claim in claims:
-            (fresh if claim.version is None else known).append(claim)
+            if claim.version is None:
+                fresh.append(claim)
+            elif _has_version(claim):
+                known.append(claim)
         return (self._queries.insert_ownership, fresh), (self._queries.update_ownership, known)
 
 
 def _lock_order(key: PartitionKey) -> tuple[str, str, str, str]:
     """The order of keys, as plain tuples: comparing the keys themselves takes ten times as long."""
     return key.namespace, key.hub, key.group, key.partition
+
+
+def _has_version(ownership: Ownership) -> bool:
+    """Whether the version may be one of this store's: SQLite ends a text at a NUL, and PostgreSQL refuses one."""
+    return ownership.version is not None and ownership.version.isascii() and ownership.version.isdigit()
 
 
 def _rows(records: Iterable[Ownership]) -> str:
