@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from hubline.testing.simulation.__main__ import main
-from hubline.testing.simulation.simulator import Scenario, simulate
+from hubline.testing.simulation.scenario import Scenario
+from hubline.testing.simulation.simulator import simulate
 
 SEEDS_COUNT = 300
 """Enough to meet every kind of fault many times, and to stay under a minute and a half. `make simulate` runs more."""

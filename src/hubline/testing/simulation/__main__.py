@@ -8,7 +8,8 @@ import sys
 import time
 from collections import Counter
 
-from hubline.testing.simulation.simulator import Report, Scenario, simulate
+from hubline.testing.simulation.scenario import Scenario
+from hubline.testing.simulation.simulator import Report, simulate
 
 PROGRESS_SECONDS = 5.0
 """How often a long run says where it is."""

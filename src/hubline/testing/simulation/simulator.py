@@ -18,25 +18,22 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.errors import HublineError
 from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import (
-    CheckpointPolicy,
-    LeaseOptions,
     PartitionContext,
     Processor,
-    ProcessorOptions,
     ReleaseReason,
-    RetryPolicy,
 )
-from hubline.testing.simulation.faults import RemoteHub, RemoteStore, Weather
+from hubline.testing.simulation.faults import RemoteHub, RemoteStore
+from hubline.testing.simulation.final_checks import check_liveness, check_sink
 from hubline.testing.simulation.ledger import Ledger, LedgerStore, Session
 from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.recording_sink import BAD, RemoteSink, SimulatedDatabase, rows_of
+from hubline.testing.simulation.scenario import FAULTY_SECONDS, Scenario
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
 
 GROUP = "simulated"
@@ -46,56 +43,6 @@ CLOCK_ERROR = 0.001
 
 BAD_SHARE = 0.05
 """How many events the table of a sink refuses."""
-
-FAULTY_SECONDS = 120.0
-"""How long faults are injected: several leases, so that they meet each other's consequences."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """What is drawn from a seed. Faults are (second, kind) pairs; a calm scenario has none that harm."""
-
-    seed: int
-    partitions_count: int
-    members_count: int
-    strategy: Strategy
-    options: ProcessorOptions
-    is_calm: bool
-    handler_timeout_seconds: float
-    handler_failure: float
-    events_per_second: float
-    weather: Weather
-    faults: tuple[tuple[float, str], ...]
-    into_sink: bool = False
-
-    @classmethod
-    def draw(cls, seed: int, *, into_sink: bool = False) -> Scenario:
-        drawn = cls._drawn(seed)
-        if not into_sink:
-            return drawn
-        # What fails is found by the database. However much it is, no partition is to stop for it.
-        options = replace(drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0)
-        return replace(drawn, into_sink=True, handler_failure=0.0, options=options)
-
-    @classmethod
-    def _drawn(cls, seed: int) -> Scenario:
-        rng = random.Random(f"scenario {seed}")
-        is_calm = rng.random() < 0.2
-        partitions_count = rng.randint(1, 10)
-        members_count = rng.randint(1, 5)
-        return cls(
-            seed=seed,
-            partitions_count=partitions_count,
-            members_count=members_count,
-            strategy=_draw_strategy(rng, partitions_count, members_count),
-            options=_draw_options(rng, is_calm=is_calm),
-            is_calm=is_calm,
-            handler_timeout_seconds=rng.choice([0.0, 0.05, 1.0]),
-            handler_failure=0.0 if is_calm else rng.choice([0.0, 0.02, 0.2]),
-            events_per_second=rng.choice([1.0, 3.0, 10.0]),
-            weather=Weather() if is_calm else _draw_weather(rng),
-            faults=_draw_faults(rng, is_calm=is_calm),
-        )
 
 
 @dataclass(slots=True)
@@ -165,8 +112,8 @@ class Simulation:
         self.world.run_until(self.world.now + self._recovery_seconds())
         self.world.look_for_failed_tasks()
         if not self.world.failures:
-            self._check_liveness()
-            self._check_sink()
+            check_liveness(self)
+            check_sink(self)
         report = self._report()
         self.world.end()
         if self.database is not None:
@@ -179,7 +126,7 @@ class Simulation:
             violations=list(self.world.failures),
             faults=Counter(self.weather.counts),
             events_count=self.events_count,
-            repeats_count=sum(self.ledger.partition(p).repeats_count for p in self._partition_ids()),
+            repeats_count=sum(self.ledger.partition(p).repeats_count for p in self.partition_ids()),
             steps_count=self.world.steps_count,
             trace=list(self.ledger.trace),
         )
@@ -261,7 +208,7 @@ class Simulation:
         if kind == "join":
             self.join()
         elif kind == "grow":
-            self.hub.grow(len(self._partition_ids()) + rng.randint(1, 3))
+            self.hub.grow(len(self.partition_ids()) + rng.randint(1, 3))
         elif kind == "store_outage":
             self.weather.is_store_down = True
             seconds = rng.uniform(1, 2 * self.scenario.options.lease.lease_seconds)
@@ -269,7 +216,7 @@ class Simulation:
         elif kind == "store_clock_jump":
             self.store.clock_offset += rng.uniform(-2, 2) * self.scenario.options.lease.lease_seconds
         elif kind == "operator_reset":
-            self._reset(rng.choice(self._partition_ids()))
+            self._reset(rng.choice(self.partition_ids()))
         elif up and kind == "pause":
             rng.choice(up).process.pause(rng.uniform(0.1, 2.5) * self.scenario.options.lease.lease_seconds)
         elif len(up) > 1 and kind == "stop":
@@ -308,7 +255,7 @@ class Simulation:
     def _produce(self) -> None:
         if not self._is_producing:
             return
-        ids = self._partition_ids()
+        ids = self.partition_ids()
         count = self.world.rng.randint(1, 8)
         self.hub.append(self.world.rng.choice(ids), self._bodies(count))
         self.events_count += count
@@ -319,7 +266,7 @@ class Simulation:
             return [b"x"] * count
         return [BAD if self.world.rng.random() < BAD_SHARE else b"x" for _ in range(count)]
 
-    def _partition_ids(self) -> tuple[str, ...]:
+    def partition_ids(self) -> tuple[str, ...]:
         return run_now(self.hub.describe()).partition_ids
 
     # The end
@@ -343,7 +290,7 @@ class Simulation:
         lease = self.scenario.options.lease
         # A crash costs the lease, a hand-over that is not answered the grace; balanced members then claim one
         # partition a cycle, and a partition that failed may be backing off.
-        cycles = 4 + len(self._partition_ids())
+        cycles = 4 + len(self.partition_ids())
         reopen = self.scenario.options.reopen.max_backoff_seconds
         return (
             3 * (lease.lease_seconds + lease.handover_timeout_seconds)
@@ -351,105 +298,3 @@ class Simulation:
             + 2 * reopen
             + 30
         )
-
-    def _check_liveness(self) -> None:
-        state = run_now(self.store.list_ownership(self.group))
-        lease = self.scenario.options.lease.lease_seconds
-        living = {host.processor.owner_id for host in self.hosts if host.is_up}
-        owners = {o.key.partition: o.owner_id for o in state.ownerships if o.age_seconds < lease}
-        ids = self._partition_ids()
-        strategy = self.scenario.strategy
-        if isinstance(strategy, Fixed):
-            expected = min(len(ids), strategy.count * len(living))
-        else:
-            expected = len(ids)
-            counts = [sum(owner == name for owner in owners.values()) for name in living]
-            if max(counts) - min(counts) > 1:
-                self.ledger.object("liveness", f"shares are uneven: {sorted(counts)}")
-        owned = [p for p in ids if owners.get(p) in living]
-        if len(owned) < expected:
-            self.ledger.object("liveness", f"{len(owned)} of {len(ids)} partitions are owned by the living")
-        for partition in owned:
-            book = self.ledger.partition(partition)
-            last = run_now(self.hub.describe_partition(partition)).last_sequence
-            # With a sink, its own checkpoint counts: an operator's hand on the store's changes nothing there.
-            checkpoint = last if self.scenario.into_sink else book.checkpoint_sequence
-            if book.handled_to != last or checkpoint != last:
-                self.ledger.object(
-                    "liveness",
-                    f"partition {partition} ends at {last}, was handled to {book.handled_to} "
-                    f"and checkpointed to {book.checkpoint_sequence}",
-                )
-            if self.scenario.is_calm and book.repeats_count:
-                self.ledger.object("no repeats", f"partition {partition}: {book.repeats_count} events, without a fault")
-
-    def _check_sink(self) -> None:
-        if self.database is None:
-            return
-        for partition in self._partition_ids():
-            last = run_now(self.hub.describe_partition(partition)).last_sequence
-            if self.ledger.partition(partition).handled_to != last:
-                continue  # nobody owns it, which liveness is about
-            written, failed = self.database.rows(partition), self.database.letters(partition)
-            if sorted(written + failed) != list(range(last + 1)):
-                counts = Counter(written + failed)
-                wrong = [sequence for sequence in range(last + 1) if counts[sequence] != 1]
-                self.ledger.object("exactly once", f"partition {partition}: not so for events {wrong[:10]}")
-            if written != sorted(written):
-                self.ledger.object("order in the sink", f"partition {partition}: rows stand in another order")
-
-
-def _draw_strategy(rng: random.Random, partitions_count: int, members_count: int) -> Strategy:
-    kind = rng.choice(["balanced", "greedy", "greedy", "fixed"])
-    if kind == "fixed":
-        return Fixed(max(1, -(-partitions_count // members_count)))
-    return Balanced() if kind == "balanced" else Greedy()
-
-
-def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
-    lease_seconds = rng.choice([6.0, 12.0, 30.0])
-    checkpoints = [
-        CheckpointPolicy.every_batch(),
-        CheckpointPolicy.every(events=20),
-        CheckpointPolicy.every(seconds=3.0),
-        CheckpointPolicy.on_renewal(),
-    ]
-    checkpoint = rng.choice(checkpoints)
-    if checkpoint.events == 20:
-        # By events alone, the last few would wait for more to come.
-        checkpoint = replace(checkpoint, at_renewal=True)
-    return ProcessorOptions(
-        max_batch_size=rng.choice([1, 7, 50]),
-        max_wait_seconds=rng.choice([0.0, 0.0, 0.5]),
-        prefetch_bytes=rng.choice([1, 2_000, 1_000_000]),
-        checkpoint=checkpoint,
-        lease=LeaseOptions(
-            lease_seconds=lease_seconds,
-            load_balancing_interval_seconds=lease_seconds / rng.choice([2, 3]),
-            # Calm runs promise hand-overs without repeats: the grace must outlast the slowest batch.
-            handover_timeout_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
-        ),
-        retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),
-        reopen=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
-        stall_seconds=20.0,
-        control_thread=False,
-    )
-
-
-def _draw_weather(rng: random.Random) -> Weather:
-    return Weather(
-        latency_seconds=rng.choice([0.001, 0.02, 0.2]),
-        spike=rng.choice([0.0, 0.01, 0.05]),
-        spike_seconds=rng.choice([2.0, 15.0]),
-        fail_before=rng.choice([0.0, 0.01, 0.1]),
-        fail_after=rng.choice([0.0, 0.01, 0.1]),
-        stale=rng.choice([0.0, 0.05, 0.3]),
-    )
-
-
-def _draw_faults(rng: random.Random, *, is_calm: bool) -> tuple[tuple[float, str], ...]:
-    harmless = ["join", "stop", "grow"]
-    harmful = ["crash", "crash_restart", "pause", "store_outage", "store_clock_jump", "operator_reset"]
-    kinds = harmless if is_calm else harmless + 2 * harmful
-    count = rng.randint(0, 4) if is_calm else rng.randint(1, 12)
-    return tuple(sorted((rng.uniform(1, FAULTY_SECONDS - 5), rng.choice(kinds)) for _ in range(count)))
