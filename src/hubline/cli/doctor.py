@@ -82,7 +82,8 @@ def doctor(
       hubline doctor env:HUB --store env:STORE --lease 2m --renew-interval 30s
       hubline doctor env:HUB --store env:STORE --json | jq 'select(.severity == "error")'
     """
-    from hubline.doctor.examination import ExaminationRequest, examine
+    from hubline.doctor.examination import ExaminationRequest
+    from hubline.doctor.examine import examine
 
     request = ExaminationRequest(
         hub=hub,
