@@ -510,7 +510,8 @@ def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
 def test_a_store_that_cannot_be_reached_is_told(folder: Path) -> None:
     config = CONFIG + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
     text = told(problems(write(folder, "telemetry", CODE, config)))
-    assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: it cannot be reached" in text
+    assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: the PostgreSQL store" in text
+    assert "cannot be reached" in text
 
 
 def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
@@ -681,12 +682,17 @@ def test_problems_with_a_setting_of_the_command_line_name_it_and_no_line_of_a_fi
     assert any(says in each.message for each in found)
 
 
-def test_a_database_that_is_down_is_reported_with_its_dataset_and_what_went_wrong(folder: Path) -> None:
-    config = CONFIG.replace('url = "sqlite:///results.db"', 'url = "postgresql://me@127.0.0.1:1/none"')
+def test_a_database_that_is_down_is_reported_with_its_dataset_its_address_and_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE", "postgresql://me:pLaNtEd@127.0.0.1:1/none")
+    config = CONFIG.replace('url = "sqlite:///results.db"', 'url = "env:DATABASE"')
     (found,) = problems(write(folder, "telemetry", CODE, config))
     assert f"{Path(found.file).name}:{found.line}" == "telemetry.toml:9"
     assert "the database of dataset readings, postgresql://me@127.0.0.1:1/none, cannot be used" in found.message
     assert "refused" in found.message.casefold()
+    assert found.fix == "check the address, and that the database is running"
+    assert "pLaNtEd" not in str(found)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hubline.pipeline.definition import Pipeline
 from hubline.pipeline.environment_checks import check_environment
 from hubline.pipeline.loading import load
 from hubline.pipeline.planning import Plan, build_plan
+from hubline.sinks.sql_sink.table_schema import Column
 
 Report = Callable[[str], None]
 
@@ -23,8 +24,8 @@ class CheckedPlan:
 
     plan: Plan
     creations: tuple[str, ...]
-    table_columns: Mapping[str, Sequence[str]]
-    """Of each table that exists, by dataset."""
+    tables: Mapping[str, Sequence[Column]]
+    """The columns of each table that exists, by dataset."""
 
 
 def check_file(
@@ -68,7 +69,7 @@ def check_pipeline(
     problems += environment.problems
     if problems:
         raise PipelineInvalid(_in_order(problems))
-    return CheckedPlan(plan, tuple(environment.creations), environment.table_columns)
+    return CheckedPlan(plan, tuple(environment.creations), environment.tables)
 
 
 def _require_known(stages: Sequence[str], known: Sequence[str]) -> None:

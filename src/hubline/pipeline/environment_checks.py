@@ -1,34 +1,35 @@
 """Hubs, stores and tables as they are now: whether they exist, and what a run would create. Looking changes nothing.
 
-A SQL store creates its tables when it is first opened: so databases are looked at here without opening a store.
+A store or a sink creates its own tables when it is first opened: so databases are looked at without opening either.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sqlite3
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, StoreAddress, parse_store
-from hubline.errors import HublineError, HubNotFound, Problem
+from hubline.errors import ConfigError, HublineError, HubNotFound, Problem
 from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import Dataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Where
 from hubline.pipeline.planning import Plan, PlannedStage, local_folder
 from hubline.secrets import redact
-from hubline.sinks.sql_sink.table_schema import TableName, quoted
+from hubline.sinks.sql_sink.inspection import inspect_table
+from hubline.sinks.sql_sink.table_schema import Column, TableName
 
 MAX_LOOK_SECONDS: Final = 20.0
 """How long each is waited for: longer than a slow network takes, shorter than people wait."""
 
 _CHECK_DATABASE: Final = "check the address, and that the database is running"
+# A question of PostgreSQL's driver, to which the fix is the answer.
+_QUESTION: Final = " Is the server running on that host and accepting TCP/IP connections?"
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Environment:
 
     problems: list[Problem] = field(default_factory=list)
     creations: list[str] = field(default_factory=list)
-    table_columns: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, Sequence[Column]] = field(default_factory=dict)
 
     def add_problem(self, where: Where, message: str, fix: str = "") -> None:
         self.problems.append(Problem(where.file, where.line, message, fix))
@@ -114,111 +115,64 @@ async def _check_store(plan: Plan, text: str, stage: PlannedStage, found: Enviro
         if not address.path.exists():
             found.creations.append(f"store {address}, for checkpoints and owners")
         return
-    if reason := await _unreachable(address, stage):
+    reason = ""
+    try:
+        async with asyncio.timeout(MAX_LOOK_SECONDS):
+            await _require_usable(address, stage)
+    except TimeoutError:
+        reason = "it did not answer"
+    except HublineError as error:
+        reason = _text(error)
+    if reason:
         found.add_problem(plan.store_where, f"the store {address} cannot be used: {reason}", _CHECK_DATABASE)
     elif isinstance(address, SqliteAddress) and not address.path.exists():
         found.creations.append(f"store {address}, for checkpoints and owners")
 
 
 async def _check_table(dataset: TableDataset, found: Environment, *, is_written: bool) -> None:
-    columns: list[str] | None = None
+    columns: list[Column] = []
+    name = TableName.parse(dataset.table)
     reason = ""
     try:
         async with asyncio.timeout(MAX_LOOK_SECONDS):
-            columns = await asyncio.to_thread(_table_columns, dataset)
+            columns = await asyncio.to_thread(inspect_table, dataset.address, name)
     except TimeoutError:
         reason = "it did not answer"
-    except _Unreachable as error:
-        reason = str(error)
+    except HublineError as error:
+        reason = _text(error)
     if reason:
         message = f"the database of dataset {dataset.name}, {dataset.address}, cannot be used: {reason}"
         found.add_problem(dataset.where, message, _CHECK_DATABASE)
-    elif columns is None and is_written and dataset.create_if_missing:
+    elif columns:
+        found.tables[dataset.name] = columns
+        _check_upsert_key(dataset, columns, found)
+    elif is_written and dataset.create_if_missing:
         found.creations.append(f"{dataset}, with the columns of the first rows")
-    elif columns is None:
+    else:
         fix = "create it, or add create_if_missing = true" if is_written else "create it"
         found.add_problem(dataset.table_where, f"there is no {dataset} (dataset {dataset.name})", fix)
-    else:
-        found.table_columns[dataset.name] = columns
-        if missing := [key for key in dataset.upsert_key if key not in columns]:
-            message = f"{dataset} has no column {missing[0]}, which upsert_key names"
-            found.add_problem(dataset.key_where, message, f"it has {', '.join(columns)}")
 
 
-class _Unreachable(Exception):
-    """A database that cannot be looked at, and why. Shows no secret."""
+def _check_upsert_key(dataset: TableDataset, columns: Sequence[Column], found: Environment) -> None:
+    names = [column.name for column in columns]
+    if missing := [key for key in dataset.upsert_key if key not in names]:
+        message = f"{dataset} has no column {missing[0]}, which upsert_key names"
+        found.add_problem(dataset.key_where, message, f"it has {', '.join(names)}")
 
 
-def _table_columns(dataset: TableDataset) -> list[str] | None:
-    """The names of the table's columns; None if there is no such table."""
-    name = TableName.parse(dataset.table)
-    match dataset.address:
-        case SqliteAddress(path):
-            return _sqlite_columns(path, name)
-        case PostgresAddress() as address:
-            return _postgres_columns(address, name)
+async def _require_usable(address: StoreAddress, stage: PlannedStage) -> None:
+    match address:
+        case SqliteAddress() | PostgresAddress():
+            await asyncio.to_thread(inspect_table, address, TableName(None, "hubline_schema"))
+        case BlobAddress():
+            await _read_blobs(address, stage)
+        case MemoryAddress():
+            raise ConfigError("it is for one process")
 
 
-def _sqlite_columns(path: Path, name: TableName) -> list[str] | None:
-    if not path.exists():
-        return None
-    try:
-        connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=MAX_LOOK_SECONDS)
-        try:
-            schema = "" if name.schema is None else f"{quoted(name.schema)}."
-            return [row[1] for row in connection.execute(f"PRAGMA {schema}table_info({quoted(name.table)})")] or None
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise _Unreachable(f"SQLite says: {error}") from None
-
-
-_COLUMNS: Final = (
-    "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped "
-    "ORDER BY attnum"
-)
-
-
-def _postgres_columns(address: PostgresAddress, name: TableName) -> list[str] | None:
-    rows = _postgres_rows(address, _COLUMNS, (name.quoted,))
-    return [str(row[0]) for row in rows] or None
-
-
-def _postgres_rows(address: PostgresAddress, query: str, params: Sequence[str]) -> list[tuple[Any, ...]]:
-    import psycopg
-
-    from hubline.sql.postgres import PostgresDatabase
-
-    try:
-        database = PostgresDatabase(address.conninfo)
-        with psycopg.connect(address.conninfo.reveal(), connect_timeout=int(MAX_LOOK_SECONDS)) as connection:
-            return connection.execute(query, params).fetchall()
-    except psycopg.Error as error:
-        text = str(database.explain(error)).removeprefix(database.shown)
-        reason = f"it{text}".removesuffix(" Is the server running on that host and accepting TCP/IP connections?")
-    except HublineError as error:
-        reason = str(error)
-    raise _Unreachable(redact(reason))
-
-
-async def _unreachable(address: StoreAddress, stage: PlannedStage) -> str:
-    """Why a store cannot be used; nothing if it can."""
-    try:
-        async with asyncio.timeout(MAX_LOOK_SECONDS):
-            match address:
-                case SqliteAddress(path):
-                    await asyncio.to_thread(_sqlite_columns, path, TableName(None, "hubline_schema"))
-                case PostgresAddress():
-                    await asyncio.to_thread(_postgres_rows, address, "SELECT 1", ())
-                case BlobAddress():
-                    await _read_blobs(address, stage)
-                case MemoryAddress():
-                    return "it is for one process"
-    except TimeoutError:
-        return "it did not answer"
-    except (_Unreachable, HublineError) as error:
-        return str(error)
-    return ""
+def _text(error: HublineError) -> str:
+    """Why a database cannot be used. Its address is shown beside it, with the dataset's name or the setting's."""
+    return redact(str(error)).removesuffix(_QUESTION)
 
 
 async def _read_blobs(address: BlobAddress, stage: PlannedStage) -> None:

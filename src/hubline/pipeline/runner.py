@@ -325,7 +325,7 @@ class _Run:
 
     def __init__(self, checked: CheckedPlan, request: Request, spark: SparkSession, view: View) -> None:
         plan = self._plan = checked.plan
-        self._table_columns = checked.table_columns
+        self._tables = checked.tables
         self._request = request
         self._spark = spark
         self._stages = {stage.name: _StageRun(stage, _gate(plan, stage)) for stage in plan.stages}
@@ -347,7 +347,7 @@ class _Run:
                 return
             self._view.note(f"{each.stage.name}: checking its columns")
             try:
-                reading = Reading(each.gate, owner_id, self._request.once, self._table_columns)
+                reading = Reading(each.gate, owner_id, self._request.once, self._tables)
                 each.frame = build_frame(self._spark, each.stage, reading)
                 self._require_streamable(each.stage, each.frame)
             except PipelineInvalid as error:

@@ -34,6 +34,7 @@ from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
 from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
+from hubline.sinks.sql_sink.table_schema import Column
 from hubline.spark._jvm.errors import SPARK_ERRORS
 from hubline.spark._jvm.plan import attribute_of, makes_several_rows, moving_step
 from hubline.spark._jvm.session import has_format
@@ -53,7 +54,7 @@ class Reading:
     gate: Gate
     owner_id: str | None
     is_once: bool
-    table_columns: Mapping[str, Sequence[str]]
+    tables: Mapping[str, Sequence[Column]]
 
 
 def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
@@ -65,7 +66,7 @@ def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> D
         fix = "correct its name, or add its package to [spark]: spark.jars.packages"
         where = stage.sink.where
         raise PipelineInvalid([Problem(where.file, where.line, f"Spark has no format {stage.sink.format}", fix)])
-    columns = reading.table_columns.get(stage.sink.name, ())
+    columns = [column.name for column in reading.tables.get(stage.sink.name, ())]
     problems = _problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
     if problems:
         raise PipelineInvalid(problems)

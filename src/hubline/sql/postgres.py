@@ -108,6 +108,16 @@ class PostgresDatabase:
         )
 
     def connect(self) -> PostgresConnection:
+        connection = self.look()
+        try:
+            migrate(connection, load_migrations("postgres"), table_exists=_TABLE_EXISTS)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def look(self) -> PostgresConnection:
+        """A connection for reading, whatever is there: it does not create the schema."""
         driver = psycopg.connect(
             make_conninfo(self._conninfo.reveal(), **self._defaults),
             autocommit=True,
@@ -116,7 +126,6 @@ class PostgresDatabase:
         connection = PostgresConnection(driver)
         try:
             connection.run_script(_SESSION.format(seconds=self._statement_seconds_max))
-            migrate(connection, load_migrations("postgres"), table_exists=_TABLE_EXISTS)
         except BaseException:
             connection.close()
             raise

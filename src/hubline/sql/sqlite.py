@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.sql.dialect import Dialect, Row, Statement
@@ -76,6 +77,10 @@ class SqliteDatabase:
             raise
         return connection
 
+    def look(self) -> SqliteConnection:
+        """A connection that reads alone, whatever is there: it creates neither the file nor its schema."""
+        return SqliteConnection(self._path, is_read_only=True)
+
     def explain(self, error: Exception) -> StoreError | None:
         if not isinstance(error, sqlite3.Error):
             return None
@@ -111,10 +116,13 @@ _HOPELESS = {
 
 
 class SqliteConnection:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_read_only: bool = False) -> None:
         self._path = path
+        name = f"file:{quote(str(path))}?mode=ro" if is_read_only else path
         # Transactions are begun and ended here by hand. Threads take turns with it.
-        self.driver = sqlite3.connect(path, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False)
+        self.driver = sqlite3.connect(
+            name, uri=is_read_only, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False
+        )
         # Bytes that are no text must fail one record, not the whole list.
         self.driver.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
         self._file = _identity(path)
