@@ -22,7 +22,8 @@ from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.config_file import read_toml
 from hubline.pipeline.datasets import FormatDataset
 from hubline.pipeline.guarantees import guarantees
-from hubline.pipeline.runner import Request, locked
+from hubline.pipeline.preparation import locked
+from hubline.pipeline.runner import Request
 from hubline.secrets import Secret
 from tests.pipeline.files import write
 

@@ -22,9 +22,11 @@ from hubline.errors import ConfigError, PipelineInvalid
 from hubline.event_ids import ID_PROPERTY
 from hubline.pipeline import runner as runner_module
 from hubline.pipeline.checks import check_file
+from hubline.pipeline.preparation import locked
 from hubline.pipeline.progress import StageReport
-from hubline.pipeline.runner import Request, locked, run
-from hubline.pipeline.stage_source import Gate, StageReader, StageSource
+from hubline.pipeline.runner import Request, run
+from hubline.pipeline.stage_source import StageReader, StageSource
+from hubline.pipeline.stop_gate import Gate
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source import stream_reader as stream
 from hubline.spark.source.offsets import Entry, StreamOffset
@@ -389,7 +391,7 @@ def test_stage_that_tells_of_another_hub_is_not_started_again(
 ) -> None:
     checked = check_file(write(tmp_path, "life", CODE, CONFIG), stages=["copy"])
     view = Notes()
-    running = runner_module._Run(checked, Request(), spark, view)
+    running = runner_module.PipelineRun(checked, Request(), spark, view)
     each = running._stages["copy"]
     raised = (
         "hubline.errors.PositionInvalid: partition 1 of hub raw cannot be read from sequence:0: it is of another hub"

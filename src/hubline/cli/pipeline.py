@@ -104,8 +104,9 @@ def run(
       hubline run telemetry.py --config production.toml --master spark://head:7077
     """
     _require_spark()
-    from hubline.pipeline.runner import Request, signals_to
+    from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
+    from hubline.pipeline.shutdown import signals_to
 
     request = Request(master=master, once=once)
     # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.

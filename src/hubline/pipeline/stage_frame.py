@@ -31,7 +31,8 @@ from hubline.pipeline.handlers import BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
 from hubline.pipeline.planning import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
-from hubline.pipeline.stage_source import GATE_OPTION, Gate, StageSource
+from hubline.pipeline.stage_source import GATE_OPTION, StageSource
+from hubline.pipeline.stop_gate import Gate
 from hubline.pipeline.writers import TRACED, options_of, table_sink
 from hubline.sinks.sql_sink.sink import SqlSink as Database
 from hubline.sinks.sql_sink.table_schema import Column

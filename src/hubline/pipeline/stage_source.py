@@ -1,24 +1,7 @@
-"""The source of a stage: that of ``format("eventhubs")``, with a gate by which a run ends between two batches.
-
-Spark cannot let a query finish its batch and stop: ``query.stop()`` cuts it short. So the runner closes the gate, and
-the planning process, which Spark asks for the next batch whenever one is done, plans no more, and says that it is idle:
-
-    1. runner            closes the gate
-    2. batch             goes on to its end, and is committed by Spark
-    3. planning process  is asked for the next one; checkpoints what is done; sees the gate; says "idle"
-    4. runner            stops the query: there is nothing to cut short, and the partitions are released
-
-Where the next batch is not due for a while, the runner sees that none runs, says "done" in place of 3, and the planning
-process checkpoints at 4. The runner waits until it has left.
-
-Dying anywhere in between is dying at that moment without a gate. The gate is a folder of the driver's machine, which
-both processes can see.
-"""
+"""The source of a stage: that of `format("eventhubs")`, with a gate by which a run ends between two batches."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +10,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from hubline.pipeline.stop_gate import Gate
 from hubline.spark.options import Options
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.offsets import StreamOffset
@@ -34,81 +18,6 @@ from hubline.spark.source.stream_planner import StreamPlanner
 from hubline.spark.source.stream_reader import StreamReader
 
 GATE_OPTION: Final = "gate"
-
-_READY: Final = "ready"
-_CLOSED: Final = "closed"
-_DONE: Final = "done"
-_IDLE: Final = "idle"
-_PLANNER: Final = "planner"
-
-
-class Gate:
-    """The gate of one stage."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def open(self) -> None:
-        """For a query that is about to start."""
-        for file in self.folder.glob("*"):
-            file.unlink(missing_ok=True)
-
-    def enter(self) -> None:
-        """The planning process works."""
-        self._say(_own(_PLANNER))
-        self._say(_READY)
-
-    @property
-    def is_ready(self) -> bool:
-        return (self.folder / _READY).exists()
-
-    def leave(self) -> None:
-        """The planning process has written and released what it had."""
-        (self.folder / _own(_PLANNER)).unlink(missing_ok=True)
-
-    @property
-    def is_left(self) -> bool:
-        return not self._processes(_PLANNER)
-
-    def close(self) -> None:
-        """Lets no further batch begin."""
-        self._say(_CLOSED)
-
-    @property
-    def is_closed(self) -> bool:
-        return (self.folder / _CLOSED).exists()
-
-    def mark_idle(self) -> None:
-        self._say(_own(_IDLE))
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no batch runs, and none will. One that has read of another hub before the gate was closed does."""
-        idle = self._processes(_IDLE)
-        return bool(idle) and self._processes(_PLANNER) <= idle
-
-    def mark_done(self) -> None:
-        self._say(_DONE)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether all that was planned is done: no batch ran once the gate was closed."""
-        return (self.folder / _DONE).exists()
-
-    def _say(self, name: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)  # whoever tidies up temporary files may have been there
-        (self.folder / name).touch()
-
-    def _processes(self, said: str) -> set[str]:
-        return {file.suffix for file in self.folder.glob(f"{said}.*")}
-
-    def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _own(name: str) -> str:
-    """What a planning process says for itself: a stage of several hubs has one for each."""
-    return f"{name}.{os.getpid()}"
 
 
 class StageSource(EventHubs):
