@@ -396,7 +396,7 @@ def test_stage_that_tells_of_another_hub_is_not_started_again(
     raised = (
         "hubline.errors.PositionInvalid: partition 1 of hub raw cannot be read from sequence:0: it is of another hub"
     )
-    running._failed(each, ValueError(f"Traceback (most recent call last):\n  File x\n{raised}\n"))
+    each._fail(ValueError(f"Traceback (most recent call last):\n  File x\n{raised}\n"))
     running.close()
     assert each.state == "failed"
     assert f"remove {tmp_path}/state/life/copy, and its checkpoints: hubline checkpoints reset" in view.notes[0]

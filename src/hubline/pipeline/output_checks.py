@@ -1,0 +1,108 @@
+"""Whether a stage's sink takes what its function gives, before the query starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from hubline.errors import ConfigError, Problem, SinkError
+from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
+from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
+from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.writers import TRACED, table_sink
+from hubline.spark._jvm.plan import attribute_of, makes_several_rows, moving_step
+from hubline.spark._jvm.session import has_format
+from hubline.spark.json_parsing import ERROR_COLUMN
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.sink.row_layout import RowLayout
+
+
+def output_problems(
+    stage: PlannedStage, frame: DataFrame, columns: Sequence[str], *, given_ids: set[str]
+) -> list[Problem]:
+    """What keeps the sink from taking the frame.
+
+    Args:
+        stage: The stage.
+        frame: What its function gives.
+        columns: The columns of the table that it writes; none where there is no table yet.
+        given_ids: The columns of ids of its events, as Spark knows them.
+    """
+    sink = stage.sink
+    if isinstance(sink, FormatDataset) and not has_format(frame.sparkSession, sink.format):
+        # Spark itself would find out at the start of the query.
+        fix = "correct its name, or add its package to [spark]: spark.jars.packages"
+        return [Problem(sink.where.file, sink.where.line, f"Spark has no format {sink.format}", fix)]
+    wrong = []
+    if stage.options.lookback is not None and REPLAYED not in frame.columns:
+        wrong.append((
+            f"it drops the column {REPLAYED}, which tells what was published before",
+            f"keep it; of rows that are aggregated, it is F.bool_and('{REPLAYED}').alias('{REPLAYED}')",
+        ))  # fmt: skip
+    if ERROR_COLUMN in frame.columns and stage.dead_letters is None and not isinstance(stage.sink, TableDataset):
+        wrong.append((
+            f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
+            "name a hub for them, dead_letters='DATASET', or drop the column",
+        ))  # fmt: skip
+    if stage.options.drop_duplicates in ("ordered", "any_order") and (missing := set(TRACED) - set(frame.columns)):
+        wrong.append((
+            f"it drops the column {min(missing)}, by which duplicates are known",
+            "keep it, or leave drop_duplicates out",
+        ))  # fmt: skip
+    if isinstance(sink, HubDataset):
+        wrong += _hub_problems(stage, frame, given_ids)
+    elif isinstance(sink, TableDataset):
+        wrong += _table_problems(stage, sink, frame, columns)
+    where = stage.where
+    return [Problem(where.file, where.line, f"stage {stage.name}: {what}", fix) for what, fix in wrong]
+
+
+def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
+    wrong = []
+    if stage.options.event_ids and EVENT_ID not in frame.columns:
+        wrong.append((
+            f"it drops the column {EVENT_ID}, by which duplicates are known",
+            "keep it; rows that are made of many events have none: say event_ids=False, and they go without",
+        ))  # fmt: skip
+    elif stage.options.event_ids and makes_several_rows(frame) and attribute_of(frame, EVENT_ID) in given_ids:
+        wrong.append((
+            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for duplicates",
+            f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
+        ))  # fmt: skip
+    elif stage.is_read_in_order and (moving := moving_step(frame)):
+        wrong.append((
+            f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
+            "on order (drop_duplicates='ordered')",
+            "say drop_duplicates='any_order' there",
+        ))  # fmt: skip
+    try:
+        RowLayout(published(stage, frame).schema)
+    except ConfigError as error:
+        wrong.append((str(error), ""))
+    return wrong
+
+
+def _table_problems(
+    stage: PlannedStage, dataset: TableDataset, frame: DataFrame, of_table: Sequence[str]
+) -> list[tuple[str, str]]:
+    rows = stored(frame, of_table)
+    if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
+        fix = "add columns of its own; those of events are written where the table has columns of the same names"
+        return [("it gives no column for the table", fix)]
+    spelt = {name.lower(): name for name in frame.columns if name in (EVENT_ID, *SOURCE_SCHEMA.names)}
+    empty = [(name, spelt[name.lower()]) for name in of_table if name not in frame.columns and name.lower() in spelt]
+    wrong = [
+        (
+            f"the table has a column {name}, and events have {own}: it would stay empty",
+            f'quote its name when you make the table, "{own}", or rename the column of the events',
+        )
+        for name, own in empty
+    ]
+    try:
+        sink = table_sink(stage, dataset, rows.columns, "batch")
+        sink.check(rows.schema)
+        sink.check_query(rows)
+    except (ConfigError, SinkError) as error:
+        wrong.append((" ".join(str(error).split()), ""))
+    return wrong
