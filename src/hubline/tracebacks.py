@@ -28,7 +28,7 @@ _FILES_COUNT_MAX: Final = 256
 """Files of which is remembered whose they are: a handler that fails for every event asks often."""
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>[^\n]+)$', re.MULTILINE)
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d")
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|/pyspark\.zip/|/py4j-[^/]*\.zip/|/python/pyspark/")
 _PACKAGE = Path(__file__).parent
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib")
 
@@ -103,6 +103,12 @@ def place_of(error: BaseException) -> str:
     frames = frames_of(error)
     place = _users_index(frames)
     return "unknown" if place is None else f"{frames[place].file}:{frames[place].line}"
+
+
+def users_place(frames: Sequence[Frame]) -> str | None:
+    """The innermost line of the user's own code, as `app.py:7`; None if the error never passed there."""
+    users = [frame for frame in frames if frame.is_users]
+    return f"{users[-1].file}:{users[-1].line}" if users else None
 
 
 def frames_of(error: BaseException) -> list[Frame]:

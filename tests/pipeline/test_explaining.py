@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hubline.pipeline.spark_errors import LENGTH_MAX, summarize_spark_error
+from hubline.pipeline.spark_errors import LENGTH_MAX, summarize_failure, summarize_spark_error
 
 NOT_SET = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "/work/src/hubline/spark/options.py", line 247, in parsed
@@ -90,6 +90,36 @@ be resolved. Did you mean one of the following? [`body`, `offset`]. SQLSTATE: 42
 )
 def test_the_line_that_says_what_is_wrong_is_found(text: str, says: str) -> None:
     assert summarize_spark_error(ValueError(text)) == says
+
+
+IN_A_HANDLER = """[FOREACH_BATCH_USER_FUNCTION_ERROR] An error occurred in the user provided function: \
+Traceback (most recent call last):
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/sql/utils.py", line 161, in call
+    raise e
+pyspark.errors.exceptions.captured.PythonException:
+  An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/opt/spark/python/lib/pyspark.zip/pyspark/worker.py", line 1900, in main
+    process()
+  File "/opt/venv/lib/python3.12/site-packages/hubline/pipeline/handlers.py", line 46, in _rows
+    given = self.function(events)
+            ^^^^^^^^^^^^^^^^^^^^^
+  File "/app/telemetry.py", line 14, in sizes
+    return pa.table({"bytes": parse(events["body"])})
+  File "/app/telemetry.py", line 9, in parse
+    return pa.array([int(each) for each in bodies.to_pylist()])
+  File "/opt/venv/lib/python3.12/site-packages/numbers.py", line 2, in to_int
+ValueError: invalid literal for int(): SharedAccessKey=pLaNtEd"""
+
+
+def test_failure_begins_with_the_users_own_innermost_line() -> None:
+    said = summarize_failure(ValueError(IN_A_HANDLER))
+    assert said == "/app/telemetry.py:9: ValueError: invalid literal for int(): ***"
+
+
+def test_failure_that_never_passed_the_users_code_has_no_place() -> None:
+    assert summarize_failure(ValueError(IN_JAVA)) == summarize_spark_error(ValueError(IN_JAVA))
+    assert summarize_failure(ValueError(NOT_INSTALLED)) == summarize_spark_error(ValueError(NOT_INSTALLED))
 
 
 def test_python_without_hubline_is_told_with_what_to_do() -> None:

@@ -519,12 +519,12 @@ def test_signal_while_stages_are_checked_lets_none_start(spark: SparkSession, ra
     assert {report.state for report in view.reports.values()} == {"stopped"}
 
 
-def test_command_ends_with_8_where_a_stage_fails_too_often(
+def test_command_ends_with_8_where_a_stage_fails_too_often_and_names_the_users_own_line_in_a_few(
     spark: SparkSession,
     raw: TestHub,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(runner_module, "session", lambda *_, **__: spark)
     monkeypatch.setattr(runner_module, "_stop_session", lambda _: None)
@@ -533,7 +533,10 @@ def test_command_ends_with_8_where_a_stage_fails_too_often(
     send(raw, readings(PARTITIONS))
     arguments = ["--stage", "rows", "--set", "run.max_restarts=1"]
     assert main(["run", str(file), *arguments]) == ExitCode.STAGE_FAILED
-    said = capsys.readouterr().err
-    assert "rows: failed for good, after 1 restart: RuntimeError: the handler is broken" in said
-    assert said.endswith("hubline: stage rows failed 2 times: RuntimeError: the handler is broken\n")
+    said = capfd.readouterr().err  # Java's, too
+    line = file.read_text().splitlines().index('            raise RuntimeError("the handler is broken")') + 1
+    error = f"{file}:{line}: RuntimeError: the handler is broken"
+    assert f"rows: failed for good, after 1 restart: {error}\n" in said
+    assert said.endswith(f"hubline: stage rows failed 2 times: {error}\n")
+    assert len(said.splitlines()) < 30, said
     assert rows_count(tmp_path / "rows.db") == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,7 @@ from hubline.cli.output import (
     stderr_console,
     stdout_console,
 )
-from hubline.cli.pipeline_view import run_view
+from hubline.cli.pipeline_view import LiveView, run_view
 from hubline.errors import ConfigError, PipelineInvalid
 from hubline.text import counted
 
@@ -115,6 +116,7 @@ def run(
             checked = _checked(pipeline, stage, config, set_, report)
         with run_view(checked.plan, json=json) as view:
             try:
+                request = replace(request, keep_spark_log=isinstance(view, LiveView))
                 is_done = run_pipeline(checked, request, view=view)
             except PipelineInvalid as error:
                 problems = error.problems

@@ -36,7 +36,7 @@ from hubline.pipeline.stage_run import POLL_SECONDS, RunContext, StageRun, State
 from hubline.pipeline.stage_source import StageSource
 from hubline.pipeline.views import GuardedView, LogView
 from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
-from hubline.spark._jvm.session import make_active, register
+from hubline.spark._jvm.session import make_active, mute_loggers, register
 from hubline.spark.sessions.session import session
 from hubline.spark.source.data_source import EventHubs
 from hubline.text import counted
@@ -52,13 +52,23 @@ STOPPED: Final = "stopped SparkContext"
 RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """PySpark logs what it raises as well, with all of the plan."""
 
+LOG_LEVEL: Final = "spark.log.level"
+
+FAILURE_LOGGERS: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+)
+"""They log what failed in a task: at each of its attempts, and of its query once more, hundreds of lines in all. The
+run reports it in one line. People who set Spark's log level themselves get all of it."""
+
 SETTINGS: Final[Mapping[str, str]] = {
     # Stages take turns at the cores: none waits for the whole batch of another.
     "spark.scheduler.mode": "FAIR",
     # The run has a view of its own.
     "spark.ui.showConsoleProgress": "false",
     # What Spark warns of concerns whoever set it up, and that is this program.
-    "spark.log.level": "ERROR",
+    LOG_LEVEL: "ERROR",
 }
 """What a run's session gets beside what every one of hubline's has; the table [spark] wins."""
 
@@ -69,6 +79,8 @@ class Request:
 
     master: str | None = None
     once: bool = False
+    keep_spark_log: bool = False
+    """Whether Spark, too, logs failed tasks: hundreds of lines for each, which belong in a file."""
 
     def __post_init__(self) -> None:
         if self.master is not None:
@@ -108,7 +120,10 @@ def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = 
 def _session(plan: Plan, request: Request) -> SparkSession:
     settings = {**SETTINGS, **plan.run.spark}
     try:
-        return session(plan.name, master=request.master or plan.run.master, **settings)
+        spark = session(plan.name, master=request.master or plan.run.master, **settings)
+        if not request.keep_spark_log and LOG_LEVEL not in plan.run.spark:
+            mute_loggers(spark, FAILURE_LOGGERS)
+        return spark
     except (*SPARK_ERRORS, *JAVA_GONE) as error:
         reason = summarize_spark_error(error)
     if STOPPED in reason:

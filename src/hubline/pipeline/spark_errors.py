@@ -8,9 +8,11 @@ text may hold another.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from hubline.secrets import redact
+from hubline.tracebacks import Frame, frames_in, users_place
 
 LENGTH_MAX: Final = 600
 """Longer than any sentence of ours; shorter than a plan that Spark quotes."""
@@ -37,14 +39,34 @@ _INSTALL: Final = (
 
 def summarize_spark_error(error: BaseException) -> str:
     """One line about an error that came from Spark, or from anything else."""
-    lines = [_BRANCH.sub("", line) for line in str(error).splitlines()]
-    text = _raised(lines) or _first(lines) or type(error).__name__
+    lines = _lines(error)
+    raised = _innermost(lines)
+    text = (raised.text if raised else _first(lines)) or type(error).__name__
     if text.startswith(_NOT_INSTALLED):
         return _INSTALL
     return redact(text)[:LENGTH_MAX]
 
 
-def _raised(lines: list[str]) -> str | None:
+def summarize_failure(error: BaseException) -> str:
+    """The same, after the line of the user's own code where it was raised: `/app/telemetry.py:9: ValueError: ...`."""
+    raised = _innermost(_lines(error))
+    place = users_place(raised.frames) if raised else None
+    return f"{place}: {summarize_spark_error(error)}" if place else summarize_spark_error(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What Python raised: its type and text, and the frames that it passed."""
+
+    text: str
+    frames: list[Frame]
+
+
+def _lines(error: BaseException) -> list[str]:
+    return [_BRANCH.sub("", line) for line in str(error).splitlines()]
+
+
+def _innermost(lines: list[str]) -> _Raised | None:
     """What the innermost Python raised: below the last traceback that has such a line."""
     for start in reversed([number for number, line in enumerate(lines) if line.endswith(_TRACEBACK)]):
         below = [line for line in lines[start + 1 :] if line.strip()]
@@ -54,7 +76,8 @@ def _raised(lines: list[str]) -> str | None:
         number, match = found
         # Some begin what they say with an empty line.
         says = match["says"] or (below[number + 1].strip() if match["says"] == "" and below[number + 1 :] else "")
-        return f"{match['type']}: {_bare(says)}" if says else match["type"]
+        text = f"{match['type']}: {_bare(says)}" if says else match["type"]
+        return _Raised(text, frames_in("\n".join(below[:number])))
     return None
 
 

@@ -17,11 +17,12 @@ from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.pipeline.datasets import FormatDataset
 from hubline.pipeline.planning import Plan, PlannedStage
 from hubline.pipeline.progress import StageReport, Tally, View
-from hubline.pipeline.spark_errors import summarize_spark_error
+from hubline.pipeline.spark_errors import summarize_failure, summarize_spark_error
 from hubline.pipeline.stage_frame import Reading, build_frame
 from hubline.pipeline.stop_gate import Gate
 from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
+from hubline.secrets import redact
 from hubline.spark._jvm.errors import SPARK_ERRORS
 from hubline.spark._jvm.hadoop_files import HadoopFolder
 from hubline.spark._jvm.query import progress_newest_first, require_streamable
@@ -215,7 +216,8 @@ class StageRun:
 
     def _fail(self, error: Exception, *, is_final: bool = False) -> None:
         self.failures += 1
-        self.error = summarize_spark_error(error)
+        self.error = summarize_failure(error)
+        log.debug("stage_failed stage=%s %s", self.name, redact(str(error)))
         self._tally.lag_events = None  # it grows from now on, and nobody looks
         # Of the source's error, Spark leaves the text alone.
         if OF_ANOTHER_HUB in self.error:  # it stays so, however often the stage is started

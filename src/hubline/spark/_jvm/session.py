@@ -57,6 +57,14 @@ def make_active(spark: SparkSession) -> None:
     jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
 
 
+def mute_loggers(spark: SparkSession, names: Collection[str]) -> None:
+    """Keeps classes of Java from logging anything, until Java ends."""
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    for name in names:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
 def register(spark: SparkSession, *sources: type[DataSource]) -> None:
     """Lets a session know these sources. Those that it knows are left: registering again would warn."""
     known = spark._jsparkSession.sessionState().dataSourceManager()
