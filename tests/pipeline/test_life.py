@@ -534,7 +534,7 @@ def test_command_ends_with_8_where_a_stage_fails_too_often_and_names_the_users_o
     arguments = ["--stage", "rows", "--set", "run.max_restarts=1"]
     assert main(["run", str(file), *arguments]) == ExitCode.STAGE_FAILED
     said = capfd.readouterr().err  # Java's, too
-    line = file.read_text().splitlines().index('            raise RuntimeError("the handler is broken")') + 1
+    line = file.read_text().splitlines().index('        raise RuntimeError("the handler is broken")') + 1
     error = f"{file}:{line}: RuntimeError: the handler is broken"
     assert f"rows: failed for good, after 1 restart: {error}\n" in said
     assert said.endswith(f"hubline: stage rows failed 2 times: {error}\n")

@@ -195,7 +195,7 @@ def test_queries_find_in_the_map_that_they_share_all_that_spark_puts_there(spark
     assert shared.get("SPARK_LOCAL_DIRS")  # so it is the map in question
 
 
-def test_an_interrupt_waits_until_java_has_started() -> None:
+def test_an_interrupt_waits_until_java_has_started_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
     """Otherwise Java would run on by itself."""
     before, steps = signal.getsignal(signal.SIGINT), []
 
@@ -209,6 +209,7 @@ def test_an_interrupt_waits_until_java_has_started() -> None:
         start()
 
     assert steps == ["started"]
+    assert capfd.readouterr().err.startswith("interrupted: stopping as soon as")
     assert signal.getsignal(signal.SIGINT) is before
 
 

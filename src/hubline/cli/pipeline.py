@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from hubline.errors import Problem
     from hubline.pipeline.checks import CheckedPlan, Report
-    from hubline.pipeline.planning import PlannedStage
+    from hubline.pipeline.plan import PlannedStage
 
 
 PipelineArgument = Annotated[

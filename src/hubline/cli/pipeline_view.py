@@ -19,7 +19,7 @@ from hubline.text import counted
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from hubline.pipeline.planning import Plan
+    from hubline.pipeline.plan import Plan
     from hubline.pipeline.progress import StageReport, View
 
 # Where there is no live table, a line now and then shows that the run goes on.
@@ -66,7 +66,7 @@ def _prints_rows(plan: Plan) -> bool:
 
 def _log_file(plan: Plan) -> Path:
     """Beside the state of the run; among temporary files where that is not on this machine, or not writable."""
-    from hubline.pipeline.planning import is_remote
+    from hubline.pipeline.plan import is_remote
 
     if not is_remote(plan.run.spark_checkpoints):
         folder = Path(plan.run.spark_checkpoints).expanduser()

@@ -12,7 +12,8 @@ from hubline.pipeline.config import read_config
 from hubline.pipeline.definition import Pipeline
 from hubline.pipeline.environment_checks import check_environment
 from hubline.pipeline.loading import load
-from hubline.pipeline.planning import Plan, build_plan
+from hubline.pipeline.plan import Plan
+from hubline.pipeline.planning import build_plan
 from hubline.sinks.sql_sink.table_schema import Column
 
 Report = Callable[[str], None]

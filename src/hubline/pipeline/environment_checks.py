@@ -19,7 +19,7 @@ from hubline.errors import ConfigError, HublineError, HubNotFound, Problem
 from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import Dataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Where
-from hubline.pipeline.planning import Plan, PlannedStage, local_folder
+from hubline.pipeline.plan import Plan, PlannedStage, local_folder
 from hubline.secrets import redact
 from hubline.sinks.sql_sink.inspection import inspect_table
 from hubline.sinks.sql_sink.table_schema import Column, TableName

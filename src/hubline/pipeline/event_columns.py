@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 
 from hubline.event_ids import ID_PROPERTY
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.spark.functions import derived_id
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import REPLAYED as REPLAYED

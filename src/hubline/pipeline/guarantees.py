@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from hubline.pipeline.datasets import FILE_FORMATS, FormatDataset, HubDataset, TableDataset
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 
 _LOAD_BALANCING: Final = {
     "all": "one instance reads all partitions; a second one stands by",

@@ -17,7 +17,7 @@ from hubline.pipeline.definition import StageKind
 from hubline.pipeline.event_columns import UNUSED
 from hubline.pipeline.handlers import TRACED, BatchHandler, EventHandler
 from hubline.pipeline.loading import MODULE_PREFIX
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.spark.json_parsing import ERROR_COLUMN
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from hubline.errors import ConfigError, Problem, SinkError
 from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.writers import TRACED, table_sink
 from hubline.spark._jvm.plan import attribute_of, makes_several_rows, moving_step
 from hubline.spark._jvm.session import has_format

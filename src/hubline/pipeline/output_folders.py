@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from hubline.errors import Problem
 from hubline.pipeline.datasets import FormatDataset
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.spark._jvm.errors import SPARK_ERRORS
 from hubline.spark._jvm.hadoop_files import HadoopFolder

@@ -1,93 +1,30 @@
-"""A pipeline that was put together with its datasets and checked on paper: what will run, and what it guarantees."""
+"""Puts a pipeline together with its datasets, and checks on paper what will run. Opens and connects to nothing."""
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Final
 
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.store_address import MemoryAddress, parse_store
 from hubline.errors import ConfigError, Problem
-from hubline.pipeline.config import PipelineConfig, RunSettings
+from hubline.pipeline.config import PipelineConfig
 from hubline.pipeline.datasets import (
-    FLEETING_FORMATS,
     Dataset,
-    FormatDataset,
     HubDataset,
     TableDataset,
     anywhere,
 )
-from hubline.pipeline.definition import Pipeline, Stage, StageKind, Where
+from hubline.pipeline.definition import Pipeline, Stage, Where
 from hubline.pipeline.graph import StageGraph
-from hubline.pipeline.stage_options import CONFIG_KEYS, CheckedOptions, DuplicatePolicy, check_option
+from hubline.pipeline.plan import Plan, PlannedStage, graph_of, local_folder
+from hubline.pipeline.stage_checks import contradictions, function_problem, shared_checkpoints, shared_ids
+from hubline.pipeline.stage_options import CONFIG_KEYS, CheckedOptions, check_option
 from hubline.secrets import NOT_SHOWN, may_hold_secret, redact
 
 _STAGE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """A stage with its datasets. `store` keeps its progress; None where nothing is kept."""
-
-    stage: Stage
-    options: CheckedOptions
-    sources: tuple[HubDataset, ...]
-    sink: Dataset
-    tables: Mapping[str, Dataset]
-    dead_letters: HubDataset | None
-    store: str | None
-    folder: str
-    """Spark's own checkpoints of this stage."""
-    drop_duplicates: DuplicatePolicy
-    """As the options have it, with `auto` decided."""
-    is_read_in_order: bool = False
-    """Whether a stage that reads what this one writes counts on the order of ids."""
-
-    @property
-    def name(self) -> str:
-        return self.stage.name
-
-    @property
-    def where(self) -> Where:
-        return self.stage.where
-
-    @property
-    def outputs(self) -> frozenset[str]:
-        """The datasets that it writes, by identity: dead letters are events of a hub like others."""
-        return frozenset(dataset.identity for dataset in (self.sink, self.dead_letters) if dataset is not None)
-
-    @property
-    def is_new_each_run(self) -> bool:
-        """Whether Spark's folder of the last run is of no use."""
-        return self.is_new_each_start or self.options.checkpoint != "every_batch"
-
-    @property
-    def is_new_each_start(self) -> bool:
-        """Whether Spark's folder is of no use even where a run starts the stage again, after a failure.
-
-        What is on a screen or in memory Spark does not go on with: it refuses a folder that was used.
-        """
-        is_fleeting = isinstance(self.sink, FormatDataset) and self.sink.format in FLEETING_FORMATS
-        return self.options.lookback is not None or is_fleeting
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What will run. `levels` are the names of stages, those that feed others first."""
-
-    name: str
-    file: Path
-    stages: tuple[PlannedStage, ...]
-    levels: tuple[tuple[str, ...], ...]
-    run: RunSettings
-    default_store: Path | None
-    """The file of the store that a run creates where the configuration names none."""
-    store_where: Where
-    folder_where: Where
 
 
 def build_plan(pipeline: Pipeline, config: PipelineConfig) -> tuple[Plan, list[Problem]]:
@@ -96,8 +33,7 @@ def build_plan(pipeline: Pipeline, config: PipelineConfig) -> tuple[Plan, list[P
     planning.check_names()
     stages = [found for stage in pipeline.stages if (found := planning.stage(stage)) is not None]
     stages = _with_neighbors(stages)
-    planning.check_checkpoints(stages)
-    planning.check_ids(stages)
+    planning.check_together(stages)
     levels = planning.levels(stages)
     store, folder = (config.file.where("run", key) for key in ("store", "spark_checkpoints"))
     plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, config.run, planning.default_store, store, folder)
@@ -106,7 +42,7 @@ def build_plan(pipeline: Pipeline, config: PipelineConfig) -> tuple[Plan, list[P
 
 def _with_neighbors(stages: Sequence[PlannedStage]) -> list[PlannedStage]:
     """The stages with what depends on those before and after them."""
-    rows = _graph(stages, with_dead_letters=False)
+    rows = graph_of(stages, with_dead_letters=False)
     decided = {each.name: each for each in (_with_duplicate_policy(stage, stages) for stage in stages)}
     return [replace(each, is_read_in_order=_is_read_in_order(each, decided, rows)) for each in decided.values()]
 
@@ -129,23 +65,6 @@ def _is_read_in_order(stage: PlannedStage, stages: Mapping[str, PlannedStage], r
         waiting += [name for name in after if name not in reached and stages[name].options.event_ids]
         reached.update(after)
     return any(stages[name].drop_duplicates == "ordered" for name in reached)
-
-
-def _graph(stages: Sequence[PlannedStage], *, with_dead_letters: bool = True) -> StageGraph:
-    return StageGraph(
-        {stage.name: frozenset(source.identity for source in stage.sources) for stage in stages},
-        {stage.name: stage.outputs if with_dead_letters else frozenset({stage.sink.identity}) for stage in stages},
-    )
-
-
-def is_remote(folder: str) -> bool:
-    """Whether a folder is one of a cluster's file system (`abfss://...`), and not of this machine."""
-    return "://" in folder
-
-
-def local_folder(folder: str) -> Path | None:
-    """The whole path of a folder; None where it is not of this machine."""
-    return None if is_remote(folder) else Path(folder).expanduser().resolve()
 
 
 class _Planning:
@@ -200,7 +119,7 @@ class _Planning:
         if options is None or sink is None:
             return None
         store = self._store_of(stage, sink, options)
-        for names, message, fix in _contradictions(stage, sink, options):
+        for names, message, fix in contradictions(stage, sink, options):
             self.add_problem(self._where(stage, *names), f"stage {stage.name}: {message}", fix)
         hubs = tuple(hub for hub in sources if hub is not None)
         if not hubs or len(hubs) != len(sources):
@@ -210,39 +129,16 @@ class _Planning:
         folder = self._folder(stage)
         return PlannedStage(stage, options, hubs, sink, found, dead_letters, store, folder, options.drop_duplicates)
 
-    def check_checkpoints(self, stages: Sequence[PlannedStage]) -> None:
-        known: dict[tuple[str, str, str], PlannedStage] = {}
-        for stage in stages:
-            if stage.store is None or stage.options.checkpoint != "every_batch":
-                continue
-            group, store = stage.options.consumer_group, parse_store(stage.store)
-            for source in stage.sources:
-                if (other := known.setdefault((source.identity, group, str(store)), stage)) is not stage:
-                    self.add_problem(
-                        self._where(stage.stage, "consumer_group"),
-                        f"the stages {other.name} and {stage.name} write the same checkpoint: consumer group {group} "
-                        f"of {source} in {store}",
-                        "give one of them another consumer_group=...",
-                    )
-
-    def check_ids(self, stages: Sequence[PlannedStage]) -> None:
-        """Two stages that publish the same events to one hub would give them the same ids: one would be dropped."""
-        rows = _graph(stages, with_dead_letters=False)
-        publishing = [stage for stage in stages if isinstance(stage.sink, HubDataset) and stage.options.event_ids]
-        for index, stage in enumerate(publishing):
-            for other in publishing[:index]:
-                is_shared = rows.origins(stage.name) & rows.origins(other.name)
-                if stage.sink.identity == other.sink.identity and is_shared:
-                    self.add_problem(
-                        stage.where,
-                        f"the stages {other.name} and {stage.name} publish what they make of the same events to "
-                        f"{stage.sink}, with the same ids: one would pass for a duplicate of the other",
-                        "let one write another hub, or write event_ids=False",
-                    )
+    def check_together(self, stages: Sequence[PlannedStage]) -> None:
+        for stage, message in shared_checkpoints(stages):
+            fix = "give one of them another consumer_group=..."
+            self.add_problem(self._where(stage.stage, "consumer_group"), message, fix)
+        for stage, message in shared_ids(stages, graph_of(stages, with_dead_letters=False)):
+            self.add_problem(stage.where, message, "let one write another hub, or write event_ids=False")
 
     def levels(self, stages: Sequence[PlannedStage]) -> tuple[tuple[str, ...], ...]:
         """By the hubs themselves: two names may stand for one hub."""
-        graph = _graph(stages)
+        graph = graph_of(stages)
         if not (cycle := graph.cycle()):
             return graph.levels()
         fix = "what one of them writes, dead letters included, comes back to it forever: let it go somewhere else"
@@ -284,7 +180,7 @@ class _Planning:
         return self._hub(stage, name, "dead_letters", where)
 
     def _tables(self, stage: Stage) -> tuple[str, ...]:
-        message, fix = _function_problem(stage)
+        message, fix = function_problem(stage)
         if message:
             self.add_problem(stage.where, f"stage {stage.name}: its function {message}", fix)
             return ()
@@ -351,64 +247,3 @@ class _Planning:
 
     def add_problem(self, where: Where, message: str, fix: str = "") -> None:
         self.problems.append(Problem(where.file, where.line, message, fix))
-
-
-_VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-
-
-def _function_problem(stage: Stage) -> tuple[str, str]:
-    """What keeps the stage's function from being called as a stage calls it, and the fix; empty if nothing does."""
-    try:
-        parameters = list(inspect.signature(stage.function).parameters.values())
-    except (TypeError, ValueError):
-        return "cannot be called", "give a plain function"
-    if inspect.iscoroutinefunction(stage.function):
-        return "is async", "write def, without async"
-    if inspect.isgeneratorfunction(stage.function):
-        return "is a generator", "write return, not yield"
-    given = len(stage.sources)
-    positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
-    takes_all = any(each.kind is each.VAR_POSITIONAL for each in positional)
-    if len(positional) < given and not takes_all:
-        return f"takes {len(positional)} parameters, and is given {given}", "the events of each source come first"
-    extra = [each for each in parameters[given:] if each.default is each.empty and each.kind not in _VARIABLE]
-    if stage.kind is not StageKind.FRAME and extra:
-        events = "one event" if stage.kind is StageKind.EVENTS else "one table of events"
-        return f"takes more than {events}", "joins are for @pipeline.stage"
-    return "", ""
-
-
-def _contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """The options that contradict each other or the sink, what is wrong with them, and the fix."""
-    is_automatic = options.checkpoint == "every_batch"
-    if isinstance(sink, TableDataset) and not is_automatic:
-        yield (
-            ("checkpoint",),
-            f"checkpoint={options.checkpoint!r} does not go with a table",
-            "leave it out: rows and checkpoint are one transaction, and that is what makes them exact",
-        )
-    if options.lookback is not None and not is_automatic:
-        message = "lookback needs checkpoints: they tell what was published before"
-        yield ("checkpoint", "lookback"), message, "leave checkpoint out"
-    if not is_automatic and options.load_balancing not in ("all", "greedy"):
-        message = f"load_balancing={options.load_balancing!r} needs checkpoints, where instances meet"
-        yield ("load_balancing", "checkpoint"), message, "leave checkpoint or load_balancing out"
-    if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
-        yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"
-    if options.output_mode == "complete" and not isinstance(sink, FormatDataset):
-        message = "output_mode='complete' writes everything again with each batch"
-        yield ("output_mode",), message, "use output_mode='update'"
-    if options.output_mode == "update" and isinstance(sink, TableDataset) and not sink.upsert_key:
-        message = "output_mode='update' replaces rows, and the table has no key"
-        yield ("output_mode",), message, f'add upsert_key = ["..."] to [datasets.{sink.name}]'
-    if stage.kind is not StageKind.FRAME and len(stage.sources) > 1:
-        yield (), "a handler takes the events of one source", "use @pipeline.stage for several"
-    is_counted = isinstance(sink, FormatDataset) and sink.counted_folder is not None and options.dead_letters is None
-    if is_counted and (options.lookback is not None or not is_automatic):
-        yield (
-            ("checkpoint", "lookback"),
-            "files remember batches by number, and this stage counts from 0 at each start: they would be left out",
-            "leave checkpoint and lookback out, or write to another dataset",
-        )
-    if stage.kind is not StageKind.FRAME and not (isinstance(stage.schema, str) and stage.schema):
-        yield (), "a handler needs the columns that it returns", "add schema='id long, celsius double'"

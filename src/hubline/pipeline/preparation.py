@@ -16,7 +16,7 @@ from hubline.addresses.store_address import SqliteAddress, parse_store
 from hubline.errors import ConfigError
 from hubline.hubs.local import create_hub
 from hubline.pipeline.datasets import HubDataset
-from hubline.pipeline.planning import Plan, PlannedStage, local_folder
+from hubline.pipeline.plan import Plan, PlannedStage, local_folder
 from hubline.pipeline.progress import View
 from hubline.pipeline.stop_gate import Gate
 

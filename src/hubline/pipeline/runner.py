@@ -26,7 +26,7 @@ from hubline.errors import PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.pipeline.checks import CheckedPlan
 from hubline.pipeline.config import validate_master
 from hubline.pipeline.output_folders import claim
-from hubline.pipeline.planning import Plan
+from hubline.pipeline.plan import Plan
 from hubline.pipeline.preparation import create_what_is_missing, gate_of, locked, owner_id_of
 from hubline.pipeline.progress import View
 from hubline.pipeline.shutdown import drain, signals_to
@@ -49,8 +49,8 @@ SHOW_SECONDS: Final = 1.0
 STOPPED: Final = "stopped SparkContext"
 """What Spark says when it gave up waiting for its master, a minute after it was started."""
 
-RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""PySpark logs what it raises as well, with all of the plan."""
+RAISED_TWICE: Final = ("DataFrameQueryContextLogger", "SQLQueryContextLogger", "py4j.clientserver")
+"""PySpark logs what it raises as well, with all of the plan or with a traceback."""
 
 LOG_LEVEL: Final = "spark.log.level"
 

@@ -23,7 +23,7 @@ from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.handler_frame import handled
 from hubline.pipeline.output_checks import output_problems
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, StageSource
 from hubline.pipeline.static_tables import static_tables

@@ -15,7 +15,7 @@ from hubline.addresses.store_address import parse_store
 from hubline.errors import PipelineInvalid, Problem
 from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.pipeline.datasets import FormatDataset
-from hubline.pipeline.planning import Plan, PlannedStage
+from hubline.pipeline.plan import Plan, PlannedStage
 from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.spark_errors import summarize_failure, summarize_spark_error
 from hubline.pipeline.stage_frame import Reading, build_frame

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.pipeline.datasets import Dataset, FormatDataset, HubDataset, TableDataset
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.writers import options_of
 from hubline.sinks.sql_sink.sink import SqlSink

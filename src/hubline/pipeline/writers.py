@@ -17,7 +17,7 @@ from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import ADDED, published
-from hubline.pipeline.planning import PlannedStage
+from hubline.pipeline.plan import PlannedStage
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import DeadLetterHub
 from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows

@@ -101,10 +101,13 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         return _prepared(running)
     if "spark.master" not in given and not _is_told_a_master():
         given["spark.master"] = LOCAL_MASTER
-    with _uninterrupted(), _launch_environment(given):
-        conf = _completed(_started_with(given, secrets), given, secrets)
-        SparkContext.getOrCreate(conf)
-    with _uninterrupted():  # again: in the end of the first Spark has put something in its place
+    with _launch_environment(given):
+        with _uninterrupted():
+            conf = _completed(_started_with(given, secrets), given, secrets)
+        # Each step by itself: an interrupt waits for the end of one alone. Java ends with this process.
+        with _uninterrupted():
+            SparkContext.getOrCreate(conf)
+    with _uninterrupted():  # and in the end of the second Spark has put something in its place
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
         if _LOCAL.fullmatch(str(spark.sparkContext.master)) and not conf.contains(_FILES):
             write_no_checksums(spark)
@@ -227,9 +230,12 @@ def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkCo
     return SparkConf()
 
 
+_PUT_OFF: Final = b"interrupted: stopping as soon as Spark's Java process can be stopped; again, to stop at once\n"
+
+
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Puts an interrupt off to its end, some seconds at most. A second one is not put off.
+    """Puts an interrupt off to its end, some seconds at most, and says so at once. A second one is not put off.
 
     Spark would remove the file by which Java tells where it listens; Java, which cannot write it, would run for ever.
     And a call to Java that is interrupted prints more than anybody wants to read.
@@ -245,6 +251,7 @@ def _uninterrupted() -> Iterator[None]:
             signal.signal(number, before)
             signal.raise_signal(number)
         is_asked = True
+        os.write(_STANDARD_ERROR, _PUT_OFF)  # not by a file of Python's, whose lock the interrupted code may hold
 
     before = signal.signal(signal.SIGINT, put_off) or signal.SIG_DFL
     try:

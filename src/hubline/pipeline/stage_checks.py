@@ -1,0 +1,107 @@
+"""What can be wrong with stages on paper: functions, options that contradict each other, what stages share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeAlias
+
+from hubline.addresses.store_address import parse_store
+from hubline.pipeline.datasets import Dataset, FormatDataset, HubDataset, TableDataset
+from hubline.pipeline.definition import Stage, StageKind
+from hubline.pipeline.graph import StageGraph
+from hubline.pipeline.plan import PlannedStage
+from hubline.pipeline.stage_options import CheckedOptions
+
+Found: TypeAlias = tuple[tuple[str, ...], str, str]
+"""The options to blame, none where the decorator is; what is wrong; and the fix."""
+
+_VARIABLE: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def function_problem(stage: Stage) -> tuple[str, str]:
+    """What keeps the stage's function from being called as a stage calls it, and the fix; empty if nothing does."""
+    try:
+        parameters = list(inspect.signature(stage.function).parameters.values())
+    except (TypeError, ValueError):
+        return "cannot be called", "give a plain function"
+    if inspect.iscoroutinefunction(stage.function):
+        return "is async", "write def, without async"
+    if inspect.isgeneratorfunction(stage.function):
+        return "is a generator", "write return, not yield"
+    given = len(stage.sources)
+    positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    takes_all = any(each.kind is each.VAR_POSITIONAL for each in positional)
+    if len(positional) < given and not takes_all:
+        return f"takes {len(positional)} parameters, and is given {given}", "the events of each source come first"
+    extra = [each for each in parameters[given:] if each.default is each.empty and each.kind not in _VARIABLE]
+    if stage.kind is not StageKind.FRAME and extra:
+        events = "one event" if stage.kind is StageKind.EVENTS else "one table of events"
+        return f"takes more than {events}", "joins are for @pipeline.stage"
+    return "", ""
+
+
+def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iterator[Found]:
+    """The options that contradict each other or the sink."""
+    is_automatic = options.checkpoint == "every_batch"
+    if isinstance(sink, TableDataset) and not is_automatic:
+        yield (
+            ("checkpoint",),
+            f"checkpoint={options.checkpoint!r} does not go with a table",
+            "leave it out: rows and checkpoint are one transaction, and that is what makes them exact",
+        )
+    if options.lookback is not None and not is_automatic:
+        message = "lookback needs checkpoints: they tell what was published before"
+        yield ("checkpoint", "lookback"), message, "leave checkpoint out"
+    if not is_automatic and options.load_balancing not in ("all", "greedy"):
+        message = f"load_balancing={options.load_balancing!r} needs checkpoints, where instances meet"
+        yield ("load_balancing", "checkpoint"), message, "leave checkpoint or load_balancing out"
+    if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
+        yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"
+    if options.output_mode == "complete" and not isinstance(sink, FormatDataset):
+        message = "output_mode='complete' writes everything again with each batch"
+        yield ("output_mode",), message, "use output_mode='update'"
+    if options.output_mode == "update" and isinstance(sink, TableDataset) and not sink.upsert_key:
+        message = "output_mode='update' replaces rows, and the table has no key"
+        yield ("output_mode",), message, f'add upsert_key = ["..."] to [datasets.{sink.name}]'
+    if stage.kind is not StageKind.FRAME and len(stage.sources) > 1:
+        yield (), "a handler takes the events of one source", "use @pipeline.stage for several"
+    is_counted = isinstance(sink, FormatDataset) and sink.counted_folder is not None and options.dead_letters is None
+    if is_counted and (options.lookback is not None or not is_automatic):
+        yield (
+            ("checkpoint", "lookback"),
+            "files remember batches by number, and this stage counts from 0 at each start: they would be left out",
+            "leave checkpoint and lookback out, or write to another dataset",
+        )
+    if stage.kind is not StageKind.FRAME and not (isinstance(stage.schema, str) and stage.schema):
+        yield (), "a handler needs the columns that it returns", "add schema='id long, celsius double'"
+
+
+def shared_checkpoints(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:
+    """Stages that write the same checkpoint as one before them, and what is wrong."""
+    known: dict[tuple[str, str, str], PlannedStage] = {}
+    for stage in stages:
+        if stage.store is None or stage.options.checkpoint != "every_batch":
+            continue
+        group, store = stage.options.consumer_group, parse_store(stage.store)
+        for source in stage.sources:
+            if (other := known.setdefault((source.identity, group, str(store)), stage)) is not stage:
+                yield (
+                    stage,
+                    f"the stages {other.name} and {stage.name} write the same checkpoint: consumer group {group} "
+                    f"of {source} in {store}",
+                )
+
+
+def shared_ids(stages: Sequence[PlannedStage], rows: StageGraph) -> Iterator[tuple[PlannedStage, str]]:
+    """Stages that publish the same events to one hub as one before them: with the same ids, one would be dropped."""
+    publishing = [stage for stage in stages if isinstance(stage.sink, HubDataset) and stage.options.event_ids]
+    for index, stage in enumerate(publishing):
+        for other in publishing[:index]:
+            is_shared = rows.origins(stage.name) & rows.origins(other.name)
+            if stage.sink.identity == other.sink.identity and is_shared:
+                yield (
+                    stage,
+                    f"the stages {other.name} and {stage.name} publish what they make of the same events to "
+                    f"{stage.sink}, with the same ids: one would pass for a duplicate of the other",
+                )
