@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -206,6 +208,25 @@ def test_sigterm_while_spark_starts_interrupts_the_command(
     before = signal.getsignal(signal.SIGTERM)
     assert main(["run", str(write(tmp_path, "life", CODE, CONFIG))]) == ExitCode.INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_ctrl_c_ends_the_command_and_all_below_it_without_a_word_too_many(raw: TestHub, tmp_path: Path) -> None:
+    """A terminal signals Java and its Python processes, too."""
+    file = write(tmp_path, "life", CODE, CONFIG)
+    send(raw, readings(COUNT))
+    told = tmp_path / "told.txt"
+    command = [sys.executable, "-m", "hubline", "run", str(file), "--stage", "copy", "--master", "local[1]"]
+    with told.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, start_new_session=True) as process:
+        eventually(lambda: process.poll() is not None or f"copy: running, {COUNT} events" in told.read_text())
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
+    lines = told.read_text().splitlines()
+    assert [
+        line
+        for line in lines
+        if "Traceback" in line or not line.startswith(("created", "starting", "stopping", "copy"))
+    ] == []
+    assert lines[-2:-1] == ["copy: stopped"]
 
 
 def test_batch_that_fails_while_the_run_ends_is_not_done(

@@ -70,7 +70,7 @@ def _log_file(plan: Plan) -> Path:
 
     if not is_remote(plan.run.spark_checkpoints):
         folder = Path(plan.run.spark_checkpoints).expanduser()
-        with suppress(OSError):  # the run itself tells what is wrong with the folder
+        with suppress(OSError):  # the run itself reports what is wrong with the folder
             folder.mkdir(parents=True, exist_ok=True)
             (folder / LOG_NAME).touch()
             return folder / LOG_NAME

@@ -113,7 +113,7 @@ FILE_FORMATS: Final = ("parquet", "csv", "json", "orc", "text", "delta")
 """Formats of files, in a folder; their writers remember which batches they have."""
 
 COUNTED_FORMATS: Final = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
-"""Formats whose writers remember batches by number alone, whoever counted them."""
+"""Formats whose writers remember batches by number alone, no matter which query counted them."""
 
 _KEYS: Final = {
     "hub": ("hub", "create_if_missing", "partitions"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import re
 import sys
 import traceback
@@ -12,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.pipeline.definition import Pipeline, loading
 from hubline.secrets import redact, secrets_in
@@ -20,7 +18,6 @@ from hubline.secrets import redact, secrets_in
 MODULE_PREFIX: Final = "hubline_pipeline_"
 """Of the name under which a file is imported: it cannot hide a package of the same name."""
 
-_UNEXPECTED: Final = re.compile(r"Pipeline\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _MISSING: Final = re.compile(r"Pipeline\.(\w+)\(\) missing \d+ required keyword-only arguments?: (.+)")
 _BARE: Final = re.compile(r"Pipeline\.(\w+)\(\) takes 1 positional argument but")
 
@@ -102,9 +99,6 @@ def _raised(path: Path, error: BaseException) -> Problem:
 
 def _of_option(text: str) -> tuple[str, str] | None:
     """What Python says of options of a decorator, in words that a person can act on."""
-    if match := _UNEXPECTED.search(text):
-        known = [name for name in inspect.signature(getattr(Pipeline, match[1])).parameters if name != "self"]
-        return f"{match[1]} has no option {match[2]}", nearest_or_all(match[2], known)
     if match := _MISSING.search(text):
         return f"{match[1]} lacks {match[2].replace(chr(39), '')}", f"write @pipeline.{match[1]}({_EXAMPLES[match[1]]})"
     if match := _BARE.search(text):

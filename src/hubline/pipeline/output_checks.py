@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import DataFrame
 
-from hubline.errors import ConfigError, Problem, SinkError
+from hubline.errors import ConfigError, Problem, SinkError, StoreError
 from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.plan import PlannedStage
@@ -37,7 +37,7 @@ def output_problems(
     wrong = []
     if stage.options.lookback is not None and REPLAYED not in frame.columns:
         wrong.append((
-            f"it drops the column {REPLAYED}, which tells what was published before",
+            f"it drops the column {REPLAYED}, which says what was published before",
             f"keep it; of rows that are aggregated, it is F.bool_and('{REPLAYED}').alias('{REPLAYED}')",
         ))  # fmt: skip
     if ERROR_COLUMN in frame.columns and stage.dead_letters is None and not isinstance(stage.sink, TableDataset):
@@ -105,4 +105,6 @@ def _table_problems(
         sink.check_query(rows)
     except (ConfigError, SinkError) as error:
         wrong.append((" ".join(str(error).split()), ""))
+    except StoreError as error:  # it was there when the pipeline was checked
+        wrong.append((f"the database of dataset {dataset.name} cannot be used: {error}", ""))
     return wrong

@@ -13,7 +13,7 @@ from hubline.spark.source.offsets import HUB_KEY, gaps_in
 from hubline.spark.sql_sink.batch_target import Written
 
 RATE_SECONDS: Final = 10.0
-"""Rates are over this long: shorter ones jump with every batch."""
+"""Rates are over this long: shorter ones change with every batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class View(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Jump:
-    """A gap that a batch jumped: where it would have read on, and where it did."""
+class DataLoss:
+    """Events that were gone before a batch could read them: where it would have continued, and where it did."""
 
     hub: str
     partition: str
@@ -63,7 +63,7 @@ class Jump:
 
     @property
     def events(self) -> int:
-        """How many are lost to the stage; 0 where it jumped back, since the hub is another one."""
+        """How many are lost to the stage; 0 where the hub is another one, and it went back."""
         return max(self.first_sequence - self.next_sequence, 0)
 
     def __str__(self) -> str:
@@ -81,8 +81,8 @@ class Tally:
     events: int = 0
     batches: int = 0
     lost_events: int = 0
-    unreported_losses: list[Jump] = field(default_factory=list)
-    """Gaps that were jumped, and that nobody has taken yet to report them."""
+    unreported_losses: list[DataLoss] = field(default_factory=list)
+    """Those that nobody has taken yet to report them."""
     written: Written = field(default_factory=Written)
     lag_events: int | None = None
     batch_seconds: float | None = None
@@ -110,7 +110,7 @@ class Tally:
         """What a batch came to. Called by a thread of its query's, one batch after the other."""
         self.written += written
 
-    def take_unreported_losses(self) -> list[Jump]:
+    def take_unreported_losses(self) -> list[DataLoss]:
         unreported_losses, self.unreported_losses = self.unreported_losses, []
         return unreported_losses
 
@@ -129,9 +129,9 @@ class Tally:
         ends = [_parsed(source["endOffset"]) for source in moved]
         self.events += sum(map(_read, ends))
         self._further += any(map(_is_new, ends))
-        jumps = [jump for end in ends for jump in _jumps(end)]
-        self.lost_events += sum(jump.events for jump in jumps)
-        self.unreported_losses += jumps
+        losses = [loss for end in ends for loss in _losses(end)]
+        self.lost_events += sum(loss.events for loss in losses)
+        self.unreported_losses += losses
         self.batch_seconds = batch["durationMs"].get("triggerExecution", 0) / 1000
 
     def _remember(self, now: float) -> None:
@@ -161,9 +161,10 @@ def _is_new(offset: Mapping[str, Any]) -> bool:
     return any(entry["to"] > max(entry["from"], entry.get("replayed_to", 0)) for entry in _entries(offset).values())
 
 
-def _jumps(offset: Mapping[str, Any]) -> Iterator[Jump]:
+def _losses(offset: Mapping[str, Any]) -> Iterator[DataLoss]:
     for partition, gap in gaps_in(offset).items():
-        yield Jump(offset[HUB_KEY].get("name", ""), partition, gap.reason, gap.next_sequence, offset[partition]["from"])
+        hub, first_sequence = offset[HUB_KEY].get("name", ""), offset[partition]["from"]
+        yield DataLoss(hub, partition, gap.reason, gap.next_sequence, first_sequence)
 
 
 def _lag(sources: Iterable[Mapping[str, Any]]) -> int | None:

@@ -67,7 +67,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # The run has a view of its own.
     "spark.ui.showConsoleProgress": "false",
-    # What Spark warns of concerns whoever set it up, and that is this program.
+    # Spark's warnings are for the one who sets it up, and that is this program.
     LOG_LEVEL: "ERROR",
 }
 """What a run's session gets beside what every one of hubline's has; the table [spark] wins."""

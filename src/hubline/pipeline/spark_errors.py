@@ -22,7 +22,7 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 _BRANCH: Final = re.compile(r"^\s+(?:\|\s)+")
 # What Python writes below a traceback: the type, with its module, and what it says.
 _RAISED: Final = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?P<type>[A-Z]\w*)(?:: ?(?P<says>.*))?$")
-# What Java writes of an exception that Python was not told the type of.
+# What Java writes of an exception whose type Python does not know.
 _CALLED: Final = re.compile(r"^An error occurred while calling \S+$")
 _THROWN: Final = re.compile(r"^(?:: |Caused by: )?(?:[a-z][\w$]*\.)+(?P<type>[A-Z][\w$]*): (?P<says>.+)$")
 # What Spark puts around a message: which task it was, the name of the error, and its state in SQL.

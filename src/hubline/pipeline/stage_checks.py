@@ -51,7 +51,7 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
             "leave it out: rows and checkpoint are one transaction, and that is what makes them exact",
         )
     if options.lookback is not None and not is_automatic:
-        message = "lookback needs checkpoints: they tell what was published before"
+        message = "lookback needs checkpoints: they say what was published before"
         yield ("checkpoint", "lookback"), message, "leave checkpoint out"
     if not is_automatic and options.load_balancing not in ("all", "greedy"):
         message = f"load_balancing={options.load_balancing!r} needs checkpoints, where instances meet"

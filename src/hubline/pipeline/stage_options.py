@@ -81,11 +81,8 @@ class CheckedOptions:
     output_mode: OutputMode = "append"
 
 
-CONFIG_KEYS: Final = (
-    "consumer_group", "load_balancing", "starting_position", "max_batch_size", "trigger_interval", "checkpoint",
-    "lookback", "on_data_loss", "dead_letters", "drop_duplicates",
-)  # fmt: skip
-"""The options that a table [stages.NAME] may change: those that depend on where a pipeline runs."""
+CONFIG_KEYS: Final = tuple(name for name in StageOptions.__annotations__ if name not in ("event_ids", "name"))
+"""The options that a table [stages.NAME] may change: those that depend on where a pipeline runs, not on its code."""
 
 _OPTIONAL: Final = ("lookback", "dead_letters", "name")
 

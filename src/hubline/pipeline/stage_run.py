@@ -211,8 +211,8 @@ class StageRun:
             return
         if self._tally.add(progress_newest_first(self.query), time.monotonic()):
             self.failures, self.error = 0, ""
-        for jump in self._tally.take_unreported_losses():
-            self._note(f"data loss: {jump}")
+        for loss in self._tally.take_unreported_losses():
+            self._note(f"data loss: {loss}")
 
     def _fail(self, error: Exception, *, is_final: bool = False) -> None:
         self.failures += 1

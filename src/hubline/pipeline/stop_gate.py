@@ -83,7 +83,7 @@ class Gate:
         return (self.folder / _DONE).exists()
 
     def _say(self, name: str) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)  # whoever tidies up temporary files may have been there
+        self.folder.mkdir(parents=True, exist_ok=True)  # a cleaner of temporary files may have been there
         (self.folder / name).touch()
 
     def _processes(self, said: str) -> set[str]:

@@ -34,8 +34,8 @@ TRACED: Final = ("partition", "sequenceNumber", "properties")
 
 Report = Callable[[Written], None]
 
-_COUNT_DDL: Final = "letters long"
-_COUNT: Final = pa.schema([pa.field("letters", pa.int64())])
+_COUNT_DDL: Final = "dead_letters long"
+_COUNT: Final = pa.schema([pa.field("dead_letters", pa.int64())])
 
 
 def writer(stage: PlannedStage, frame: DataFrame, report: Report) -> DataStreamWriter:
@@ -59,7 +59,7 @@ def writer(stage: PlannedStage, frame: DataFrame, report: Report) -> DataStreamW
 
 
 def options_of(dataset: FormatDataset, spark: SparkSession) -> dict[str, str]:
-    """The dataset's options as Spark takes them; first it is told to hide those that are secrets."""
+    """The dataset's options as Spark takes them. Has Spark hide those that are secrets first."""
     hide_options(spark, [name for name, value in dataset.options.items() if isinstance(value, Secret)])
     return {name: value.reveal() if isinstance(value, Secret) else value for name, value in dataset.options.items()}
 
@@ -168,18 +168,18 @@ class _DeadLetterWriter:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in map(plain, batches):
-            letters = [
+            dead_letters = [
                 letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
                 for row in letter_rows(batch)
             ]
-            if letters:
-                run(self._add(letters))
-            yield pa.RecordBatch.from_arrays([pa.array([len(letters)], pa.int64())], schema=_COUNT)
+            if dead_letters:
+                run(self._add(dead_letters))
+            yield pa.RecordBatch.from_arrays([pa.array([len(dead_letters)], pa.int64())], schema=_COUNT)
 
-    async def _add(self, letters: list[DeadLetter]) -> None:
+    async def _add(self, dead_letters: list[DeadLetter]) -> None:
         async with lent(self.hub) as opened:
             kept = DeadLetterHub(opened.hub)
             try:
-                await kept.add(letters)
+                await kept.add(dead_letters)
             finally:
                 await kept.close()

@@ -83,7 +83,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
 
     ``config`` is any of Spark's settings; it wins over ours, as do ``spark-defaults.conf`` and what spark-submit was
     given, but for redaction: expressions of your own are joined to ours, and a setting that is a
-    :class:`~hubline.config.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
+    `hubline.secrets.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
     machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
     looked for first, see :func:`~hubline.spark.sessions.java.find_java`.
 
