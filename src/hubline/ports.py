@@ -31,7 +31,8 @@ class Receiver(Protocol):
         """The next events: at least one and at most ``max_count``, or an empty batch after ``wait_seconds``.
 
         Returns as soon as there is anything. Raises ReaderStolen as soon as another reader took the partition,
-        also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable to try again.
+        also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable if it was lost: another
+        receiver has to be opened after the last event, as a ResumingReceiver does.
         Cancelling a call loses no event: the next call returns what this one would have.
         """
         ...
@@ -46,6 +47,19 @@ class Receiver(Protocol):
 
     async def close(self) -> None:
         """Lets the partition go. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class PrefetchingReceiver(Receiver, Protocol):
+    """A receiver that reads ahead of its calls, and can be told how far. Not every receiver can."""
+
+    def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
+        """Holds no more than about ``max_bytes`` that no call has taken, and asks for no events from ``end_sequence``.
+
+        Called after opening, and again for the next range. Without an end, the events of a range would have to be paid
+        for together with thousands of those after it, which are on their way at any time.
+        """
         ...
 
 

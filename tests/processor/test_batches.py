@@ -10,7 +10,7 @@ import pytest
 from hubline.model.events import EVENT_SCHEMA, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, RetryPolicy
-from hubline.processor.partition_reader import Prefetch, Source
+from hubline.processor.partition_reader import PartitionReader, Source
 from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Scene, until, virtual
 
@@ -247,7 +247,7 @@ class TestMemory:
         hub = CountingHub(1, now=asyncio.get_running_loop().time)
         count, bytes_max = 20_000, 2_000
         hub.append("0", [b"x" * 20] * count)
-        prefetch = Prefetch(
+        reader = PartitionReader(
             Source(
                 hub=hub,
                 partition="0",
@@ -255,7 +255,8 @@ class TestMemory:
                 epoch=1,
                 on_data_loss="fail",
                 reopen=RetryPolicy(),
-                bytes_max=bytes_max,
+                max_batch_size=1,
+                prefetch_bytes=bytes_max,
                 stall_seconds=60.0,
                 report=lambda error: None,
                 start_over=_nothing,
@@ -266,13 +267,13 @@ class TestMemory:
         )
         most_ahead = event_bytes = 0
         for handled_count in range(1, count + 1):
-            batch = await prefetch.next_batch(max_count=1, wait_seconds=0, heartbeat=False)
+            batch = await reader.next_batch(wait_seconds=0, heartbeat=False)
             assert batch is not None
             assert batch.first_sequence == handled_count - 1
             await asyncio.sleep(0.001)
             most_ahead = max(most_ahead, hub.taken_count - handled_count)
             event_bytes = batch.nbytes
-        await prefetch.close()
+        await reader.close()
 
         assert most_ahead <= bytes_max / event_bytes + 2 * hub.portion
 

@@ -21,11 +21,11 @@ from hubline.coordination.lease_keeper import LeaseKeeper
 from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Greedy, Plan
 from hubline.errors import HandlerFailed
+from hubline.hubs.event_buffer import EventBuffer
 from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership, ReleaseReason
 from hubline.model.positions import Position
-from hubline.processor.partition_reader import Prefetch
 from hubline.processor.partition_runner import PartitionPump
 from hubline.processor.processor_run import Runtime
 from hubline.sinks import Move
@@ -166,15 +166,18 @@ def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("no gap", "liveness")
 def the_rest_of_a_cut_batch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Prefetch._take
+    original = EventBuffer.take
 
-    def take(self: Prefetch, max_count: int) -> EventBatch:
-        batch = original(self, max_count)
-        if self._buffer and self._buffer[0].first_sequence == batch.last_sequence + 1 and len(self._buffer[0]) == 1:
-            self._count -= len(self._buffer.popleft())
+    def take(self: EventBuffer, max_count: int, **options: Any) -> EventBatch:
+        batch = original(self, max_count, **options)
+        if self._batches:
+            rest, _ = self._batches[0]
+            if rest.first_sequence == batch.last_sequence + 1 and len(rest) == 1:
+                self._batches.popleft()
+                self._count -= 1
         return batch
 
-    monkeypatch.setattr(Prefetch, "_take", take)
+    monkeypatch.setattr(EventBuffer, "take", take)
 
 
 @mutation("no repeats", first_seed=30)

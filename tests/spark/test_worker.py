@@ -24,13 +24,17 @@ from hubline.adapters import open_hub
 from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.model.events import new_events
+from hubline.hubs.resuming_receiver import ResumingReceiver
+from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
+from hubline.ports import PrefetchingReceiver, Receiver
+from hubline.retry import RetryPolicy
 from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.source.offsets import Range
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks import gc_tuning as garbage
+from hubline.spark.tasks import handoff_queue
 from hubline.spark.tasks import range_reader as worker
 from hubline.spark.tasks.range_reader import read_ranges
 from tests.emulator.serving import Server, serving
@@ -141,20 +145,20 @@ def test_what_spark_does_not_take_is_not_read(hub: Options) -> None:
 
 
 def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "AHEAD_BYTES_MAX", 100_000)
+    monkeypatch.setattr(handoff_queue, "AHEAD_BYTES_MAX", 100_000)
     asyncio.run(_fill(tmp_path, [3_000], b"x" * 1_000))
     options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
     monkeypatch.setattr(worker, "COUNT_MAX", 10)
-    feeds: list[NotedFeed] = []
+    queues: list[NotedQueue] = []
 
-    class NotedFeed(worker.Feed):
+    class NotedQueue(handoff_queue.HandoffQueue):
         def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
             super().__init__(loop)
-            feeds.append(self)
+            queues.append(self)
 
-    monkeypatch.setattr(worker, "Feed", NotedFeed)
+    monkeypatch.setattr(worker, "HandoffQueue", NotedQueue)
 
-    peak = max(feeds[0]._bytes for _ in read_ranges(options, [Range("0", 0, 3_000)], LAYOUT))
+    peak = max(queues[0]._bytes for _ in read_ranges(options, [Range("0", 0, 3_000)], LAYOUT))
 
     assert 0 < peak < 200_000
 
@@ -163,7 +167,7 @@ class TestWhatGoesWrong:
     def test_a_lost_receiver_is_replaced_and_no_event_comes_twice(
         self, hub: Options, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker, "RETRY_SECONDS", 0.0)
+        monkeypatch.setattr(worker, "RETRY", RetryPolicy(initial_backoff_seconds=0.0))
         monkeypatch.setattr(worker, "COUNT_MAX", 500)
         fail_every_third(monkeypatch)
         whole = Range("0", 0, 5_000)
@@ -326,9 +330,9 @@ def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None
     async def ask() -> None:
         hub = open_hub(server.connection_string("telemetry"))
         receiver = await hub.open_receiver("0", group="$Default", position=Position.sequence(0, inclusive=True))
-        assert isinstance(receiver, worker.ReadsTo)
+        assert isinstance(receiver, PrefetchingReceiver)
         for end in (700, 701, 5_000):
-            receiver.read_to(end)
+            receiver.prefetch(1_000_000, end_sequence=end)
             last = -1
             while last < end - 1:
                 last = (await receiver.receive(max_count=5_000, wait_seconds=30)).last_sequence
@@ -345,29 +349,26 @@ def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
-    fresh = worker._RangeReader._open
+    fresh = ResumingReceiver._open
 
-    async def counted(reader: worker._RangeReader) -> object:
-        before = dict(reader._links._waiting)
-        receiver = await fresh(reader)
-        if not before:
-            opened.append(reader.wanted.partition)
-        return receiver
+    async def counted(receiver: ResumingReceiver) -> Receiver:
+        opened.append(receiver._partition)
+        return await fresh(receiver)
 
-    monkeypatch.setattr(worker._RangeReader, "_open", counted)
+    monkeypatch.setattr(ResumingReceiver, "_open", counted)
     return opened
 
 
 def fail_every_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = worker._RangeReader._receive
+    receive = ResumingReceiver._receive
     calls = iter(range(10_000))
 
-    async def unreliable(reader: worker._RangeReader) -> object:
+    async def unreliable(receiver: ResumingReceiver, max_count: int, wait_seconds: float) -> EventBatch | None:
         if next(calls) % 3 == 2:
             raise HubUnavailable("the link was lost")
-        return await receive(reader)
+        return await receive(receiver, max_count, wait_seconds)
 
-    monkeypatch.setattr(worker._RangeReader, "_receive", unreliable)
+    monkeypatch.setattr(ResumingReceiver, "_receive", unreliable)
 
 
 async def _expired(root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from hubline.addresses.values import parse_position
 from hubline.cli.arguments import HubArgument, JsonOption, PartitionsOption, option
 from hubline.cli.output import escaped, json_time, print_json, stdout_console, timestamp, visible
 from hubline.cli.session import chosen_partitions, using_hub
-from hubline.errors import HubUnavailable
+from hubline.errors import HublineError, HubUnavailable
 from hubline.monitoring.lag import CLI_GROUP
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from hubline.model.positions import Position
     from hubline.ports import Hub, Receiver
 
+log = logging.getLogger("hubline.cli")
+
 # One screen at a time is enough for people; larger reads keep a pipe busy.
 _BATCH_COUNT_MAX: Final = 1000
 _FOLLOW_WAIT_SECONDS: Final = 30.0
@@ -30,6 +33,8 @@ _FOLLOW_WAIT_SECONDS: Final = 30.0
 _READ_WAIT_SECONDS: Final = 30.0
 # The same where the position is, as far as is known, after all that is there.
 _LOOK_WAIT_SECONDS: Final = 1.0
+# A hub that cannot be reached again for so long ends the command.
+_OUTAGE_SECONDS: Final = 30.0
 # How soon events of partitions that were added to the hub show.
 _LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
 
@@ -138,7 +143,7 @@ class _Tail:
         held = await self._hub.describe_partition(partition)
         if held.is_empty and not self._choice.follow:
             return
-        receiver = await self._hub.open_receiver(partition, group=self._choice.group, position=position)
+        receiver = self._receiver(partition, position)
         try:
             if self._choice.follow:
                 await self._follow(receiver)
@@ -146,6 +151,18 @@ class _Tail:
                 await self._read_all(receiver, held, is_more=_leads_to_events(position, held))
         finally:
             await receiver.close()
+
+    def _receiver(self, partition: str, position: Position) -> Receiver:
+        """Reading goes on where a connection is lost. One that cannot be had again ends the command."""
+        from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+        from hubline.retry import RetryPolicy
+
+        def report(error: HublineError) -> None:
+            log.warning("tail_again partition=%s %s", partition, error)
+
+        backoff = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)
+        policy = ResumePolicy(backoff, report, outage_seconds=_OUTAGE_SECONDS)
+        return ResumingReceiver(self._hub, partition, group=self._choice.group, position=position, policy=policy)
 
     async def _follow(self, receiver: Receiver) -> None:
         while True:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hubline.errors import HubUnavailable, PositionInvalid
+from hubline.errors import HublineError, HubUnavailable, PositionInvalid
+from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
+from hubline.retry import RetryPolicy
+
+log = logging.getLogger("hubline.dead_letters")
 
 READ_ON_COUNT_MAX: Final = 1_000
 """Events between two letters that are read and left aside: opening a reader anew takes longer."""
 
 WAIT_SECONDS_MAX: Final = 30.0
 """The hub has said that the events are there: what does not come within this time was lost on the way."""
+
+
+def _note_retry(error: HublineError) -> None:
+    log.warning("read_again %s", error)
+
+
+_POLICY: Final = ResumePolicy(
+    RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0), _note_retry, outage_seconds=WAIT_SECONDS_MAX
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,9 @@ class _Reader:
             )
         # By number, and not by offset: that the event there is the one in question is looked at when it has come.
         position = Position.sequence(wanted.sequence_number, inclusive=True)
-        self._receiver = await self._hub.open_receiver(wanted.partition, group=self._group, position=position)
+        self._receiver = ResumingReceiver(
+            self._hub, wanted.partition, group=self._group, position=position, policy=_POLICY
+        )
         self._next_sequence = wanted.sequence_number
 
     async def _last_of_next(self, wanted: Event) -> Event:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from hubline.errors import HubUnavailable
 from hubline.model.hubs import PartitionProperties
+from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub
 
 T = TypeVar("T")
@@ -25,3 +26,11 @@ async def within(timeout_seconds: float, call: Awaitable[T], *, what: str) -> T:
 async def describe_partition(hub: Hub, partition: str, *, timeout_seconds: float) -> PartitionProperties:
     """The partition's properties. Raises HubUnavailable if the hub does not answer in time."""
     return await within(timeout_seconds, hub.describe_partition(partition), what=f"describe partition {partition}")
+
+
+async def pinned(hub: Hub, partition: str, position: Position, *, seconds_max: float) -> Position:
+    """The same place, by sequence number where it was "the end": opened again later, "the end" would skip events."""
+    if position.kind is not PositionKind.LATEST:
+        return position
+    properties = await describe_partition(hub, partition, timeout_seconds=seconds_max)
+    return Position.sequence(properties.last_sequence, inclusive=position.inclusive and not properties.is_empty)

@@ -71,13 +71,13 @@ class ProcessorOptions:
     """Everything about a processor that has a sensible default.
 
     ``max_wait_seconds`` is how long a batch may wait to fill up; 0 delivers what is there at once.
-    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes`` bounds what a
-    partition holds in memory ahead of its handler. ``handler_timeout_seconds`` cancels an async handler that runs
-    longer, as a failure. ``stall_seconds`` is when a long-running handler, or a partition that has events and
-    delivers none, is reported. The three limits of dead letters stop a partition whose events all fail; the ratio is of
-    its last 1,000 events. ``preserve_key_order`` lets the later events of a failed partition key follow it to the dead
-    letters, so that order per key holds. ``control_thread=False`` runs the dispatch cycle on the caller's event loop,
-    where a handler that blocks the loop also stops renewals.
+    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes`` is how far the receiver
+    of a partition reads ahead of the handler; the batch that is being filled comes on top. ``handler_timeout_seconds``
+    cancels an async handler that runs longer, as a failure. ``stall_seconds`` is when a long-running handler, or a
+    partition that has events and delivers none, is reported. The three limits of dead letters stop a partition whose
+    events all fail; the ratio is of its last 1,000 events. ``preserve_key_order`` lets the later events of a failed
+    partition key follow it to the dead letters, so that order per key holds. ``control_thread=False`` runs the dispatch
+    cycle on the caller's event loop, where a handler that blocks the loop also stops renewals.
     """
 
     max_batch_size: int = 1_000

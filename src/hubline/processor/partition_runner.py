@@ -42,7 +42,7 @@ from hubline.errors import (
     StoreError,
     StoreUnavailable,
 )
-from hubline.hubs.hub_calls import describe_partition
+from hubline.hubs.hub_calls import describe_partition, pinned
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
 from hubline.model.keys import PartitionKey
@@ -52,7 +52,7 @@ from hubline.ports import CheckpointStore, DeadLetters, Hub, reader_epoch
 from hubline.processor.failure_limits import LetterLimits, LetterTally
 from hubline.processor.handlers import Due, Handler, HandlerThread, NotDue
 from hubline.processor.options import ProcessorOptions
-from hubline.processor.partition_reader import Prefetch, Source, pinned
+from hubline.processor.partition_reader import PartitionReader, Source
 from hubline.processor.sql_delivery import AsyncTransaction, Delivery, DeliveryPolicy, savepoint
 from hubline.sinks import OpenedPartition, SqlSink, Transaction
 from hubline.tracebacks import place_of
@@ -215,7 +215,7 @@ class PartitionPump:
         self._control = control
         self._options = wiring.options
         self._first_start: Position | None = None
-        self._prefetch: Prefetch | None = None
+        self._reader: PartitionReader | None = None
         self._resumed = asyncio.Event()
         if not is_paused:
             self._resumed.set()
@@ -251,7 +251,7 @@ class PartitionPump:
 
     @property
     def last_sequence(self) -> int | None:
-        return self._prefetch.last_sequence if self._prefetch else None
+        return self._reader.last_sequence if self._reader else None
 
     def is_current(self) -> bool:
         return self._control.is_current(self.key.partition, self.epoch)
@@ -276,8 +276,8 @@ class PartitionPump:
         self._asked_to_close.set()
         if reason.drains:
             self._resumed.set()
-            if self._prefetch:
-                self._prefetch.stop()
+            if self._reader:
+                self._reader.stop()
         elif self._task:
             self._task.cancel()
         await self.wait()
@@ -366,10 +366,10 @@ class PartitionPump:
         try:
             async with AsyncExitStack() as stack:
                 position, after_sequence = await self._start_position()
-                self._prefetch = Prefetch(self._source(), position, after_sequence=after_sequence)
-                stack.push_async_callback(self._prefetch.close)
+                self._reader = PartitionReader(self._source(), position, after_sequence=after_sequence)
+                stack.push_async_callback(self._reader.close)
                 stack.push_async_callback(self._stop_timer, self._start_timer())
-                await self._feed(self._prefetch)
+                await self._feed(self._reader)
                 await self._checkpoint_finally()
             reason = self._closing or reason
         except (asyncio.CancelledError, SystemExit, KeyboardInterrupt):
@@ -386,7 +386,7 @@ class PartitionPump:
             await self._checkpoint_finally()
             raise
         finally:
-            self._prefetch = None
+            self._reader = None
             self._is_assigned = False
             await self._call_reported("on_released", self._context, reason)
 
@@ -472,21 +472,18 @@ class PartitionPump:
             epoch=reader_epoch(self._wiring.store, self.epoch),
             on_data_loss=self._options.on_data_loss,
             reopen=self._options.reopen,
-            bytes_max=self._options.prefetch_bytes,
+            max_batch_size=self._options.max_batch_size,
+            prefetch_bytes=self._options.prefetch_bytes,
             stall_seconds=self._options.stall_seconds,
             report=self._report,
             start_over=self._start_over,
             rng=self._wiring.rng,
         )
 
-    async def _feed(self, prefetch: Prefetch) -> None:
+    async def _feed(self, reader: PartitionReader) -> None:
         options = self._options
         while self._closing is None:
-            batch = await prefetch.next_batch(
-                max_count=options.max_batch_size,
-                wait_seconds=options.max_wait_seconds,
-                heartbeat=options.heartbeat,
-            )
+            batch = await reader.next_batch(wait_seconds=options.max_wait_seconds, heartbeat=options.heartbeat)
             await self._resumed.wait()
             if batch is None or self._closing is not None:
                 return

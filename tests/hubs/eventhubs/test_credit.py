@@ -14,7 +14,9 @@ from hubline.amqp.events.decoder import join_messages
 from hubline.amqp.transport.link import Message
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
-from hubline.hubs.eventhubs.receiver import CREDIT_FIRST, RANGE_WINDOW, WINDOW, EventHubsReceiver, Reading
+from hubline.hubs.eventhubs.credit_window import BYTES_MAX, CREDIT_FIRST
+from hubline.hubs.eventhubs.receive_link import Reading
+from hubline.hubs.eventhubs.receiver import EventHubsReceiver
 from hubline.hubs.eventhubs.start_position import Progress
 from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import OUTGOING_SCHEMA, new_events
@@ -69,7 +71,7 @@ def test_credit_is_given_for_what_fits_once_that_is_half_of_the_most() -> None:
     scene.arrive(0, CREDIT_FIRST, 1000)
     assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
     most = scene.link.grants[-1]
-    assert 0.9 < most * scene.receiver._event_bytes / WINDOW.bytes_max < 1
+    assert 0.9 < most * scene.receiver._window.event_bytes / BYTES_MAX < 1
     scene.arrive(CREDIT_FIRST, most, 1000)
     count_before = len(scene.link.grants)
     # A slow reader takes some at a time: that makes little room, and no small deliveries.
@@ -86,15 +88,15 @@ def test_credit_is_taken_back_from_events_that_have_become_too_large_for_it() ->
     scene.receiver._supply()
     scene.arrive(0, CREDIT_FIRST, 100)
     assert scene.take(CREDIT_FIRST) == CREDIT_FIRST
-    assert scene.link.credit == WINDOW.max_count
+    assert scene.link.credit == scene.receiver._window.max_count
     came = 0
     while scene.link.credit:
         scene.arrive(CREDIT_FIRST + came, 1, 1_000_000)
         came += 1
-    assert came * 1_000_000 < 1.2 * WINDOW.bytes_max
+    assert came * 1_000_000 < 1.2 * BYTES_MAX
     scene.arrive(CREDIT_FIRST + came, 2, 1_000_000)  # these were on their way
     assert sum(scene.take(2) for _ in range(came)) == came + 2
-    assert 0 < scene.link.credit * 1_000_000 < 1.2 * WINDOW.bytes_max
+    assert 0 < scene.link.credit * 1_000_000 < 1.2 * BYTES_MAX
 
 
 def test_events_that_are_not_new_keep_nobody_waiting() -> None:
@@ -109,16 +111,16 @@ def test_events_that_are_not_new_keep_nobody_waiting() -> None:
 @pytest.mark.parametrize("end", [1, 300, 30_000])
 def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: int) -> None:
     scene = Scene()
-    scene.receiver.read_to(end)
+    scene.receiver.prefetch(2 * BYTES_MAX, end_sequence=end)
     came = 0
     while came < min(end, 2000):
-        assert 0 < scene.link.credit <= min(end - came, RANGE_WINDOW.max_count)
+        assert 0 < scene.link.credit <= min(end - came, scene.receiver._window.max_count)
         count = min(scene.link.credit, 20)
         scene.arrive(came, count, body_bytes)
         assert scene.take(count) == count
         came += count
     assert end > 2000 or scene.link.credit == 0
-    scene.receiver.read_to(end + 100_000)  # the next range, on the same link
+    scene.receiver.prefetch(2 * BYTES_MAX, end_sequence=end + 100_000)  # the next range, on the same link
     assert scene.link.credit > 0
 
 

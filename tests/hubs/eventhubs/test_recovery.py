@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from hubline.amqp.events.encoder import encode_deliveries
-from hubline.amqp.transport.link import Link
+from hubline.amqp.transport.sender_link import SenderLink
 from hubline.emulator import receivers as feeds
 from hubline.errors import (
     AccessDenied,
@@ -23,18 +24,16 @@ from hubline.errors import (
     PositionInvalid,
     ReaderStolen,
 )
-from hubline.hubs.eventhubs import EventHubsHub, receiver
+from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs import service_connection as service
+from hubline.hubs.eventhubs.credit_window import CREDIT_FIRST
 from hubline.hubs.local import LocalHub
+from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
+from hubline.retry import RetryPolicy
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
-
-
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiver, "REATTACH_FIRST_SECONDS", 0.001)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -49,6 +48,15 @@ async def send(hub: Hub, first: int, count: int, *, padding: int = 0) -> None:
 
 async def opened(hub: Hub, position: Position | None = None, *, epoch: int | None = None) -> Receiver:
     return await hub.open_receiver("0", group=GROUP, position=position or Position.earliest(), epoch=epoch)
+
+
+def resuming(
+    hub: Hub, position: Position | None = None, *, epoch: int | None = None, outage_seconds: float = math.inf
+) -> ResumingReceiver:
+    backoff = RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=1.0)
+    policy = ResumePolicy(backoff, lambda error: None, outage_seconds=outage_seconds)
+    where = position or Position.earliest()
+    return ResumingReceiver(hub, "0", group=GROUP, position=where, epoch=epoch, policy=policy)
 
 
 async def sequences(receiver: Receiver, count: int) -> list[int]:
@@ -70,16 +78,14 @@ class TestConnectionLost:
             async with serving(tmp_path) as port, proxied(port) as (proxy, proxy_port), connected(port, name) as direct:
                 await send(direct, 0, count, padding=200)
                 async with connected(proxy_port, name) as hub:
-                    reader = await opened(hub, epoch=epoch)
+                    reader = resuming(hub, epoch=epoch)
                     received: list[int] = []
                     cutting = asyncio.create_task(cut_now_and_then(proxy, times=5))
                     while len(received) < count:
-                        try:
-                            batch = await reader.receive(max_count=700, wait_seconds=ARRIVAL_SECONDS)
-                        except HubUnavailable:
-                            continue  # cut again while it was opened anew: to be called again
+                        batch = await reader.receive(max_count=700, wait_seconds=ARRIVAL_SECONDS)
                         received += batch.arrow.column("sequenceNumber").to_pylist()
                     await cutting
+                    await reader.close()
             assert received == list(range(count))
             assert proxy.connections_count > 1
 
@@ -101,7 +107,8 @@ class TestConnectionLost:
                 connected(port, name) as direct,
                 connected(proxy_port, name) as hub,
             ):
-                reader = await opened(hub, Position.latest())
+                reader = resuming(hub, Position.latest())
+                await reader.receive(max_count=1, wait_seconds=0.01)
                 waiting = asyncio.create_task(sequences(reader, 1))
                 await asyncio.sleep(0)
                 proxy.cut()
@@ -116,7 +123,7 @@ class TestConnectionLost:
             async with serving(tmp_path) as port:
                 hub = EventHubsHub(address(port, name))
                 await send(hub, 0, 3)
-                reader = await opened(hub)
+                reader = resuming(hub, outage_seconds=0.2)
                 assert await sequences(reader, 2) == [0, 1]
             with pytest.raises(HubUnavailable):
                 await sequences(reader, 2)  # what was read ahead is still given out
@@ -172,7 +179,8 @@ class TestConnectionLost:
                 connected(port, name) as direct,
                 connected(proxy_port, name) as hub,
             ):
-                reader = await opened(hub)
+                reader = resuming(hub)
+                await reader.receive(max_count=1, wait_seconds=0)
                 proxy.cut()
                 await send(direct, 0, 1)
                 while not len(await reader.receive(max_count=1, wait_seconds=0)):  # noqa: ASYNC110
@@ -191,7 +199,8 @@ class TestConnectionLost:
                 connected(port, name) as direct,
                 connected(proxy_port, name) as hub,
             ):
-                reader = await opened(hub)
+                reader = resuming(hub)
+                await reader.receive(max_count=1, wait_seconds=0)
                 proxy.stall()
                 await send(direct, 0, 1)
                 waiting = asyncio.create_task(sequences(reader, 1))
@@ -213,7 +222,8 @@ class TestTakeover:
                 connected(port, name) as other,
                 connected(proxy_port, name) as hub,
             ):
-                old = await opened(hub, epoch=1)
+                old = resuming(hub, epoch=1)
+                await old.receive(max_count=1, wait_seconds=0)
                 proxy.stall()
                 successor = await opened(other, epoch=2)
                 proxy.cut()
@@ -312,7 +322,7 @@ class TestPositions:
                 connected(proxy_port, name) as hub,
             ):
                 await send(direct, 0, 3)
-                reader = await opened(hub)
+                reader = resuming(hub)
                 assert await sequences(reader, 3) == [0, 1, 2]
                 proxy.stall()
                 await send(direct, 3, 3)
@@ -355,7 +365,7 @@ class TestLargeEvents:
                     await hub.describe()
                     await (await opened(hub, Position.latest())).receive(max_count=1, wait_seconds=0.2)
                     # What was asked for before the size was known, and no more.
-                    assert proxy.bytes_count < 100_000 * receiver.CREDIT_FIRST * 1.1
+                    assert proxy.bytes_count < 100_000 * CREDIT_FIRST * 1.1
                     assert await sequences(reader, 400) == list(range(400))
 
         run(check())
@@ -393,8 +403,8 @@ class TestDamage:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
-                await send(hub, 0, receiver.CREDIT_FIRST + 1)
-                monkeypatch.setattr(Link, "sendable_count", receiver.CREDIT_FIRST + 1)
+                await send(hub, 0, CREDIT_FIRST + 1)
+                monkeypatch.setattr(SenderLink, "sendable_count", CREDIT_FIRST + 1)
                 with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
                     await (await opened(hub)).receive(max_count=1000, wait_seconds=ARRIVAL_SECONDS)
 

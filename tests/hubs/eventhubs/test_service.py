@@ -17,12 +17,13 @@ from hubline.amqp.transport.link import Link
 from hubline.emulator import Endpoint
 from hubline.emulator.client_session import Peer
 from hubline.errors import HubError, HubFull, HubUnavailable
-from hubline.hubs.eventhubs import EventHubsHub, sender
+from hubline.hubs.eventhubs import EventHubsHub, send_link
 from hubline.hubs.local import LocalHub
 from hubline.hubs.local.sender import LocalSender
 from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Unsent
+from hubline.retry import RetryPolicy
 from tests.amqp.connections import until
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, address, connected, new_hub, serving
 
@@ -74,7 +75,7 @@ async def failing(root: Path, failures: list[HubError], *, partition_count: int 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "BUSY_SECONDS", 0.0)
+    monkeypatch.setattr(send_link, "BUSY", RetryPolicy(max_attempts=4, initial_backoff_seconds=0.0))
 
 
 async def received(hub: EventHubsHub, partition: str, count: int) -> list[bytes]:
@@ -89,7 +90,7 @@ async def received(hub: EventHubsHub, partition: str, count: int) -> list[bytes]
 class TestOutcomes:
     def test_a_busy_service_is_asked_again_and_keeps_the_events_once(self, tmp_path: Path) -> None:
         async def check() -> None:
-            busy: list[HubError] = [HubUnavailable("busy") for _ in range(sender.BUSY_ATTEMPTS - 1)]
+            busy: list[HubError] = [HubUnavailable("busy") for _ in range(send_link.BUSY.max_attempts - 1)]
             async with failing(tmp_path, busy) as hub:
                 await (await hub.open_sender()).send(new_events(["a", "b"]), partition="0")
                 assert (await hub.describe_partition("0")).last_sequence == 1
@@ -153,7 +154,7 @@ class TestOutcomes:
 
     def test_a_service_that_stays_busy_is_unavailable(self, tmp_path: Path) -> None:
         async def check() -> None:
-            busy: list[HubError] = [HubUnavailable("busy") for _ in range(sender.BUSY_ATTEMPTS)]
+            busy: list[HubError] = [HubUnavailable("busy") for _ in range(send_link.BUSY.max_attempts)]
             async with failing(tmp_path, busy) as hub:
                 with pytest.raises(HubUnavailable, match="too busy"):
                     await (await hub.open_sender()).send(new_events(["a"]), partition="0")

@@ -14,7 +14,8 @@ from hubline.errors import ConfigError, HubUnavailable
 from hubline.hubs.argument_checks import require_partition
 from hubline.hubs.eventhubs.authorization import TokenSource, token_source
 from hubline.hubs.eventhubs.network import Endpoint
-from hubline.hubs.eventhubs.receiver import EventHubsReceiver, Reading
+from hubline.hubs.eventhubs.receive_link import Reading
+from hubline.hubs.eventhubs.receiver import EventHubsReceiver
 from hubline.hubs.eventhubs.sender import EventHubsSender
 from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import Where

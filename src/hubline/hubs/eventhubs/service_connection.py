@@ -114,7 +114,7 @@ class Service:
             self._life = None
 
     async def _connected(self) -> AuthorizedConnection:
-        self._require_open()
+        self.require_open()
         if self._life is not None and not self._life.connection.is_over:
             return self._life
         if self._opening is None or self._opening.done():
@@ -124,10 +124,11 @@ class Service:
             # Several wait for the same connection: that one of them gives up must not take it from the others.
             return await asyncio.shield(self._opening)
         except asyncio.CancelledError:
-            self._require_open()  # closing cancels the opening, not the one who waits for it
+            self.require_open()  # closing cancels the opening, not the one who waits for it
             raise
 
-    def _require_open(self) -> None:
+    def require_open(self) -> None:
+        """Raises HubError if this program has closed it."""
         if self._is_closed:
             raise HubError(f"{self._where} was closed by this program: open it again", hub=self._where.hub)
 

@@ -1,0 +1,266 @@
+"""The only reconnect loop: a receiver that is lost or falls silent is replaced by another one, after the last event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.hubs.hub_calls import describe_partition, pinned, within
+from hubline.model.events import EventBatch
+from hubline.model.positions import Position, PositionKind
+from hubline.ports import Hub, PrefetchingReceiver, Receiver
+from hubline.retry import RetryPolicy
+
+log = logging.getLogger("hubline.receiver")
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePolicy:
+    """How patient a ResumingReceiver is.
+
+    Attributes:
+        backoff: The pauses between tries that fail in a row. How many there are, ``outage_seconds`` says.
+        report: Called with what went wrong, each time that opening another receiver at once did not help.
+        stall_seconds: After so long without an event the hub is asked whether it has any.
+        call_seconds: What opening, closing and asking may take. By default as long as ``stall_seconds``.
+        outage_seconds: A call that has been trying for so long raises what went wrong last. By default it never does.
+        rng: Spreads the pauses.
+    """
+
+    backoff: RetryPolicy
+    report: Callable[[HublineError], None]
+    stall_seconds: float = 60.0
+    call_seconds: float | None = None
+    outage_seconds: float = math.inf
+    rng: random.Random = field(default_factory=random.Random)
+
+    @property
+    def seconds_max(self) -> float:
+        """What a single call of the hub may take."""
+        return self.stall_seconds if self.call_seconds is None else self.call_seconds
+
+
+class ResumingReceiver:
+    """Reads one partition with as many receivers as it takes, and gives out each event once.
+
+    Used as a :class:`~hubline.ports.Receiver`, by one task at a time. A receiver that has worked is replaced at once
+    when it is lost, since services close links now and then; whatever fails after that is reported and waited for.
+    ``after_sequence`` is the last event before the position, if known.
+
+    Where no other receiver would help, the error is raised: PositionInvalid, after which :meth:`seek` chooses where to
+    continue; ReaderStolen, for a reader with an epoch; and whatever else the hub raises.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        partition: str,
+        *,
+        group: str,
+        position: Position,
+        policy: ResumePolicy,
+        epoch: int | None = None,
+        after_sequence: int | None = None,
+    ) -> None:
+        self._hub = hub
+        self._partition = partition
+        self._group = group
+        self._epoch = epoch
+        self._policy = policy
+        self._position = position
+        self._after_sequence = after_sequence
+        self._prefetch: tuple[int, int | None] | None = None
+        self._receiver: Receiver | None = None
+        self._opening: asyncio.Task[Receiver] | None = None
+        self._has_been_open = False
+        self._is_proven = False  # whether the present receiver has answered a call
+        self._failures = 0  # in a row
+        self._silent_seconds = 0.0
+        self._last_sequence: int | None = None
+
+    @property
+    def last_sequence(self) -> int | None:
+        return self._last_sequence
+
+    def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
+        """As of a PrefetchingReceiver, for this and all later receivers that can do it."""
+        self._prefetch = max_bytes, end_sequence
+        if isinstance(self._receiver, PrefetchingReceiver):
+            self._receiver.prefetch(max_bytes, end_sequence=end_sequence)
+
+    def open_ahead(self) -> asyncio.Task[Receiver]:
+        """Begins to open a receiver, unless that has begun. What goes wrong is raised by ``receive``."""
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open(), name=f"hubline-open-{self._partition}")
+        return self._opening
+
+    def adopt(self, receiver: Receiver) -> None:
+        """Uses a receiver that stands at the position already, in place of opening one."""
+        self._use(receiver)
+
+    def release(self) -> Receiver | None:
+        """The receiver that stands after the last event, if there is one. It is the caller's from now on."""
+        receiver, self._receiver = self._receiver, None
+        return receiver
+
+    async def seek(self, position: Position) -> None:
+        """Continues from another position, with another receiver."""
+        await self._drop()
+        self._position = position
+        self._after_sequence = None
+
+    async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._policy.outage_seconds
+        while True:
+            try:
+                batch = await self._receive(max_count, wait_seconds)
+                if batch is None and loop.time() >= end:
+                    raise self._silence()
+            except HubUnavailable as error:
+                await self._fail(error, end)
+            except ReaderStolen as error:
+                if error.epoch is not None:
+                    raise
+                await self._fail(error, end)
+            except PositionInvalid as error:
+                if not self._is_nothing_missing(error):
+                    raise
+                self._position = Position.sequence(error.begin_sequence, inclusive=True)
+            else:
+                if batch is not None:
+                    return batch
+
+    async def close(self) -> None:
+        await self._drop()
+
+    async def _receive(self, max_count: int, wait_seconds: float) -> EventBatch | None:
+        """What comes within the wait. None if that is nothing though there are events: the receiver has gone then."""
+        receiver = await self._opened()
+        try:
+            # A call that takes much longer than its wait hangs, whatever the reason.
+            async with asyncio.timeout(wait_seconds + self._policy.stall_seconds):
+                batch = await receiver.receive(max_count=max_count, wait_seconds=wait_seconds)
+        except TimeoutError:
+            await self._stalled()
+            return None
+        self._last_sequence = receiver.last_sequence
+        if len(batch):
+            self._position = Position.offset(batch.last_offset)
+            self._after_sequence = batch.last_sequence
+            self._silent_seconds = 0.0
+        elif await self._is_silent_for_too_long(wait_seconds):
+            await self._stalled()
+            return None
+        self._is_proven = True
+        return batch
+
+    async def _opened(self) -> Receiver:
+        if self._receiver is None:
+            opening = self.open_ahead()
+            try:
+                receiver = await asyncio.shield(opening)  # a call that is cancelled cancels no opening
+            except BaseException:
+                if opening.done():
+                    self._opening = None
+                raise
+            self._opening = None
+            self._use(receiver)
+            return receiver
+        return self._receiver
+
+    def _use(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._has_been_open = True
+        self._is_proven = False
+        self._silent_seconds = 0.0
+        if self._prefetch is not None:
+            max_bytes, end_sequence = self._prefetch
+            self.prefetch(max_bytes, end_sequence=end_sequence)
+
+    async def _open(self) -> Receiver:
+        hub, partition, seconds_max = self._hub, self._partition, self._policy.seconds_max
+        self._position = await pinned(hub, partition, self._position, seconds_max=seconds_max)
+        opening = hub.open_receiver(partition, group=self._group, position=self._position, epoch=self._epoch)
+        try:
+            return await within(seconds_max, opening, what=f"open partition {partition}")
+        except ReaderRefused as error:
+            if not self._has_been_open:
+                raise
+            # Whoever came while the receiver was lost has taken the partition.
+            raise ReaderStolen(
+                f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}",
+                hub=error.hub,
+                partition=partition,
+                epoch=error.epoch,
+                taken_by_epoch=error.held_epoch,
+            ) from error
+
+    async def _fail(self, error: HubUnavailable | ReaderStolen, end: float) -> None:
+        """Makes way for the next receiver, and waits unless this one has worked."""
+        has_worked, self._is_proven = self._is_proven, False
+        await self._drop()
+        if asyncio.get_running_loop().time() >= end:
+            raise error
+        if has_worked:
+            self._failures = 0
+            log.warning("receiver_lost partition=%s after=%s reason=%s", self._partition, self._after_sequence, error)
+            return
+        self._failures += 1
+        self._policy.report(error)
+        await asyncio.sleep(self._policy.backoff.delay(self._failures, self._policy.rng))
+
+    def _is_nothing_missing(self, error: PositionInvalid) -> bool:
+        """Whether only the last event has expired, after which the offset asked for the next one."""
+        is_next = self._after_sequence is not None and error.begin_sequence == self._after_sequence + 1
+        return is_next and error.reason == "expired" and self._position.kind is PositionKind.OFFSET
+
+    async def _is_silent_for_too_long(self, waited_seconds: float) -> bool:
+        """Whether the hub holds events after the last one, and none has come for ``stall_seconds``."""
+        self._silent_seconds += waited_seconds
+        if self._silent_seconds < self._policy.stall_seconds:
+            return False
+        self._silent_seconds = 0.0
+        return await self._is_behind()
+
+    async def _is_behind(self) -> bool:
+        """Whether the hub holds events after the last one. The first look sets what is not known yet."""
+        held = await describe_partition(self._hub, self._partition, timeout_seconds=self._policy.seconds_max)
+        if self._after_sequence is None:
+            self._after_sequence = held.last_sequence
+        return held.last_sequence > max(self._after_sequence, held.begin_sequence - 1)
+
+    async def _stalled(self) -> None:
+        log.warning("stalled partition=%s after=%s", self._partition, self._after_sequence)
+        message = f"{self._silence()}: hubline opens another receiver"
+        self._policy.report(PartitionStalled(message, partition=self._partition))
+        await self._drop()
+
+    def _silence(self) -> HubUnavailable:
+        return HubUnavailable(
+            f"partition {self._partition} of hub {self._hub.name} has events after {self._after_sequence}, but none "
+            f"arrived for {self._policy.stall_seconds:g} s",
+            hub=self._hub.name,
+            partition=self._partition,
+        )
+
+    async def _drop(self) -> None:
+        """Closes what is open. Never raises: what was received counts, and an error here would hide another one."""
+        opening, self._opening = self._opening, None
+        receiver, self._receiver = self._receiver, None
+        if opening is not None:
+            opening.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                receiver = await opening
+        if receiver is None:
+            return
+        try:
+            await within(self._policy.seconds_max, receiver.close(), what=f"close partition {self._partition}")
+        except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
+            log.warning("receiver_not_closed partition=%s %s: %s", self._partition, type(error).__name__, error)
