@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -225,3 +226,9 @@ def test_key_of_the_server_is_not_sent_as_a_partition_key(cli: Cli, hub: str, mo
     monkeypatch.setenv(serve.KEY_VARIABLE, PLANTED)
     assert cli("send", hub, stdin=b"event\n").code == ExitCode.OK
     assert cli("tail", hub, "--no-follow", "--json").json["partitionKey"] is None
+
+
+def test_no_message_names_a_page_that_the_wheel_lacks() -> None:
+    for file in Path(hubline.__file__).parent.rglob("*.py"):
+        texts = [node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)]
+        assert [text for text in texts if isinstance(text, str) and re.search(r"\bdocs/|\.md\b", text)] == [], file

@@ -65,6 +65,13 @@ def test_one_that_is_too_old_is_passed_over_and_told_of(tmp_path: Path, caplog: 
     assert f"java_passed_over Java 11 at {old} (JAVA_HOME)" in caplog.text
 
 
+def test_java_home_without_a_java_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = on_path(tmp_path / "bin", install(tmp_path / "17", "17.0.9"))
+
+    assert find_java({"JAVA_HOME": str(tmp_path / "typo"), "PATH": path}).version == 17
+    assert f"java_passed_over no executable {tmp_path}/typo/bin/java (JAVA_HOME)" in caplog.text
+
+
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.20", "16"])
 def test_where_all_are_too_old_the_error_names_them_and_the_remedy(tmp_path: Path, version: str) -> None:
     home = install(tmp_path / "old", version)
