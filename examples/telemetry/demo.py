@@ -69,11 +69,11 @@ class Counts:
     averaged: int = 0
     rows: int = 0
     distinct: int = 0
-    letters: int = 0
+    dead_letters: int = 0
 
     @property
     def stored(self) -> int:
-        return self.rows + self.letters
+        return self.rows + self.dead_letters
 
 
 @dataclass
@@ -246,14 +246,14 @@ class Demo:
 
     def _conclude(self, rates: dict[str, float]) -> bool:
         counts, sent = self._counts, self._sent
-        lost = len(sent.ids) - counts.distinct + max(0, len(sent.malformed) - counts.letters)
-        duplicated = counts.rows - counts.distinct + max(0, counts.letters - len(sent.malformed))
+        lost = len(sent.ids) - counts.distinct + max(0, len(sent.malformed) - counts.dead_letters)
+        duplicated = counts.rows - counts.distinct + max(0, counts.dead_letters - len(sent.malformed))
         table = Table("", "", box=None, show_header=False)
         table.columns[1].justify = "right"
         for title, value in (
             ("events in", f"{sent.count:,}"),
             ("rows", f"{counts.rows:,}"),
-            ("dead letters", f"{counts.letters:,}"),
+            ("dead letters", f"{counts.dead_letters:,}"),
             ("repeats dropped", f"{sent.count - counts.stored:,}"),
             ("lost", f"{lost:,}"),
             ("duplicated", f"{duplicated:,}"),
@@ -276,7 +276,7 @@ def _in_tables(path: Path) -> dict[str, int]:
     queries = {
         "rows": "SELECT count(*) FROM readings",
         "distinct": "SELECT count(DISTINCT id) FROM readings",
-        "letters": "SELECT count(*) FROM hubline_dead_letter",
+        "dead_letters": "SELECT count(*) FROM hubline_dead_letter",
     }
     if not path.exists():
         return {}

@@ -80,7 +80,7 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
 
 def is_there(address: StoreAddress) -> bool:
-    """Whether there is anything to open. Only a file can be told to be missing without asking for it."""
+    """Whether there is anything to open. Only of a file is this known without asking for it."""
     return not isinstance(address, SqliteAddress) or address.path.exists()
 
 

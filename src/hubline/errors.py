@@ -217,7 +217,7 @@ class HandlerStalled(ProcessorError):
 
 
 class PartitionStalled(ProcessorError):
-    """The hub has events for the partition, and none arrive: the receiver is opened anew."""
+    """The hub has events for the partition, and none arrive: the receiver is opened again."""
 
 
 class DeadLetterLimit(ProcessorError):
@@ -254,7 +254,7 @@ class PipelineError(HublineError):
 
 
 class PipelineInvalid(PipelineError):
-    """The checks of a pipeline found problems, all of which are told. No stage was started."""
+    """The checks of a pipeline found problems, and lists all of them. No stage was started."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)

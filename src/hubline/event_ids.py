@@ -2,8 +2,8 @@
 
 An id is ``ORIGIN/PARTITION/SEQUENCE/INDEX``: the hub that the event was first read from, its partition and sequence
 number there, and its place among what was made of it (0 if that was one event). It travels as the application property
-:data:`ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; whoever keeps the highest it
-has, of what arrives in that order, knows a repetition when it sees one.
+:data:`ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; a reader that keeps the
+highest it has, of what arrives in that order, knows a repetition when it sees one.
 
 All work is on whole columns.
 """
@@ -54,7 +54,7 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def origin_of(hub: HubProperties) -> str:
     """The hub as ids name it: ``NAMESPACE/HUB@CREATED``, the last in milliseconds.
 
-    A hub that was deleted and created anew counts from 0 again. It is another origin: otherwise its events would pass
+    A hub that was deleted and re-created counts from 0 again. It is another origin: otherwise its events would pass
     for repetitions of the old one's.
     """
     return f"{hub.namespace}/{hub.name}@{(hub.created_at - _START) // timedelta(milliseconds=1)}"

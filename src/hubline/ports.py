@@ -133,11 +133,11 @@ class DeadLetters(Protocol):
     """Keeps events that failed, for a processor without a SQL sink (which keeps them itself, with its rows).
 
     Called for each event that failed for good, before the checkpoint moves past it: dying in between adds the
-    letter again.
+    dead letter again.
     """
 
-    async def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Returns once the letters are durable. If it raises, the partition stops, and the events come again."""
+    async def add(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """Returns once the dead letters are durable. If it raises, the partition stops, and the events come again."""
         ...
 
     async def close(self) -> None: ...
@@ -183,7 +183,7 @@ class CheckpointStore(Protocol):
         """Asks the owners to drain and relinquish in favour of ``owner_id``.
 
         Changes no version: it must not make the owner's renewal fail. The newest request stands, and its age
-        starts anew: callers do not ask again for what they or others wait for.
+        starts again: callers do not ask again for what they or others wait for.
         """
         ...
 

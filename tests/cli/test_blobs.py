@@ -383,7 +383,7 @@ def test_a_signature_that_may_only_read_is_found(cli: Cli, hub: str, container: 
     found = by_code(result)
     assert found["store.ok"]
     assert found["store.read-only"]["severity"] == "error"
-    assert "could not be told" in found["blob.settings"]["message"]
+    assert "is unknown" in found["blob.settings"]["message"]
     assert signature.rpartition("sig=")[2] not in result.out + result.err
 
 

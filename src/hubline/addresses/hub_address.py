@@ -67,7 +67,7 @@ class EventHubsAddress:
     """A hub of the Event Hubs service, or of what speaks its protocol.
 
     There is a key name with a key, or a signature, or neither: then Entra credentials are used.
-    ``emulator`` means plain TCP instead of TLS. Without a ``transport``, whoever opens the hub chooses.
+    ``emulator`` means plain TCP instead of TLS. Without a ``transport``, the caller of ``open_hub`` chooses.
     """
 
     namespace: str

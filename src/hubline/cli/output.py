@@ -127,7 +127,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def progress(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere. What it gives is told how many more are done."""
+    """A bar on a terminal, nothing elsewhere. Call what it gives with the number that was done since."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -34,7 +34,7 @@ NOTE_LINES_MIN: Final = 3
 _LINES_AROUND: Final = 5
 # What Spark prints while a live table is shown, in the folder of its checkpoints.
 LOG_NAME: Final = "spark.log"
-# A run of weeks whose database is away may print a lot; what is older than that is in the way.
+# A run of weeks whose database is away may print much; what is older than that is in the way.
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 _STANDARD_ERROR: Final = 2
 

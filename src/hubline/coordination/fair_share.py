@@ -7,7 +7,7 @@ decides, and the next cycle starts from what came of it.
 Partitions are classified first, then a strategy chooses:
 
     held       this processor runs it
-    recovered_after_restart   recorded as this processor's, but not held: it restarted under the same owner id
+    recovered  recorded as this processor's, but not held: it restarted under the same owner id
     free       no owner, or one whose lease ran out
     promised   on its way to a member: given up for it, or asked for and not yet given up
     overdue    asked for, and not given up within the grace: who asked may take it
@@ -128,7 +128,7 @@ class EvenShare:
         return self.limited.get(name, self.base + (self.extra > 0))
 
     def targets(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Each member's share. The uneven ones stay with whoever has most: nothing moves for their sake."""
+        """Each member's share. The uneven ones stay with the members that have most: nothing moves for their sake."""
         sharing = sorted((name for name in counts if name not in self.limited), key=lambda name: (-counts[name], name))
         return {**self.limited, **{name: self.base + (place < self.extra) for place, name in enumerate(sharing)}}
 

@@ -63,7 +63,7 @@ def lease_lengths(snapshot: Snapshot) -> tuple[Mapping[str, float], float]:
 
 
 def living_members(snapshot: Snapshot) -> dict[str, Member]:
-    """Members by id: this one, those heard of within the lease, and whoever owns under a lease that runs."""
+    """Members by id: this one, those heard of within the lease, and the owners whose lease runs."""
     announced = {member.owner_id: member for member in snapshot.members}
     names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
     names |= {record.owner_id for record in living_records(snapshot).values()}

@@ -65,9 +65,9 @@ class GroupCalls:
 
 
 async def set_back(store: CheckpointStore, checkpoint: Checkpoint, *, epoch: int, seconds_max: float) -> None:
-    """Sets a checkpoint that is of a hub that is no more, by who owns the partition, to a place in the one made anew.
+    """Moves the checkpoint of a hub that was re-created to a position in the new one. Only its owner calls this.
 
-    That gives the partition up, by Fenced: whoever claims it next goes on from there.
+    It ends with Fenced, which releases the partition: the next owner continues from there.
     """
     fence = bounded(seconds_max, store.fence)
     await fence(checkpoint.key, epoch)  # whose it is by now has seen to it

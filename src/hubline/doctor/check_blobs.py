@@ -20,7 +20,7 @@ _MIGRATE: Final = "stop the consumers that write them, then run `hubline checkpo
 
 @dataclass(frozen=True, slots=True)
 class BlobSettings:
-    """What the account keeps of blobs that were overwritten or deleted. None: could not be told."""
+    """What the account keeps of blobs that were overwritten or deleted. None: unknown."""
 
     soft_delete_days: int | None
     has_versions: bool | None
@@ -54,7 +54,7 @@ def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Findi
     own = {each.key.partition: each for each in olds if _names(each) == names}
     findings = []
     if own:
-        partitions = {name: _told(each) for name, each in own.items()}
+        partitions = {name: _describe(each) for name, each in own.items()}
         message = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
         findings.append(warning("blob.old", message, fix=_MIGRATE, partitions=partitions))
     others = {_names(each) for each in olds} - {names}
@@ -69,7 +69,7 @@ def _names(old: OldPartition) -> tuple[str, str, str]:
     return old.key.namespace, old.key.hub, old.key.group
 
 
-def _told(old: OldPartition) -> str:
+def _describe(old: OldPartition) -> str:
     if old.active_owner:
         return f"{old.active_owner} writes {old.blobs[0].name}: it and the others do not see each other"
     if old.damage:
@@ -92,7 +92,7 @@ def check_settings(settings: BlobSettings) -> list[Finding]:
         findings.append(warning("blob.versioning", message, fix=fix))
     if settings.soft_delete_days is None or settings.has_versions is None:
         unknown = "soft delete" if settings.soft_delete_days is None else "versioning"
-        message = f"whether {unknown} is on could not be told: there is no blob yet, or the credentials may not ask"
+        message = f"whether {unknown} is on is unknown: there is no blob yet, or the credentials may not ask"
         findings.append(note("blob.settings", message, fix="look at the account's data protection: both should be off"))
     return findings or [ok("blob.settings", "neither soft delete nor versioning makes lists slow")]
 

@@ -101,5 +101,5 @@ def _good(facts: GroupFacts, good_count: int, behind_count: int) -> list[Finding
         return [note("checkpoint.none", "the group has no checkpoints: processors begin at their start position")]
     if not good_count:
         return []
-    told = f"{counted(good_count, 'good checkpoint')}; {counted(behind_count, 'event')} to be handled"
-    return [ok("checkpoint.ok", told)]
+    summary = f"{counted(good_count, 'good checkpoint')}; {counted(behind_count, 'event')} to be handled"
+    return [ok("checkpoint.ok", summary)]

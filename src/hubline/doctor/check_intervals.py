@@ -1,4 +1,4 @@
-"""Whether leases and clocks can work: what the processors are told to do, against what the store and others do."""
+"""Whether leases and clocks can work: the processors' options, against what the store and others do."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def check_lease(
         fix = f"a lease has to outlast {RENEWALS_PER_LEASE_MIN} renewals: processors refuse to start with this one"
         return LeaseOptions(), [error("interval.lease", str(problem), where="--lease, --renew-interval", fix=fix)]
     if lease.handover_timeout_seconds < lease.renew_interval_seconds:
-        told = f"an owner hears of it at its next renewal, up to {lease.renew_interval_seconds:g} s later"
-        message = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {told}"
+        notified = f"an owner hears of it at its next renewal, up to {lease.renew_interval_seconds:g} s later"
+        message = f"a partition that is asked for is taken after {lease.handover_timeout_seconds:g} s, but {notified}"
         fix = f"make the handover timeout at least {lease.renew_interval_seconds:g} s, or no handover is ever graceful"
         return lease, [warning("interval.handover-timeout", message, where="--handover-timeout", fix=fix)]
     facts = f"a lease of {lease.lease_seconds:g} s, renewed every {lease.renew_interval_seconds:g} s"

@@ -13,7 +13,7 @@ class Severity(enum.StrEnum):
     OK = "ok"
     """As it should be."""
     NOTE = "note"
-    """Worth knowing; nothing has to be done. Also what could not be told."""
+    """Worth knowing; nothing has to be done. Also an answer that could not be found."""
     WARNING = "warning"
     """It works, or will again, but not as it should: look at it."""
     ERROR = "error"

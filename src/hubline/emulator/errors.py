@@ -23,7 +23,7 @@ log = logging.getLogger("hubline.endpoint")
 
 
 class Refusal(errors.HublineError):
-    """What the peer is told as it stands."""
+    """What is sent to the peer as it stands."""
 
     def __init__(self, condition: str, text: str) -> None:
         super().__init__(text)

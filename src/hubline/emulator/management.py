@@ -75,8 +75,8 @@ def _failed(error: HublineError) -> Answer:
         status = NOT_FOUND
     elif isinstance(error, HubUnavailable):
         status = UNAVAILABLE
-    told = error_of(error)
-    return Answer(status, told.description or "", condition=told.condition)
+    refusal = error_of(error)
+    return Answer(status, refusal.description or "", condition=refusal.condition)
 
 
 def hub_value(hub: HubProperties) -> dict[str, object]:

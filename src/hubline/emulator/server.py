@@ -1,4 +1,4 @@
-"""The endpoint: hubs served over AMQP to whoever speaks it, as the Event Hubs service does."""
+"""The endpoint: hubs served over AMQP to all its clients, as the Event Hubs service does."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Endpoint:
         return len(self._peers)
 
     async def stop(self) -> None:
-        """Takes no more connections, answers what was sent, says goodbye to everybody, and waits until they are gone.
+        """Takes no more connections, answers what was sent, closes all connections, and waits until they are closed.
 
         Stopping twice is fine.
         """

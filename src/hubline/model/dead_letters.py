@@ -39,15 +39,15 @@ class Stage(enum.StrEnum):
 
 ERROR_TEXT_LENGTH_MAX = 4_000
 TRACEBACK_LENGTH_MAX = 16_000
-"""A letter tells what went wrong; the whole of a runaway message or recursion would tell no more."""
+"""A dead letter says what went wrong; the whole of a runaway message or recursion would say no more."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
     """An event that could not be taken, with the reason. Make one of an exception with :meth:`of`.
 
-    ``failed_at`` is by the clock of whoever made the letter; once it is stored, by the store's. Of a letter that was
-    stored without its body (``is_body_kept`` is False), the event has neither body nor properties: the hub may.
+    ``failed_at`` is by the clock of the processor; once it is stored, by the store's. Of a dead letter that was stored
+    without its body (``is_body_kept`` is False), the event has neither body nor properties: the hub may.
     """
 
     key: PartitionKey
@@ -65,7 +65,7 @@ class DeadLetter:
     def of(
         cls, key: PartitionKey, event: Event, error: BaseException, *, attempts: int, stage: str = Stage.HANDLER
     ) -> DeadLetter:
-        """The letter of an event that failed with an exception: its type, its text, and where it was raised.
+        """The dead letter of an event that failed with an exception: its type, its text, and where it was raised.
 
         The traceback names files, lines and functions; it shows no values, which may be secret.
         """

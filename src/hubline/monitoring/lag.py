@@ -31,7 +31,7 @@ CLI_GROUP: Final = "hubline-cli"
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition as a group sees it. A lag is None where it cannot be told; ``problem`` says why."""
+    """One partition as a group sees it. A lag is None where it is unknown; ``problem`` says why."""
 
     held: PartitionProperties
     ownership: Ownership | None
@@ -67,7 +67,7 @@ class GroupLag:
 
     @property
     def unknown_count(self) -> int:
-        """Of how many partitions the lag cannot be told."""
+        """Of how many partitions the lag is unknown."""
         return sum(each.lag_events is None for each in self.partitions)
 
     @property
@@ -120,7 +120,7 @@ async def _lag(
     next_sequence = held.begin_sequence if checkpoint is None else checkpoint.sequence_number + 1
     events = held.last_sequence + 1 - max(next_sequence, held.begin_sequence)
     if events < 0:
-        return None, None, f"the checkpoint is {-events:,} events beyond the last one: was the hub created anew?"
+        return None, None, f"the checkpoint is {-events:,} events beyond the last one: was the hub re-created?"
     if events == 0:
         return 0, 0.0, None
     try:

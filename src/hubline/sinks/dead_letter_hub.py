@@ -1,7 +1,8 @@
-"""Dead letters to a hub, for those without a database: each letter is an event that tells where it came from and why.
+"""Dead letters to a hub, for those without a database: each dead letter is an event that tells where it came from and
+why.
 
 The body, the partition key and the properties are those of the event that failed; the rest stands in properties whose
-names begin with :data:`LETTER_PREFIX`. Any client can read them; `DeadLetterHub.read`
+names begin with :data:`DEAD_LETTER_PREFIX`. Any client can read them; `DeadLetterHub.read`
 makes a dead letter of such an event.
 """
 
@@ -20,17 +21,18 @@ from hubline.model.keys import PartitionKey
 from hubline.ports import Hub, Sender
 from hubline.sql.dead_letter_table import storable
 
-LETTER_PREFIX: Final = "hubline-letter-"
+DEAD_LETTER_PREFIX: Final = "hubline-letter-"
 
 ERROR_TEXT_LENGTH_LEAST: Final = 200
-"""What is left of an error's text where a letter is too large for the hub: enough to know it again."""
+"""What is left of an error's text where a dead letter is too large for the hub: enough to recognize it."""
 
 
 class DeadLetterHub:
-    """Keeps dead letters in a hub. Letters are added at least once; one that is there twice has the same origin twice.
+    """Keeps dead letters in a hub. Dead letters are added at least once; one that is there twice has the same origin
+    twice.
 
-    A letter that is too large for the hub goes without its traceback, then without its body: the hub that the event
-    came from may have it.
+    A dead letter that is too large for the hub goes without its traceback, then without its body: the hub that the
+    event came from may have it.
     """
 
     def __init__(self, hub: Hub) -> None:
@@ -38,13 +40,14 @@ class DeadLetterHub:
         self._sender: Sender | None = None
         self._opening = asyncio.Lock()
 
-    async def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Returns once the letters are durable. Raises HubUnavailable to try again; some may be there twice then."""
+    async def add(self, dead_letters: Sequence[DeadLetter]) -> None:
+        """Returns once the dead letters are durable. Raises HubUnavailable to try again; some may be there twice
+        then."""
         sender = await self._opened()
-        pending = list(letters)
+        pending = list(dead_letters)
         while pending:
             try:
-                await sender.send(new_events(_outgoing(letter) for letter in pending))
+                await sender.send(new_events(_outgoing(dead_letter) for dead_letter in pending))
             except EventTooLarge as error:
                 pending[error.index] = _smaller(pending[error.index], error)
             else:
@@ -64,37 +67,41 @@ class DeadLetterHub:
             dead_letter = DeadLetterHub.read(event)
             print(dead_letter.error_type, dead_letter.event.text())
         """
-        told = {
-            name.removeprefix(LETTER_PREFIX): value
+        origin = {
+            name.removeprefix(DEAD_LETTER_PREFIX): value
             for name, value in event.properties.items()
-            if name.startswith(LETTER_PREFIX)
+            if name.startswith(DEAD_LETTER_PREFIX)
         }
         where = f"event {event.sequence_number} of partition {event.partition}"
         try:
-            key = PartitionKey(told["namespace"], told["hub"], told["group"], told["partition"])
+            key = PartitionKey(origin["namespace"], origin["hub"], origin["group"], origin["partition"])
             return DeadLetter(
                 key,
                 Event(
                     event.body,
                     key.partition,
-                    told["offset"],
-                    int(told["sequence"]),
-                    datetime.fromisoformat(told["enqueued"]),
+                    origin["offset"],
+                    int(origin["sequence"]),
+                    datetime.fromisoformat(origin["enqueued"]),
                     event.partition_key,
-                    {name: value for name, value in event.properties.items() if not name.startswith(LETTER_PREFIX)},
+                    {
+                        name: value
+                        for name, value in event.properties.items()
+                        if not name.startswith(DEAD_LETTER_PREFIX)
+                    },
                 ),
-                error_type=told["error-type"],
-                error_text=told["error-text"],
-                traceback=told["traceback"],
-                attempts=int(told["attempts"]),
-                stage=told["stage"],
+                error_type=origin["error-type"],
+                error_text=origin["error-text"],
+                traceback=origin["traceback"],
+                attempts=int(origin["attempts"]),
+                stage=origin["stage"],
                 state=DeadLetterState.WAITING,
-                failed_at=datetime.fromisoformat(told["failed"]),
-                is_body_kept=told["body"] == "kept",
+                failed_at=datetime.fromisoformat(origin["failed"]),
+                is_body_kept=origin["body"] == "kept",
             )
         except KeyError as error:
             raise ConfigError(
-                f"{where} is not a dead letter: it has no property {LETTER_PREFIX}{error.args[0]}"
+                f"{where} is not a dead letter: it has no property {DEAD_LETTER_PREFIX}{error.args[0]}"
             ) from None
         except ValueError as error:
             raise ConfigError(f"{where} is not a dead letter that reads back: {error}") from None
@@ -111,18 +118,18 @@ class DeadLetterHub:
         return self._sender
 
 
-def _outgoing(letter: DeadLetter) -> Mapping[str, object]:
-    properties = letter.event.properties if letter.is_body_kept else {}
+def _outgoing(dead_letter: DeadLetter) -> Mapping[str, object]:
+    properties = dead_letter.event.properties if dead_letter.is_body_kept else {}
     return {
-        "body": letter.event.body if letter.is_body_kept else b"",
-        "partitionKey": letter.event.partition_key,
-        "properties": {**_without_origin(properties.items()), **_origin(letter)},
+        "body": dead_letter.event.body if dead_letter.is_body_kept else b"",
+        "partitionKey": dead_letter.event.partition_key,
+        "properties": {**_without_origin(properties.items()), **_origin(dead_letter)},
     }
 
 
-def _origin(letter: DeadLetter) -> dict[str, str]:
-    key, event = letter.key, letter.event
-    told = {
+def _origin(dead_letter: DeadLetter) -> dict[str, str]:
+    key, event = dead_letter.key, dead_letter.event
+    origin = {
         "namespace": key.namespace,
         "hub": key.hub,
         "group": key.group,
@@ -130,26 +137,26 @@ def _origin(letter: DeadLetter) -> dict[str, str]:
         "sequence": str(event.sequence_number),
         "offset": event.offset,
         "enqueued": event.enqueued_time.isoformat(),
-        "stage": letter.stage,
-        "error-type": letter.error_type,
-        "error-text": letter.error_text,
-        "traceback": letter.traceback,
-        "attempts": str(letter.attempts),
-        "failed": letter.failed_at.isoformat(),
-        "body": "kept" if letter.is_body_kept else "left out",
+        "stage": dead_letter.stage,
+        "error-type": dead_letter.error_type,
+        "error-text": dead_letter.error_text,
+        "traceback": dead_letter.traceback,
+        "attempts": str(dead_letter.attempts),
+        "failed": dead_letter.failed_at.isoformat(),
+        "body": "kept" if dead_letter.is_body_kept else "left out",
     }
-    return {f"{LETTER_PREFIX}{name}": storable(value) for name, value in told.items()}
+    return {f"{DEAD_LETTER_PREFIX}{name}": storable(value) for name, value in origin.items()}
 
 
 def _without_origin(properties: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A letter of a letter tells its own origin: the first hub of dead letters."""
-    return {name: value for name, value in properties if not name.startswith(LETTER_PREFIX)}
+    """The dead letter of a dead letter has its own origin: the first hub of dead letters."""
+    return {name: value for name, value in properties if not name.startswith(DEAD_LETTER_PREFIX)}
 
 
-def _smaller(letter: DeadLetter, error: EventTooLarge) -> DeadLetter:
-    """The letter with less in it: each time something else is left out, and at last there is nothing more to."""
-    if letter.traceback:
-        return replace(letter, traceback="", error_text=letter.error_text[:ERROR_TEXT_LENGTH_LEAST])
-    if letter.is_body_kept:
-        return replace(letter, is_body_kept=False)
+def _smaller(dead_letter: DeadLetter, error: EventTooLarge) -> DeadLetter:
+    """The dead letter with less in it: each time something else is left out, and at last there is nothing more to."""
+    if dead_letter.traceback:
+        return replace(dead_letter, traceback="", error_text=dead_letter.error_text[:ERROR_TEXT_LENGTH_LEAST])
+    if dead_letter.is_body_kept:
+        return replace(dead_letter, is_body_kept=False)
     raise error

@@ -17,7 +17,7 @@ class _Damage(Exception):
 
 
 def read_group(group: GroupKey, rows: list[Row]) -> GroupState:
-    """The rows of ``list_group``. A damaged member is left out: its next renewal writes it anew."""
+    """The rows of ``list_group``. A damaged member is left out: its next renewal writes it again."""
     ownerships: list[Ownership] = []
     members: list[Member] = []
     damaged: dict[str, str] = {}
@@ -31,7 +31,7 @@ def read_group(group: GroupKey, rows: list[Row]) -> GroupState:
             if kind == "ownership":
                 damaged[str(row[0])] = (
                     f"the ownership record does not read back: {damage}, in table hubline_ownership, "
-                    f"{_where(group, row[0])}: correct it, or delete the row to have the partition claimed anew"
+                    f"{_where(group, row[0])}: correct it, or delete the row, and the partition is claimed again"
                 )
     return GroupState(tuple(ownerships), tuple(members), damaged)
 
@@ -66,7 +66,7 @@ def read_checkpoint(key: PartitionKey, row: Row) -> tuple[int, Checkpoint | None
         problem = str(damage)
     raise RecordDamaged(
         f"the checkpoint does not read back: {problem}, in table hubline_checkpoint, "
-        f"{_where(key.group_key, key.partition)}: set it anew with `hubline checkpoints set`, or `reset` it",
+        f"{_where(key.group_key, key.partition)}: set it again with `hubline checkpoints set`, or `reset` it",
         partition=key.partition,
         record="hubline_checkpoint",
     )

@@ -39,9 +39,9 @@ class DeadLetterRow(NamedTuple):
     state: str
 
     @classmethod
-    def of(cls, letter: DeadLetter, *, keep_body: bool) -> Self:
-        key, event = letter.key, letter.event
-        keeps = keep_body and letter.is_body_kept
+    def of(cls, dead_letter: DeadLetter, *, keep_body: bool) -> Self:
+        key, event = dead_letter.key, dead_letter.event
+        keeps = keep_body and dead_letter.is_body_kept
         return cls(
             key.namespace,
             key.hub,
@@ -54,12 +54,12 @@ class DeadLetterRow(NamedTuple):
             event.body if keeps else None,
             # ASCII: characters that no database takes are escaped, and come back.
             _json(event.properties) if keeps else None,
-            storable(letter.stage),
-            storable(letter.error_type),
-            storable(letter.error_text),
-            storable(letter.traceback),
-            letter.attempts,
-            letter.state,
+            storable(dead_letter.stage),
+            storable(dead_letter.error_type),
+            storable(dead_letter.error_text),
+            storable(dead_letter.traceback),
+            dead_letter.attempts,
+            dead_letter.state,
         )
 
     def in_ascii(self) -> Self:

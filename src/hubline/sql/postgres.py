@@ -172,7 +172,7 @@ _TRY_AGAIN = ("08", "53000", "53200", "53300", "53400", "40", "55P03", "57", "25
 
 _ADVICE = {
     "42501": ": grant the user CREATE and USAGE on the schema, and all rights on the tables hubline_*",
-    "42P01": ": somebody removed some of hubline's tables; drop the rest (hubline_*) to have all of them made anew",
+    "42P01": ": somebody removed some of hubline's tables; drop the rest (hubline_*) and all of them are created again",
     "53100": ": free some space on the server's disk",
 }
 

@@ -19,7 +19,7 @@ GROUP = "namespace = :namespace AND hub = :hub AND consumer_group = :consumer_gr
 class Queries:
     """The texts. The defaults are the templates that :func:`queries_for` fills in."""
 
-    # Ownership records and members, told apart by their first column: one round trip, one snapshot.
+    # Ownership records and members, distinguished by their first column: one round trip, one snapshot.
     list_group: str = """
         SELECT 'ownership', {ownership} FROM hubline_ownership WHERE {group}
         UNION ALL

@@ -16,7 +16,7 @@ from hubline.sql.migrations import load_migrations, migrate
 from hubline.sql.queries import queries_for
 
 LOCK_SECONDS_MAX = 5.0
-"""Writers take turns of a few milliseconds each: whoever holds the file for longer hangs."""
+"""Writers take turns of a few milliseconds each: a writer that holds the file for longer hangs."""
 
 SQLITE_VERSION_MIN = (3, 35, 0)  # the first with RETURNING
 

@@ -183,7 +183,7 @@ class BlobCheckpoints:
         if stood.official is None:
             return await self._write_first(key, stood.own, checkpoint, epoch=epoch)
         if checkpoint is None or checkpoint == checkpoint_or_raise(key, stood.official):
-            # As another wrote it, to the letter: nothing is known of it that would be better.
+            # Exactly as another one wrote it: nothing better is known of it.
             metadata = {**stood.official.metadata, EPOCH: str(epoch)}
         else:
             metadata = checkpoint_metadata(checkpoint, epoch)
@@ -211,7 +211,7 @@ class BlobCheckpoints:
         official = layout.checkpoint_blob(key)
         made = await self._container.create(official, metadata)
         if not isinstance(made, Written):
-            return None  # an SDK made it meanwhile: both are read, and it is decided anew
+            return None  # an SDK made it meanwhile: both are read, and it is decided again
         await self._container.delete(name, etag=held.etag)
         return _Fence(epoch, checkpoint, _written_blob(official, metadata, made), None)
 

@@ -1,7 +1,7 @@
 """What can be done to the blobs of one container. All of them are empty: what they say is in their metadata.
 
 Conditional writes tell apart "somebody else was first" from "my own write, whose answer was lost": each carries a mark
-of its own, and who is told that the condition does not hold reads it back.
+of its own, and a client whose condition does not hold reads it back.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ class Container:
         return await self._lease(name, "release", {"x-ms-lease-id": lease_id}, status=200)
 
     async def break_lease(self, name: str) -> bool:
-        """Ends the lease at once, whoever has it. Whether there was one."""
+        """Ends the lease at once, no matter who has it. Whether there was one."""
         return await self._lease(name, "break", {"x-ms-lease-break-period": "0"}, status=202)
 
     async def service_properties(self) -> bytes | None:

@@ -1,8 +1,8 @@
 """Requests to Blob Storage: signed, over pooled connections, tried again where that may help, bounded in time and size.
 
 A request that is tried again may have taken effect the first time, also when a kept connection breaks and the HTTP
-library sends it again by itself. Conditional writes therefore carry a mark, and who is told that the condition does not
-hold looks for it (:mod:`.container`).
+library sends it again by itself. Conditional writes therefore carry a mark, and a client whose condition does
+not hold looks for it (:mod:`.client`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metadata into records, whoever wrote it: hubline, an official SDK of any language, or a person.
+"""Metadata into records, no matter who wrote it: hubline, an official SDK of any language, or a person.
 
 What the SDKs write says nothing of epochs. An ownership record without one is as if its epoch were the second in which
 it was written: every later claim is above it, as with every change of owner.
@@ -165,7 +165,7 @@ def checkpoint_or_raise(key: PartitionKey, blob: Blob | None) -> Checkpoint | No
 def damaged_checkpoint(key: PartitionKey, blob: Blob, damage: Damage) -> RecordDamaged:
     return RecordDamaged(
         f"the checkpoint does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or set the "
-        "checkpoint anew with `hubline checkpoints set`, or `reset` it",
+        "checkpoint again with `hubline checkpoints set`, or `reset` it",
         partition=key.partition,
         record=blob.name,
     )
@@ -174,7 +174,7 @@ def damaged_checkpoint(key: PartitionKey, blob: Blob, damage: Damage) -> RecordD
 def damaged_ownership(blob: Blob, damage: Damage) -> str:
     return (
         f"the ownership record does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or "
-        "delete the blob to have the partition claimed anew"
+        "delete the blob, and the partition is claimed again"
     )
 
 

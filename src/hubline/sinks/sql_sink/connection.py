@@ -104,7 +104,7 @@ class SinkConnection(ABC):
     def begin(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         """Begins a transaction and locks checkpoints: nobody else can move them or take their fences until its end."""
 
-    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
+    def begin_again(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         """Undoes the transaction, in which a row was rejected and nothing else went wrong, and begins another."""
         self.rollback()
         return self.begin(keys)
@@ -113,7 +113,7 @@ class SinkConnection(ABC):
     def commit(self, plan: CommitPlan) -> None:
         """Commits, if all of the plan holds; else raises SinkError, and the transaction is still to be rolled back.
 
-        PostgreSQL is told so in one message: this process may be frozen at any moment, and what it has not said by
+        PostgreSQL gets this in one message: this process may be frozen at any moment, and what it has not said by
         then it would say with its locks held.
         """
 
@@ -243,7 +243,8 @@ class SinkConnection(ABC):
 
 
 class Altered(SinkError):
-    """A table is not what it was when rows were compared with it. Nothing was written; another try compares anew."""
+    """A table is not what it was when rows were compared with it. Nothing was written; another attempt compares them
+    again."""
 
 
 def altered(table: TableName) -> Altered:

@@ -128,7 +128,7 @@ class PostgresSinkConnection(SinkConnection):
         self._lasting_stages = self._stages
         return self._begun(keys, _BEGIN)
 
-    def begin_anew(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
+    def begin_again(self, keys: Sequence[PartitionKey]) -> list[FenceState]:
         self._stages = self._lasting_stages
         return self._begun(keys, _ROLLBACK, _BEGIN)
 
@@ -349,7 +349,7 @@ def _refusal(error: psycopg.Error) -> Rejection | None:
 
 
 def _reason(message: str | None, detail: str | None) -> str:
-    # The detail quotes the values of the row: they belong to the event that the letter holds anyway.
+    # The detail quotes the values of the row: they belong to the event that the dead letter holds anyway.
     return f"{message} ({detail})" if detail else f"{message}"
 
 

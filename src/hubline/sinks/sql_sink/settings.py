@@ -1,4 +1,4 @@
-"""What a sink was made with, and the limits that hold unless it was told otherwise."""
+"""A sink's options, and the default limits."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ class Transaction(ABC):
     def _restart(self, connection: SinkConnection) -> None:
         """Begins again with the same connection, where nothing is in the transaction that has to stay."""
         try:
-            self._locked(connection, connection.begin_anew(self._keys))
+            self._locked(connection, connection.begin_again(self._keys))
         except BaseException:
             self._undo()
             raise

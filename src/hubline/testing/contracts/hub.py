@@ -630,7 +630,7 @@ async def opened(
     group: str = GROUP,
     epoch: int | None = None,
 ) -> Receiver:
-    """A receiver of the group, from the start unless told otherwise."""
+    """A receiver of the group, from the start by default."""
     return await hub.open_receiver(partition, group=group, position=position or Position.earliest(), epoch=epoch)
 
 

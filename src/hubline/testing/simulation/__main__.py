@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         return _simulate(options)
     finally:
-        logger.setLevel(level)  # whoever calls this in a process of theirs has a level of their own
+        logger.setLevel(level)  # a caller in the same process keeps its own level
 
 
 def _simulate(options: argparse.Namespace) -> int:

@@ -55,7 +55,7 @@ def check_sink(simulation: Simulation) -> None:
         last = run_now(simulation.hub.describe_partition(partition)).last_sequence
         if simulation.ledger.partition(partition).handled_to != last:
             continue  # nobody owns it, which liveness is about
-        written, failed = simulation.database.rows(partition), simulation.database.letters(partition)
+        written, failed = simulation.database.rows(partition), simulation.database.dead_letters(partition)
         if sorted(written + failed) != list(range(last + 1)):
             counts = Counter(written + failed)
             wrong = [sequence for sequence in range(last + 1) if counts[sequence] != 1]

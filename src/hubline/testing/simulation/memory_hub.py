@@ -24,8 +24,8 @@ from hubline.model.positions import Position, PositionKind
 
 _START = datetime(1970, 1, 1, tzinfo=UTC)
 
-_lives = itertools.count()
-"""Numbers the hubs of this process: an offset names the hub that made it, so that another one's is told apart."""
+_incarnations = itertools.count()
+"""Numbers the hubs of this process: an offset names the hub that made it, so that another one's is recognized."""
 
 _Content: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]]]
 """Body, partition key and properties."""
@@ -67,7 +67,7 @@ class MemoryHub:
         self.name = name
         self._now = now
         self._check = PositionCheck(name)
-        self._life = next(_lives)
+        self._incarnation = next(_incarnations)
         self._partitions = [_Partition() for _ in range(partitions_count)]
         self._turns = itertools.count()
 
@@ -88,7 +88,7 @@ class MemoryHub:
 
     def offset_of(self, sequence_number: int) -> str:
         """The offset of an event in this hub, whichever partition it is in."""
-        return f"{self._life}-{sequence_number:0{_OFFSET_DIGITS}d}"
+        return f"{self._incarnation}-{sequence_number:0{_OFFSET_DIGITS}d}"
 
     # The protocol
 
@@ -168,7 +168,7 @@ class MemoryHub:
 
     def _sequence_of(self, position: Position, held: PartitionProperties) -> int:
         life, _, digits = str(position.value).partition("-")
-        if life != str(self._life) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
+        if life != str(self._incarnation) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
             raise self._check.invalid("foreign", position, held)
         return int(digits)
 

@@ -49,7 +49,7 @@ class SimulatedDatabase:
         query = "SELECT sequence FROM results WHERE partition = ? ORDER BY place"
         return [sequence for (sequence,) in self.connection.driver.execute(query, [partition])]
 
-    def letters(self, partition: str) -> list[int]:
+    def dead_letters(self, partition: str) -> list[int]:
         query = "SELECT sequence_number FROM hubline_dead_letter WHERE partition_id = ? ORDER BY sequence_number"
         return [sequence for (sequence,) in self.connection.driver.execute(query, [partition])]
 

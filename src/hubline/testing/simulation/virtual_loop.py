@@ -209,7 +209,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         def run() -> None:
             try:
                 result = func(*args)
-            except Exception as error:  # noqa: BLE001 - handed to whoever awaits
+            except Exception as error:  # noqa: BLE001 - handed to the task that awaits
                 answer(functools.partial(future.set_exception, error))
             else:
                 answer(functools.partial(future.set_result, result))

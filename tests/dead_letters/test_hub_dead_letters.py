@@ -17,7 +17,7 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions, RetryPolicy
-from hubline.sinks.dead_letter_hub import LETTER_PREFIX, DeadLetterHub
+from hubline.sinks.dead_letter_hub import DEAD_LETTER_PREFIX, DeadLetterHub
 from tests.dead_letters.conftest import GROUP, letter
 
 T = TypeVar("T")
@@ -70,7 +70,7 @@ def test_letter_reads_back_as_it_was(tmp_path: Path) -> None:
 
 def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
     (event,) = kept(tmp_path, failed(5, properties={"a": "b"}))
-    told = {name.removeprefix(LETTER_PREFIX): value for name, value in event.properties.items()}
+    told = {name.removeprefix(DEAD_LETTER_PREFIX): value for name, value in event.properties.items()}
     assert event.body == b"event 5"
     assert (told["a"], told["hub"], told["group"], told["sequence"]) == ("b", GROUP.hub, GROUP.group, "5")
     assert (told["error-type"], told["attempts"], told["stage"]) == ("ValueError", "3", "handler")
@@ -107,8 +107,8 @@ def test_letter_of_a_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> No
     ("properties", "says"),
     [
         ({}, "no property hubline-letter-namespace"),
-        ({f"{LETTER_PREFIX}sequence": "many"}, "does not read back|not a dead letter that reads back"),
-        ({f"{LETTER_PREFIX}failed": "yesterday"}, "not a dead letter that reads back"),
+        ({f"{DEAD_LETTER_PREFIX}sequence": "many"}, "does not read back|not a dead letter that reads back"),
+        ({f"{DEAD_LETTER_PREFIX}failed": "yesterday"}, "not a dead letter that reads back"),
     ],
 )
 def test_event_that_is_no_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:
