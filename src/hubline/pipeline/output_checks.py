@@ -11,7 +11,8 @@ from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.writers import TRACED, table_sink
-from hubline.spark._jvm.plan import attribute_of, makes_several_rows, moving_step
+from hubline.spark._jvm.plan import attribute_of
+from hubline.spark._jvm.row_movement import makes_several_rows, moving_step
 from hubline.spark._jvm.session import has_format
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import SOURCE_SCHEMA

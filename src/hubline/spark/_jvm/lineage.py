@@ -48,11 +48,11 @@ def _overwritten(plan: Any, names: Iterable[str], *, is_events: Callable[[Any], 
     for step in steps_of(plan):
         if not sought:
             break
-        if kind_of(step) == _PROJECT:
-            made |= _computed(step, sought)
-        elif step.children().isEmpty():
-            is_other = not is_events(step)
-            for column in each_of(step.output()):
+        if step.kind == _PROJECT:
+            made |= _computed(step.node, sought)
+        elif not step.inputs:
+            is_other = not is_events(step.node)
+            for column in each_of(step.node.output()):
                 name = sought.pop(column.exprId().id(), None)
                 if name is not None and (is_other or column.name() != name):
                     made.add(name)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from hubline.errors import ConfigError
-from hubline.spark._jvm.plan import analyzed, executed, has_state, is_spread, leaves_of, rows_scanned, scans_of
+from hubline.spark._jvm.plan import Step, analyzed, executed, steps_of
+from hubline.spark._jvm.row_movement import SCAN, has_state, is_spread, rows_scanned
 
 
 class RunningQuery:
@@ -18,9 +20,7 @@ class RunningQuery:
 
     def __init__(self, frame: DataFrame) -> None:
         self._execution = _execution(frame)
-        last = self._execution.lastExecution()
-        self._last = last
-        self._plan = last.executedPlan()
+        self._last = self._execution.lastExecution()
 
     @property
     def query_id(self) -> str:
@@ -31,6 +31,10 @@ class RunningQuery:
     def run_id(self) -> str:
         return str(self._execution.runId().toString())
 
+    @cached_property
+    def _plan(self) -> Step:
+        return steps_of(self._last.executedPlan())
+
     @property
     def analyzed(self) -> Any:
         """The batch's plan as Spark understood it."""
@@ -38,7 +42,7 @@ class RunningQuery:
 
     def offsets_read(self) -> list[dict[str, object]]:
         """The ends of what the batch reads, of each source."""
-        return [json.loads(scan.end().json()) for scan in scans_of(self._plan)]
+        return [json.loads(leaf.node.end().json()) for leaf in self._plan.leaves if leaf.kind == SCAN]
 
     def offsets_known(self) -> list[dict[str, object]]:
         """Where the sources stand, whether the batch reads them or not."""
@@ -50,9 +54,9 @@ class RunningQuery:
 
     def is_in_one_task(self, frame: DataFrame) -> bool:
         """Whether all rows of a task that read them are still in one task, in a frame that was made of the batch."""
-        rows_id, plan = self._last.toRdd().id(), executed(frame)
+        rows_id, plan = self._last.toRdd().id(), steps_of(executed(frame))
         # Rows that were somewhere in between, such as in the driver, are in whatever task they came to.
-        is_own = rows_scanned(leaves_of(plan)).count(rows_id) == 1
+        is_own = rows_scanned(plan).count(rows_id) == 1
         return is_own and not (is_spread(self._plan, rows_id) or is_spread(plan, rows_id))
 
     def _offsets_known(self) -> Iterator[dict[str, object]]:
