@@ -164,13 +164,9 @@ class ResumingReceiver:
     async def _opened(self) -> Receiver:
         if self._receiver is None:
             opening = self.open_ahead()
-            try:
-                receiver = await asyncio.shield(opening)  # a call that is cancelled cancels no opening
-            except BaseException:
-                if opening.done():
-                    self._opening = None
-                raise
+            await asyncio.wait([opening])  # cancelled here, the next call has what was opened
             self._opening = None
+            receiver = opening.result()
             self._use(receiver)
             return receiver
         return self._receiver

@@ -1,0 +1,79 @@
+"""Events that wait to be given out: in order, whatever the pieces, with a count of events and bytes that adds up."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from hubline.errors import ConfigError
+from hubline.hubs.event_buffer import EventBuffer
+from hubline.hubs.local.stored_batch import StoredBatch
+from hubline.model.events import EventBatch, new_events
+
+
+def batch(first_sequence: int, count: int) -> EventBatch:
+    return StoredBatch("0", first_sequence, "10000", np.array([count]), np.array([0]), new_events(["x"] * count)).events
+
+
+def sequences(events: EventBatch) -> list[int]:
+    numbers: list[int] = events.arrow.column("sequenceNumber").to_pylist()
+    return numbers
+
+
+def test_batches_are_given_out_in_order_in_pieces_of_any_size() -> None:
+    rng = random.Random(7)
+    buffer, put_count = EventBuffer(), 0
+    given: list[int] = []
+    while len(given) < 2_000:
+        if not buffer.count or rng.random() < 0.5:
+            size = rng.choice([1, 3, 70])
+            buffer.put(batch(put_count, size))
+            put_count += size
+        given += sequences(buffer.take(rng.choice([1, 2, 40, 500])))
+        assert buffer.count == put_count - len(given)
+
+    assert given == list(range(len(given)))
+
+
+def test_the_bytes_of_the_pieces_are_those_of_the_whole() -> None:
+    buffer = EventBuffer()
+    buffer.put(batch(0, 7), bytes_count=1_000)
+    held = [buffer.bytes_count]
+
+    while buffer.count:
+        buffer.take(2)
+        held.append(buffer.bytes_count)
+
+    assert held == sorted(held, reverse=True)
+    assert (held[0], held[-1]) == (1_000, 0)
+
+
+def test_without_other_bytes_those_in_memory_count() -> None:
+    buffer, events = EventBuffer(), batch(0, 5)
+
+    buffer.put(events)
+
+    assert buffer.bytes_count == events.nbytes
+
+
+def test_no_more_is_copied_together_than_asked_for() -> None:
+    buffer = EventBuffer()
+    for first_sequence in range(0, 40, 10):
+        buffer.put(batch(first_sequence, 10), bytes_count=100)
+
+    assert len(buffer.take(1_000, copied_bytes_max=150)) == 20
+    assert len(buffer.take(1_000, copied_bytes_max=0)) == 10
+    assert len(buffer.take(5, copied_bytes_max=0)) == 5
+
+
+def test_a_cleared_buffer_holds_nothing() -> None:
+    buffer = EventBuffer()
+    buffer.put(batch(0, 3))
+
+    buffer.clear()
+
+    assert (buffer.count, buffer.bytes_count) == (0, 0)
+    with pytest.raises(ConfigError):
+        buffer.take(1)
