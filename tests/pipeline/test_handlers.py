@@ -96,7 +96,7 @@ def test_events_are_the_same_where_spark_has_large_types() -> None:
         ({"number": 2**40}, "number does not fit int32"),
         ({"number": 1.5}, "number does not fit int32: 1.5 would become 1"),
         ({"nubmer": 1}, "'nubmer', which schema does not name"),
-        (["number"], "gave list, and no dictionary"),
+        (["number"], "must return a dictionary or None, not list"),
     ],
 )
 def test_row_that_does_not_fit_makes_its_event_a_dead_letter_and_no_other(given: Any, says: str) -> None:
@@ -222,7 +222,7 @@ def test_table_is_of_one_partition_and_its_rows_keep_their_events() -> None:
 
 
 def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> None:
-    with pytest.raises(ConfigError, match=r"of 2 events its function made 1 rows.* partition, sequenceNumber, eventId"):
+    with pytest.raises(ConfigError, match=r"made 1 row of 2 events.* partition, sequenceNumber, eventId"):
         by_batch(lambda table: pa.table({"number": [1]}), events(b"a", b"b"))
     own = pa.schema([*NUMBER, *(EVENTS.field(name) for name in ("partition", "sequenceNumber", "eventId"))])
 
@@ -238,9 +238,9 @@ def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> Non
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([1], "gave list, and no pyarrow.Table"),
-        (pa.table({"other": [1]}), "gave no column number"),
-        (pa.table({"number": [1], "_error": ["odd"]}), "gave _error, .*schema does not name it"),
+        ([1], "must return a pyarrow.Table, not list"),
+        (pa.table({"other": [1]}), "returned no column number"),
+        (pa.table({"number": [1], "_error": ["odd"]}), "returned _error, .*schema does not name it"),
     ],
 )
 def test_what_is_no_such_table_is_an_error(given: Any, says: str) -> None:
@@ -258,5 +258,5 @@ def test_rows_of_events_that_the_function_was_not_given_fail_the_stage(column: s
         place = kept.schema.get_field_index(column)
         return kept.set_column(place, kept.schema.field(place), pa.array([value] * len(kept), kept.schema.types[place]))
 
-    with pytest.raises(ConfigError, match=f"gave a row with {column} {value}, which none of its events has"):
+    with pytest.raises(ConfigError, match=f"returned a row with {column} {value}, which none of its events has"):
         by_batch(strange, events(b"1", b"2"), own=own)

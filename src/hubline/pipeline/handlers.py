@@ -20,6 +20,7 @@ from hubline.model.events import Event
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
+from hubline.text import counted
 
 TRACED: Final = ("partition", "sequenceNumber", "eventId")
 """By these a row is known to come from its event."""
@@ -47,13 +48,13 @@ class BatchHandler:
         if isinstance(given, pa.RecordBatch):
             given = pa.Table.from_batches([given])
         if not isinstance(given, pa.Table):
-            raise ConfigError(f"stage {self.stage}: its function gave {type(given).__name__}, and no pyarrow.Table")
+            raise self._error(f"must return a pyarrow.Table, not {type(given).__name__}")
         if missing := [name for name in self.own.names if name not in given.column_names and name != ERROR_COLUMN]:
-            raise ConfigError(f"stage {self.stage}: its function gave no column {missing[0]}, which schema names")
+            raise self._error(f"returned no column {missing[0]}, which schema names")
         if ERROR_COLUMN in given.column_names and ERROR_COLUMN not in self.own.names:
-            raise ConfigError(
-                f"stage {self.stage}: its function gave {ERROR_COLUMN}, which makes rows dead letters, and schema does "
-                f"not name it: add '{ERROR_COLUMN} string'"
+            raise self._error(
+                f"returned {ERROR_COLUMN}, which makes rows dead letters, and schema does not name it: "
+                f"add '{ERROR_COLUMN} string'"
             )
         if set(TRACED) <= set(self.own.names):
             events = self._given(events, given)
@@ -75,18 +76,21 @@ class BatchHandler:
             values = given.column(name).cast(events.schema.field(name).type)
             places = pc.index_in(values, events.column(name).combine_chunks())
             if len(strange := values.filter(pc.is_null(places))):
-                raise ConfigError(
-                    f"stage {self.stage}: its function gave a row with {name} {strange[0]}, which none of its events "
-                    "has: hand on what they have, and give what you make another name"
+                raise self._error(
+                    f"returned a row with {name} {strange[0]}, which none of its events has: hand on what they have, "
+                    "and give what you make another name"
                 )
         return events.take(places)  # which are those of the numbers: all events are of one partition
 
     def _untraced(self, events_count: int, rows_count: int) -> ConfigError:
         lost = [name for name in TRACED if name not in self.own.names]
-        return ConfigError(
-            f"stage {self.stage}: of {events_count} events its function made {rows_count} rows, and nobody knows which "
-            f"of which: give {', '.join(lost)} as columns as well, and name them in schema"
+        return self._error(
+            f"made {counted(rows_count, 'row')} of {counted(events_count, 'event')}, and it is not known which of which: "
+            f"return {', '.join(lost)} as columns as well, and name them in schema"
         )
+
+    def _error(self, text: str) -> ConfigError:
+        return ConfigError(f"stage {self.stage}: its function {text}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +134,11 @@ class EventHandler:
     def _wrong(self, row: object) -> str | None:
         """Why the event is a dead letter: what its row says itself, or what is wrong with the row."""
         if not isinstance(row, Mapping):
-            return f"the function gave {type(row).__name__}, and no dictionary"
+            return f"the function must return a dictionary or None, not {type(row).__name__}"
         if (error := row.get(ERROR_COLUMN)) is not None:
             return _as_text(str(error))
         if unknown := [name for name in row if name not in self.own.names and name != ERROR_COLUMN]:
-            return f"the function gave {unknown[0]!a}, which schema does not name"
+            return f"the function returned {unknown[0]!a}, which schema does not name"
         return None
 
     def _columns(self, events: pa.RecordBatch, rows: list[Row], errors: list[str | None]) -> pa.RecordBatch:

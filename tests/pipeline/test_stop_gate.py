@@ -1,0 +1,78 @@
+"""The gate by which a run ends between two batches, as the planning process and the run see it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from hubline.coordination.control_loop import ControlLoop
+from hubline.pipeline.stage_source import StageReader, StageSource
+from hubline.pipeline.stop_gate import Gate
+from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.source import stream_reader as stream
+from hubline.spark.source.offsets import Entry, StreamOffset
+from hubline.spark.source.stream_planner import StreamPlanner
+
+
+class Planned:
+    """A planner that hears what is done."""
+
+    def __init__(self) -> None:
+        self.done_up_to: list[StreamOffset] = []
+
+    async def done(self, end: StreamOffset) -> None:
+        self.done_up_to.append(end)
+
+    async def stop(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("is_begun_before", [True, False])
+def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_gate_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun_before: bool
+) -> None:
+    monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)  # this process goes on, and so do those it starts
+    source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate")})
+    reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
+    assert isinstance(reader, StageReader)
+    reader._control = ControlLoop(in_thread=True)
+    reader._planner = cast("StreamPlanner", planner)
+    batch = StreamOffset(entries={"0": Entry(0, 5, 1)})
+    source.gate.open()
+    if is_begun_before:
+        reader.partitions(batch.to_json(), batch.to_json())
+    source.gate.close()
+    if not is_begun_before:
+        reader.partitions(batch.to_json(), batch.to_json())
+    source.gate.mark_done()
+    reader.stop()
+    assert planner.done_up_to == ([batch] if is_begun_before else [])
+
+
+def test_gate_whose_folder_was_tidied_away_is_closed_all_the_same(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    gate.close()
+    assert gate.is_closed
+    gate.remove()
+    gate.mark_idle()
+    assert gate.is_idle
+
+
+def test_gate_of_several_hubs_is_idle_when_all_of_them_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(tmp_path / "gate")
+    gate.open()
+    for process in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda process=process: process)
+        gate.enter()
+    gate.close()
+    gate.mark_idle()
+    is_idle_early = gate.is_idle  # the first was asked before, and its batch runs
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    gate.mark_idle()
+    assert (is_idle_early, gate.is_idle) == (False, True)
+    gate.leave()
+    assert not gate.is_left
