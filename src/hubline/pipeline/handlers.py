@@ -85,8 +85,8 @@ class BatchHandler:
     def _untraced(self, events_count: int, rows_count: int) -> ConfigError:
         lost = [name for name in TRACED if name not in self.own.names]
         return self._error(
-            f"made {counted(rows_count, 'row')} of {counted(events_count, 'event')}, and it is not known which of which: "
-            f"return {', '.join(lost)} as columns as well, and name them in schema"
+            f"made {counted(rows_count, 'row')} of {counted(events_count, 'event')}, and it is not known which of "
+            f"which: return {', '.join(lost)} as columns as well, and name them in schema"
         )
 
     def _error(self, text: str) -> ConfigError:
