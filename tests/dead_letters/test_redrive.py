@@ -372,7 +372,7 @@ class TestBodies:
         done = self.play(tmp_path, url, work)
         reason = [each.reason for part in done for each in part.letters]
         assert set(outcomes(done).values()) == {"missing"}
-        assert "created anew" in reason[0]
+        assert "re-created" in reason[0]
         assert "forgotten" in reason[4]
         assert [each.attempts for each in letters_in(url)] == [1] * 5
 

@@ -284,7 +284,7 @@ def test_an_open_reader_never_reads_a_new_hub_of_the_same_name(tmp_path: Path) -
 
                 # What it had read ahead is of the old hub, and may still come; nothing of the new one may.
                 assert await texts(fenced, 1) == ["old 1"]
-                with pytest.raises(PositionInvalid, match="created anew") as refused:
+                with pytest.raises(PositionInvalid, match="re-created") as refused:
                     await fenced.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)
                 assert refused.value.reason == "foreign"
                 assert (refused.value.begin_sequence, refused.value.last_sequence) == (0, 2)

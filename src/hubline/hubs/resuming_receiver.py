@@ -189,7 +189,7 @@ class ResumingReceiver:
         except ReaderRefused as error:
             if not self._has_been_open:
                 raise
-            # Whoever came while the receiver was lost has taken the partition.
+            # A reader that came while the receiver was lost has taken the partition.
             raise ReaderStolen(
                 f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}",
                 hub=error.hub,

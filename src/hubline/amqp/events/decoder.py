@@ -33,7 +33,7 @@ from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.arrow_helpers import repeated
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA
 
-# Python's calendar, which whoever looks at an event needs: a time beyond it becomes its first or last millisecond.
+# Python's calendar, which is needed to look at an event: a time beyond it becomes its first or last millisecond.
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
 

@@ -23,7 +23,7 @@ LEARNED_MAX: Final = 8
 
 # A fixed-width template saves more than it costs where one in so many messages that it is looked for in is found.
 FIXED_WIDTH_ONE_IN: Final = 4
-# Of fewer nothing can be told.
+# Fewer say nothing.
 FIXED_WIDTH_TRIED_MIN: Final = 64
 # Variable-width templates are forgotten after so many calls: messages that were of all lengths may have become alike.
 VARIABLE_WIDTH_CALLS_MAX: Final = 64

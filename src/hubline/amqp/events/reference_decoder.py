@@ -209,9 +209,9 @@ def read_runtime_metrics(data: Bytes, start: int, end: int) -> RuntimeMetrics | 
     return None
 
 
-def _runtime_metrics(told: Mapping[str, object]) -> RuntimeMetrics | None:
-    sequence, offset = _integer(told, LAST_SEQUENCE), _offset(told.get(LAST_OFFSET))
-    enqueued, retrieved = _integer(told, LAST_ENQUEUED), _integer(told, RETRIEVED)
+def _runtime_metrics(values: Mapping[str, object]) -> RuntimeMetrics | None:
+    sequence, offset = _integer(values, LAST_SEQUENCE), _offset(values.get(LAST_OFFSET))
+    enqueued, retrieved = _integer(values, LAST_ENQUEUED), _integer(values, RETRIEVED)
     if sequence is None or offset is None or enqueued is None:
         return None
     return RuntimeMetrics(sequence, offset, enqueued, enqueued if retrieved is None else retrieved)

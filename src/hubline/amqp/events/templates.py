@@ -157,8 +157,8 @@ class Match:
 
     def agrees(self, size: Size) -> npt.NDArray[np.bool_]:
         place = size.place
-        told = unsigned(self._rows[place.segment], place.offset, place.width)
-        agrees: npt.NDArray[np.bool_] = self.starts(place) + place.width + told == self.starts(size.end)
+        size_read = unsigned(self._rows[place.segment], place.offset, place.width)
+        agrees: npt.NDArray[np.bool_] = self.starts(place) + place.width + size_read == self.starts(size.end)
         return agrees
 
     def numbers(self, place: Place) -> npt.NDArray[np.int64]:

@@ -58,7 +58,7 @@ class ConnectionOptions:
     container_id: str
     hostname: str | None = None
     idle_seconds: float = 60.0
-    """The peer is taken for dead when nothing came for so long; it is told half of it."""
+    """The peer is taken for dead when nothing came for this long; half of it is announced to the peer."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     held_bytes_max: int = 16 * 1024 * 1024
     """Reading pauses while handlers hold more than this."""
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
         return session
 
     def close(self, error: Error | None = None) -> None:
-        """Says goodbye. Links and sessions are over at once; the transport goes once the peer has answered."""
+        """Closes the connection. Links and sessions are over at once; the transport goes once the peer has answered."""
         if self.is_over:
             return
         if self.error is None:

@@ -8,7 +8,7 @@
     for item in reader.take_frames():   # then all that are there
         ...                             # a Frame; or Deliveries, thousands at once
 
-A frame whose size or header cannot be raises AmqpFrameError: nothing that follows can be told any more.
+A frame whose size or header cannot be raises AmqpFrameError: nothing that follows can be read any more.
 """
 
 from __future__ import annotations

@@ -179,7 +179,7 @@ class TransferHeads:
 
 
 def _links(head: _Head, rows: Octets) -> npt.NDArray[np.int64]:
-    """Channel and handle as one number, that links are told apart by."""
+    """Channel and handle as one number, which identifies a link."""
     return unsigned(rows, _CHANNEL_OFFSET, 2) << _HANDLE_BITS | head.handle.values(rows)
 
 

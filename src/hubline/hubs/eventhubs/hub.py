@@ -66,9 +66,9 @@ class EventHubsHub:
 
     async def describe(self) -> HubProperties:
         answer = await self._service.ask(Where(self._hub), self._question("com.microsoft:eventhub"))
-        with _Answer(self._hub, answer) as told:
-            ids = told.texts("partition_ids")
-            described = HubProperties(self.namespace, self.name, ids, told.time("created_at"))
+        with _Answer(self._hub, answer) as values:
+            ids = values.texts("partition_ids")
+            described = HubProperties(self.namespace, self.name, ids, values.time("created_at"))
         self._partition_ids, self._partition_ids_at = ids, time.monotonic()
         return described
 
@@ -76,19 +76,19 @@ class EventHubsHub:
         await self._require_partition(partition)
         parameters = {**self._question("com.microsoft:partition"), "partition": partition}
         answer = await self._service.ask(Where(self._hub, partition), parameters)
-        with _Answer(self._hub, answer) as told:
-            last_sequence = told.number("last_enqueued_sequence_number")
+        with _Answer(self._hub, answer) as values:
+            last_sequence = values.number("last_enqueued_sequence_number")
             # What the service says of the begin of an empty partition is of no use.
             begin_sequence = (
-                last_sequence + 1 if told.flag("is_partition_empty") else told.number("begin_sequence_number")
+                last_sequence + 1 if values.flag("is_partition_empty") else values.number("begin_sequence_number")
             )
             has_had_events = last_sequence >= 0
             return PartitionProperties(
                 partition,
                 begin_sequence=begin_sequence,
                 last_sequence=last_sequence,
-                last_offset=told.text("last_enqueued_offset") if has_had_events else None,
-                last_enqueued_time=told.time("last_enqueued_time_utc") if has_had_events else None,
+                last_offset=values.text("last_enqueued_offset") if has_had_events else None,
+                last_enqueued_time=values.time("last_enqueued_time_utc") if has_had_events else None,
             )
 
     async def open_receiver(

@@ -31,7 +31,7 @@ ANSWER_SECONDS: Final = 30.0
 
 
 class Requests:
-    """Asks one node. Any number of tasks may ask at once; answers are told apart by the id of their request."""
+    """Asks one node. Any number of tasks may ask at once; answers are matched by the id of their request."""
 
     def __init__(self, session: Session, node: str) -> None:
         self._session = session

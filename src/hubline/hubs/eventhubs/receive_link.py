@@ -31,7 +31,7 @@ _FILTER: Final = Symbol("apache.org:selector-filter:string")
 _EPOCH: Final = Symbol("com.microsoft:epoch")
 _NAME: Final = Symbol("com.microsoft:receiver-name")
 _CAPABILITIES: Final = ("com.microsoft:georeplication",)
-# The partition's newest event is then told with every other, in 160 bytes. An owner is asked how far behind it is;
+# Each message then describes the partition's newest event too, in 160 bytes. An owner is asked how far behind it is;
 # those who read a range, or look at some events, are not.
 _OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
 

@@ -121,7 +121,7 @@ class EventHubsReceiver:
             raise HubError("the receiver is closed: open another one", partition=self._reading.partition)
         failed = self._failed or self._progress.failed
         if failed is not None:
-            # What was read ahead is not given out: whoever took the partition reads it.
+            # What was read ahead is not given out: the reader that took the partition reads it.
             self._clear()
             raise failed
 
@@ -150,7 +150,7 @@ class EventHubsReceiver:
     # What happens on the link
 
     def on_attached(self, link: Link, attach: Attach) -> None:
-        pass  # whoever attached waits for it
+        pass  # the task that attached waits for it
 
     def on_deliveries(self, link: ReceiverLink, deliveries: Deliveries) -> None:
         if not deliveries.is_settled:
@@ -170,7 +170,7 @@ class EventHubsReceiver:
 
     def on_detached(self, link: Link, error: Error | None) -> None:
         if link is not self._link:
-            return  # it was never attached: whoever tried to knows
+            return  # it was never attached, and the attempt failed by itself
         self._link = None
         if error is not None and error.condition == STOLEN:
             self._failed = reader_lost(self._reading.where, self._reading.epoch, error)

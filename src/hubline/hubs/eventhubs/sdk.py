@@ -83,22 +83,24 @@ class SdkHub:
 
     async def describe(self) -> HubProperties:
         with sdk_errors(Where(self._hub)):
-            told = await self._producer().get_eventhub_properties()
-        self._partition_ids = tuple(told["partition_ids"])
-        return HubProperties(self.namespace, self.name, self._partition_ids, _in_utc(told["created_at"]))
+            properties = await self._producer().get_eventhub_properties()
+        self._partition_ids = tuple(properties["partition_ids"])
+        return HubProperties(self.namespace, self.name, self._partition_ids, _in_utc(properties["created_at"]))
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
         await self.require_partition(partition)
         with sdk_errors(Where(self._hub, partition)):
-            told = await self._producer().get_partition_properties(partition)
-        last_sequence = int(told["last_enqueued_sequence_number"])
+            properties = await self._producer().get_partition_properties(partition)
+        last_sequence = int(properties["last_enqueued_sequence_number"])
         has_had_events = last_sequence >= 0
         return PartitionProperties(
             partition,
-            begin_sequence=last_sequence + 1 if told["is_empty"] else int(told["beginning_sequence_number"]),
+            begin_sequence=last_sequence + 1
+            if properties["is_empty"]
+            else int(properties["beginning_sequence_number"]),
             last_sequence=last_sequence,
-            last_offset=str(told["last_enqueued_offset"]) if has_had_events else None,
-            last_enqueued_time=_in_utc(told["last_enqueued_time_utc"]) if has_had_events else None,
+            last_offset=str(properties["last_enqueued_offset"]) if has_had_events else None,
+            last_enqueued_time=_in_utc(properties["last_enqueued_time_utc"]) if has_had_events else None,
         )
 
     async def open_receiver(
@@ -454,7 +456,7 @@ def _text(value: object) -> str | None:
 
 
 def _starting_position(position: Position, start: Start) -> tuple[str | int | datetime, bool]:
-    """What the package is told, and whether the event there is included."""
+    """The position as the package takes it, and whether the event there is included."""
     if start.offset is not None:
         return start.offset, True
     if start.next_sequence is not None:

@@ -168,7 +168,7 @@ class SendLink:
     # What happens on the link
 
     def on_attached(self, link: Link, attach: Attach) -> None:
-        pass  # whoever attached waits for it
+        pass  # the task that attached waits for it
 
     def on_deliveries(self, link: Link, deliveries: Deliveries) -> None:
         pass  # nothing comes on a link to send on

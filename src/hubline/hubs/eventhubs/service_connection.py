@@ -102,7 +102,7 @@ class Service:
         return self._elsewhere[endpoint]
 
     async def close(self) -> None:
-        """Ends the connection. The tokens are for whoever gave them to close."""
+        """Ends the connection. The tokens are closed by the caller that gave them."""
         self._is_closed = True
         for service in self._elsewhere.values():
             await service.close()
@@ -185,7 +185,7 @@ class Service:
         try:
             answer = await requests.ask(body, parameters)
         except TimeoutError:
-            # A peer that takes requests and answers none is better left: the next call connects anew.
+            # A peer that takes requests and answers none is better left: the next call connects again.
             if self._life is not None:
                 self._life.connection.abort()
             raise HubUnavailable(f"{where} did not answer a request in time", hub=where.hub) from None

@@ -131,8 +131,8 @@ def _other_epoch(error: Error, *, own: int | None) -> int:
 
     Where it tells none, it is at least our own.
     """
-    told = _EPOCH.search(error.description or "")
-    return int(told[1]) if told else max(own or 0, 0)
+    found = _EPOCH.search(error.description or "")
+    return int(found[1]) if found else max(own or 0, 0)
 
 
 def _said(error: Error | None) -> str:

@@ -1,8 +1,8 @@
 """How a reader learns of a change without asking the disk: a shared file of stamps, two a partition.
 
-Whoever changes a partition writes a new stamp after its commit: ``changed`` after an append, and ``taken`` as well as
-``changed`` after taking it over as a reader. A process maps the file; while any of its tasks waits, one timer compares
-the stamps with those it saw last, every few milliseconds, and wakes the tasks whose partition changed. No task
+A process that changes a partition writes a new stamp after its commit: ``changed`` after an append, and ``taken`` as
+well as ``changed`` after taking it over as a reader. A process maps the file; while any of its tasks waits, one timer
+compares the stamps with those it saw last, every few milliseconds, and wakes the tasks whose partition changed. No task
 waiting, no timer.
 
 A writer that dies between its commit and the stamp tells nobody, so a waiter also looks at the database itself from

@@ -32,7 +32,7 @@ _MICROSECONDS: Final = 1_000_000
 
 
 def _unstoppable() -> Future[None]:
-    """A future that a cancelled task cannot cancel: the append is made or not, whoever waits for it."""
+    """A future that a cancelled task cannot cancel: the append is made or not, no matter who waits for it."""
     future: Future[None] = Future()
     future.set_running_or_notify_cancel()
     return future

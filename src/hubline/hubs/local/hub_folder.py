@@ -7,7 +7,7 @@
     PATH/.creating-...           a hub that is being created: it is renamed once it is complete
     PATH/.deleted-...            a hub that was deleted: its files go afterwards
 
-A hub that is deleted and created anew gets another tag. The tag is part of every offset, so that a position in the
+A hub that is deleted and re-created gets another tag. The tag is part of every offset, so that a position in the
 former hub is recognised; and of the partitions' file names, so that a process that still has the former files open
 never comes across the new ones: SQLite finds a database's write-ahead log by its name.
 """
@@ -211,7 +211,7 @@ class HubFolder:
                     f"hub {self.address} has {meta.partition_count} partitions: it can grow, but not shrink to "
                     f"{partition_count}"
                 )
-            # Dying before the commit leaves files that nobody counts; the next growth writes them anew.
+            # Dying before the commit leaves files that nobody counts; the next growth writes them again.
             _write_partitions(self.path, meta.tag, range(meta.partition_count, partition_count))
             connection.execute("UPDATE hub SET partition_count = ?", (partition_count,))
 

@@ -13,7 +13,7 @@ from hubline.hubs.local.sqlite_files import Connections, Where, damaged, hub_err
 
 
 class HubReplaced(HubUnavailable):
-    """The hub was deleted and another one of its name was created. Looking at the hub anew finds that one."""
+    """The hub was deleted and another one of its name was created. Looking at the hub again finds that one."""
 
 
 class Incarnation:
@@ -56,5 +56,5 @@ class Incarnation:
         if self._folder.meta().tag == self.tag:
             return damaged(where, "the file is missing")
         return HubReplaced(
-            f"hub {where.hub} was deleted and created anew meanwhile", hub=where.hub, partition=where.partition
+            f"hub {where.hub} was deleted and re-created meanwhile", hub=where.hub, partition=where.partition
         )

@@ -152,7 +152,7 @@ class _Row:
 
 def _large_payload(connection: sqlite3.Connection, first_sequence: int) -> pa.Buffer:
     """A payload, read piece by piece into memory that Arrow keeps. Fetched as one value it would pass through two
-    large allocations that are given back to the system each time; to fetch their pages anew takes longer than to read.
+    large allocations that are given back to the system each time; to fetch their pages again takes longer than to read.
     """
     with connection.blobopen("batches", "payload", first_sequence, readonly=True) as blob:
         buffer = pa.allocate_buffer(len(blob))

@@ -15,7 +15,7 @@ from hubline.hubs.local.partition_file import OpenedReader
 from hubline.hubs.local.stored_batch import StoredBatch, merge_small
 from hubline.model.events import EventBatch
 
-# A writer that died after its commit has told nobody: a waiting receiver looks by itself this often.
+# A writer that died after its commit has notified nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0
 
 # What was found beyond what was asked for is put together up to this, for calls that ask for more: a reader over AMQP
@@ -103,7 +103,7 @@ class LocalReceiver:
         hub = self._session.folder.address
         now = self._session.describe_partition(self._partition.id)
         return PositionInvalid(
-            f"hub {hub} was deleted and created anew while partition {self._partition.id} was being read, up to "
+            f"hub {hub} was deleted and re-created while partition {self._partition.id} was being read, up to "
             f"sequence number {self._next_sequence - 1}: open it again, and choose where to start in the new hub",
             hub=hub,
             partition=self._partition.id,

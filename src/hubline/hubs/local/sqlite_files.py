@@ -22,7 +22,7 @@ BUSY_SECONDS: Final = 10.0
 PAGE_BYTES: Final = 8192
 
 # As much of a file is read through a memory map: 300 bytes of events take 0.09 us of processor time in place of 0.14.
-# What lies beyond is read as before. Nobody may shorten a file that is open: SQLite would, if it were told to vacuum.
+# What lies beyond is read as before. Nobody may shorten a file that is open: SQLite would, if it were asked to vacuum.
 MAPPED_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 # Idle connections kept open. Each takes up to three file descriptors, and 1,024 of those is a usual limit.
@@ -184,7 +184,7 @@ def _translated(error: sqlite3.Error | OSError, *, is_full: bool, where: Where) 
 def damaged(where: Where, how: str) -> HubDamaged:
     message = (
         f"{where} does not read back: {how}. Stop what uses it, then restore the file from a backup, or delete the hub "
-        "and create it anew"
+        "and create it again"
     )
     return HubDamaged(message, hub=where.hub, partition=where.partition)
 
