@@ -114,7 +114,7 @@ def test_looking_changes_nothing(folder: Path) -> None:
     }
 
 
-def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
+def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> None:
     code = CODE.replace('sink="clean"', 'sink="claen"').replace('trigger_interval="5s"', 'trigger_interval="soon"')
     config = CONFIG.replace("table =", "tabel =") + "[runn]\nspark_checkpoints = 'x'\n"
     found = problems(write(folder, "telemetry", code, config))
@@ -187,14 +187,14 @@ def test_all_problems_are_told_at_once_with_their_lines(folder: Path) -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_the_file_is_told_with_its_line(folder: Path, code: str, says: str) -> None:
+def test_what_is_wrong_with_the_file_is_reported_with_its_line(folder: Path, code: str, says: str) -> None:
     (folder / "beside.py").write_text("1 / 0\n")
     file = write(folder, "telemetry", code, CONFIG)
     assert says in told(problems(file))
     assert told(problems(Path(file.name))) == told(problems(file))  # as a person types it
 
 
-def test_stages_are_not_blamed_for_places_in_a_file_that_is_no_toml(folder: Path) -> None:
+def test_stages_are_not_blamed_for_datasets_in_a_file_that_is_no_toml(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[datasets.spare\n"))
     assert "the line is not TOML" in told([found])
 
@@ -210,7 +210,9 @@ def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -
 
 
 @pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
-def test_what_is_no_option_of_a_stage_in_the_places_is_told_and_changes_nothing(folder: Path, key: str) -> None:
+def test_what_is_no_option_of_a_stage_in_the_configuration_is_reported_and_changes_nothing(
+    folder: Path, key: str
+) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + f"[stages.store]\n{key} = 'x'\n"))
     assert f"telemetry.toml:13 the key {key} is unknown" in told([found])
 
@@ -232,7 +234,7 @@ def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> N
     assert "leads nowhere: check '~'" in found.message
 
 
-def test_file_that_ends_too_early_is_told_at_its_end(folder: Path) -> None:
+def test_file_that_ends_too_early_is_reported_at_its_end(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[spark]\nx = [\n\n"))
     assert "telemetry.toml:13 the line is not TOML" in told([found])
     assert "close quotes and brackets" in found.fix
@@ -253,7 +255,7 @@ def test_files_of_sparks_need_a_path(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("options", ["checkpoint='never'", "checkpoint='manual'", "lookback='1h'"])
-def test_files_are_refused_where_batches_would_be_counted_anew(folder: Path, options: str) -> None:
+def test_files_are_refused_where_batches_would_be_counted_again_from_0(folder: Path, options: str) -> None:
     config = CONFIG + '[datasets.spare]\nformat = "parquet"\npath = "spare"\n'
     code = f"{HEAD}@pipeline.stage(source='raw', sink='spare', {options})\ndef f(e): return e\n"
     assert "telemetry.py:3 stage f: files remember batches by number" in told(
@@ -271,7 +273,7 @@ def test_files_are_refused_where_batches_would_be_counted_anew(folder: Path, opt
         ("[spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list: write one text"),
     ],
 )
-def test_values_of_places_that_cannot_be_are_told(folder: Path, lines: str, says: str) -> None:
+def test_values_of_datasets_that_cannot_be_are_reported(folder: Path, lines: str, says: str) -> None:
     assert says in told(problems(write(folder, "telemetry", CODE, CONFIG + lines)))
 
 
@@ -283,7 +285,9 @@ def test_values_of_places_that_cannot_be_are_told(folder: Path, lines: str, says
         (f'url = "https://a.blob.core.windows.net/c?sv=1&sig={PLANTED}"', "a signature"),
     ],
 )
-def test_a_secret_in_the_places_is_told_with_its_line_and_not_shown(folder: Path, line: str, says: str) -> None:
+def test_a_secret_in_the_configuration_is_reported_with_its_line_and_not_shown(
+    folder: Path, line: str, says: str
+) -> None:
     text = told(problems(write(folder, "telemetry", CODE, CONFIG + f"[datasets.other]\n{line}\n")))
     assert f"telemetry.toml:13 there is {'a ' if says.startswith('shared') else ''}{says}" in text
     assert "env:NAME" in text
@@ -306,7 +310,7 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
         f"[spark]\nspark.hadoop.fs.s3a.secret.key = '{PLANTED}'",
     ],
 )
-def test_a_secret_in_the_places_is_known_by_its_name(folder: Path, line: str) -> None:
+def test_a_secret_in_the_configuration_is_known_by_its_name(folder: Path, line: str) -> None:
     config = CONFIG + f"[datasets.other]\nformat = 'jdbc'\n{line}\n"
     (found,) = problems(write(folder, "telemetry", CODE, config))
     assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
@@ -345,14 +349,14 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["DB_PASSWORD = '{}'", "options['password'] = '{}'"])
-def test_a_password_in_the_pipeline_is_told_with_its_line(folder: Path, line: str) -> None:
+def test_a_password_in_the_pipeline_is_reported_with_its_line(folder: Path, line: str) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
     file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
     assert "telemetry.py:1 there is a password in it" in told(problems(file))
 
 
 @pytest.mark.parametrize("option", ["source", "sink", "dead_letters"])
-def test_an_address_in_place_of_a_name_is_not_shown(folder: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_instead_of_a_name_is_not_shown(folder: Path, option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB", f"postgresql://me:{PLANTED}@host/db")
     given = {"source": "'raw'", "sink": "'clean'", option: "os.environ['DB']"}
     options = ", ".join(f"{name}={value}" for name, value in given.items())
@@ -390,7 +394,7 @@ def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, mo
     assert PLANTED not in repr(plan)
 
 
-def test_secret_that_is_not_where_it_is_said_to_be_is_told(folder: Path) -> None:
+def test_secret_that_is_not_where_it_is_said_to_be_is_reported(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, CONFIG + "[spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
     assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in told(
         problems(file)
@@ -435,7 +439,7 @@ def test_stage_that_reads_dead_letters_comes_after_the_one_that_writes_them(fold
     assert checked(folder, code, config).plan.levels == (("ingest",), ("store",))
 
 
-def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(folder: Path) -> None:
+def test_two_stages_that_would_write_one_checkpoint_are_refused(folder: Path) -> None:
     code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="spare"').replace(
         'consumer_group="store"', 'consumer_group="ingest"'
     )
@@ -444,7 +448,7 @@ def test_two_stages_that_would_write_one_checkpoint_are_told_apart_by_group(fold
     assert "the stages ingest and store write the same checkpoint: consumer group ingest" in text
 
 
-def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Path) -> None:
+def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:
     code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="clean"')
     text = told(problems(write(folder, "telemetry", code, CONFIG)))
     assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
@@ -466,7 +470,7 @@ def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_told(folder: Pat
         ("consumer_group='a/b'", "consumer group 'a/b' is not allowed"),
     ],
 )
-def test_options_that_cannot_be_are_told(folder: Path, options: str, says: str) -> None:
+def test_options_that_cannot_be_are_reported(folder: Path, options: str, says: str) -> None:
     name = options.partition("=")[0]
     kept = [each for each in ("consumer_group='store'", "load_balancing='all'") if not each.startswith(name)]
     code = f"""
@@ -490,7 +494,7 @@ def test_functions_are_asked_what_they_take(folder: Path) -> None:
     assert "stage ingest: its function takes 0 parameters, and is given 1" in text
 
 
-def test_what_is_not_there_is_told(folder: Path) -> None:
+def test_what_is_not_there_is_reported(folder: Path) -> None:
     database = sqlite3.connect(folder / "results.db")
     database.execute("CREATE TABLE readings (id INTEGER)")
     database.close()
@@ -508,14 +512,14 @@ def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
     assert "there is no table readings" in told(problems(write(folder, "telemetry", CODE, config)))
 
 
-def test_a_store_that_cannot_be_reached_is_told(folder: Path) -> None:
+def test_a_store_that_cannot_be_reached_is_reported(folder: Path) -> None:
     config = CONFIG + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
     text = told(problems(write(folder, "telemetry", CODE, config)))
     assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: the PostgreSQL store" in text
     assert "cannot be reached" in text
 
 
-def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
+def test_configuration_overrides_options_of_stages_and_the_command_line_has_the_last_word(folder: Path) -> None:
     config = (
         CONFIG + '[stages.store]\nload_balancing = "fixed:8"\nmax_batch_size = 7\n[spark]\nspark.ui.enabled = false\n'
     )
@@ -540,7 +544,7 @@ def test_places_say_something_else_of_stages_and_the_command_line_has_the_last_w
         ("stages.store.on_data_loss", "oldest", "it must be fail, earliest or latest, not 'oldest'"),
     ],
 )
-def test_settings_of_the_command_line_that_change_nothing_are_told(
+def test_settings_of_the_command_line_that_change_nothing_are_reported(
     folder: Path, setting: str, value: str, says: str
 ) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
@@ -562,7 +566,7 @@ def test_masters_that_spark_does_not_know_are_refused(master: str) -> None:
         Request(master=master)
 
 
-def test_state_folder_that_cannot_be_made_is_told(folder: Path) -> None:
+def test_state_folder_that_cannot_be_made_is_reported(folder: Path) -> None:
     (folder / "taken").touch()
     file = write(folder, "telemetry", CODE, CONFIG + '[run]\nspark_checkpoints = "./taken/state"\n')
     text = told(problems(file))
@@ -576,7 +580,7 @@ def test_state_folder_that_cannot_be_made_is_told(folder: Path) -> None:
         pass
 
 
-def test_plan_tells_that_gaps_are_jumped(folder: Path) -> None:
+def test_plan_says_that_lost_events_are_passed(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, CONFIG + '[stages.store]\non_data_loss = "latest"\n')
     ingest, store = check_file(file).plan.stages
     assert any(
@@ -623,7 +627,7 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
         assert main(["plan", other]) == ExitCode.CHECKS_FAILED
 
 
-def test_an_unknown_table_is_told_where_it_begins(tmp_path: Path) -> None:
+def test_an_unknown_table_is_reported_where_it_begins(tmp_path: Path) -> None:
     file = tmp_path / "telemetry.toml"
     file.write_text("[datasets.raw]\nhub = 'local:raw'\n\n[stage.store]\ngroup = 'store'\n[stage.ingest]\n")
 

@@ -180,7 +180,7 @@ def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another(
     assert rows[1]["_error"].startswith("UnicodeDecodeError")
 
 
-def test_event_that_fails_keeps_all_that_a_letter_is_made_of_though_rows_have_other() -> None:
+def test_event_that_fails_keeps_all_that_a_dead_letter_is_made_of_though_rows_have_other() -> None:
     """Without its partition and its number a letter would be nobody's, and stop the stage."""
     names = ("partition", "sequenceNumber", "enqueuedTime", "partitionKey", "properties")
     zoned = EVENTS.set(4, pa.field("enqueuedTime", pa.timestamp("us", "America/New_York")))
@@ -196,7 +196,7 @@ def test_event_that_fails_keeps_all_that_a_letter_is_made_of_though_rows_have_ot
     assert failed["offset"] is None
 
 
-def test_error_that_is_no_text_is_told_all_the_same() -> None:
+def test_error_that_is_no_text_is_reported_all_the_same() -> None:
     def refuse(event: Event) -> None:
         raise ValueError(json.loads(event.body))
 
@@ -221,7 +221,7 @@ def test_table_is_of_one_partition_and_its_rows_keep_their_events() -> None:
     assert [(row["number"], row["eventId"]) for row in rows] == [(1, "x/0/0/0"), (2, "x/0/1/0"), (3, "x/1/0/0")]
 
 
-def test_table_of_other_length_has_to_tell_of_which_events_its_rows_are() -> None:
+def test_table_of_other_length_has_to_say_of_which_events_its_rows_are() -> None:
     with pytest.raises(ConfigError, match=r"made 1 row of 2 events.* partition, sequenceNumber, eventId"):
         by_batch(lambda table: pa.table({"number": [1]}), events(b"a", b"b"))
     own = pa.schema([*NUMBER, *(EVENTS.field(name) for name in ("partition", "sequenceNumber", "eventId"))])

@@ -68,7 +68,7 @@ def rows(database: Path, text: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def test_checkpoints_by_hand_are_where_every_start_reads_on_and_without_any_it_begins_anew(
+def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_begins_at_the_start(
     once: Once, hubs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = """
@@ -105,7 +105,7 @@ def test_checkpoints_by_hand_are_where_every_start_reads_on_and_without_any_it_b
     assert checkpoints(store, raw, "hand") == {"0": 4}
 
 
-def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apart(once: Once, hubs: Path) -> None:
+def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_keep_parts_apart(once: Once, hubs: Path) -> None:
     code = """
         import hubline
         from hubline.spark import parse_json
@@ -151,7 +151,7 @@ def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_tell_parts_apa
     assert len(at(hubs, "out").flat()) == 4
 
 
-def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_what_is_wrong_with_it_names_its_place(
+def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_what_is_wrong_with_it_names_its_dataset(
     once: Once, hubs: Path
 ) -> None:
     code = """
@@ -191,7 +191,7 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
     assert "column 'price', DECIMAL(9, 2)" in problem.message
 
 
-def test_columns_that_cannot_be_written_are_told_before_the_start(once: Once, hubs: Path) -> None:
+def test_columns_that_cannot_be_written_are_reported_before_the_start(once: Once, hubs: Path) -> None:
     """Spark itself says so in the first batch, and again whenever the stage is started anew."""
     code = """
         import hubline
@@ -349,7 +349,7 @@ def test_state_of_the_last_hours_is_read_again_and_only_what_is_new_is_published
     assert rows(hubs.parent / "totals.db", "SELECT odd, n FROM totals ORDER BY odd") == [(0, 2), (1, 3)]
 
 
-def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have_their_places_name(
+def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have_their_datasets_name(
     spark: SparkSession, once: Once, hubs: Path
 ) -> None:
     code = """
@@ -498,7 +498,7 @@ def expire(hub: TestHub) -> None:
     asyncio.run(trimmed())
 
 
-def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_over(once: Once, hubs: Path) -> None:
+def test_events_that_expired_end_a_stage_or_are_a_loss_that_is_reported_and_passed(once: Once, hubs: Path) -> None:
     file = write(hubs.parent, "gaps", GAPS, GAPS_CONFIG)
     asyncio.run(create_hub(hubs, "raw", partitions=1, retention=Retention(bytes=1)))
     raw, database = at(hubs, "raw"), hubs.parent / "rows.db"
@@ -533,7 +533,7 @@ def test_events_that_expired_end_a_stage_or_are_a_gap_that_is_told_and_moved_ove
     assert rows(database, "SELECT max(id), count(*) FROM rows") == [(8, 6)]
 
 
-def test_table_does_not_take_events_of_a_hub_that_was_made_anew_for_those_that_it_has(once: Once, hubs: Path) -> None:
+def test_table_does_not_take_events_of_a_hub_that_was_recreated_for_those_that_it_has(once: Once, hubs: Path) -> None:
     file = write(hubs.parent, "gaps", GAPS, GAPS_CONFIG)
     raw = new_hub(hubs, "raw")
     send(raw, readings(4), partition="0")

@@ -140,7 +140,7 @@ def test_what_is_read_again_to_warm_up_is_not_published_again_and_what_is_new_is
     assert ran.second.reports["recent"].events == COUNT + 2 + MORE  # read, to know the last hour
 
 
-def test_reports_tell_events_lag_and_dead_letters(ran: Ran) -> None:
+def test_reports_have_events_lag_and_dead_letters(ran: Ran) -> None:
     report = ran.first.reports["store"]
     assert (report.state, report.events, report.dead_letters, report.lag_events) == ("done", COUNT + 1, 1, 0)
     assert ran.second.reports["ingest"].events == MORE

@@ -155,7 +155,7 @@ def test_signal_while_the_next_batch_is_not_due_for_long_still_writes_the_checkp
     assert not list((tmp_path / "state" / "life").glob(".gate*"))
 
 
-def test_what_spark_does_not_run_as_a_stream_is_told_before_any_stage_starts(
+def test_what_spark_does_not_run_as_a_stream_is_reported_before_any_stage_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
     code = """
@@ -245,7 +245,7 @@ def test_batch_that_fails_while_the_run_ends_is_not_done(
     assert said == []
 
 
-def test_columns_that_do_not_fit_are_told_of_all_stages_before_any_starts(
+def test_columns_that_do_not_fit_are_reported_of_all_stages_before_any_starts(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
     database = sqlite3.connect(tmp_path / "rows.db")
@@ -339,9 +339,7 @@ def test_state_folder_is_one_runs_alone(raw: TestHub, tmp_path: Path) -> None:
         pass
 
 
-def test_stage_that_tells_of_another_hub_is_not_started_again(
-    raw: TestHub, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_stage_that_reads_another_hub_is_not_started_again(raw: TestHub, tmp_path: Path, spark: SparkSession) -> None:
     checked = check_file(write(tmp_path, "life", CODE, CONFIG), stages=["copy"])
     view = Notes()
     running = runner_module.PipelineRun(checked, Request(), spark, view)
@@ -375,7 +373,7 @@ class Watching(Notes):
             raise Ended
 
 
-def test_two_runners_share_a_group_and_one_takes_over_what_the_other_leaves(
+def test_two_instances_share_a_group_and_one_takes_over_what_the_other_leaves(
     spark: SparkSession, raw: TestHub, tmp_path: Path
 ) -> None:
     file = write(tmp_path, "life", CODE, CONFIG + "    [run]\n    store = 'sqlite:///progress.db'\n")

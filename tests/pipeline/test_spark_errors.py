@@ -117,12 +117,12 @@ def test_failure_begins_with_the_users_own_innermost_line() -> None:
     assert said == "/app/telemetry.py:9: ValueError: invalid literal for int(): ***"
 
 
-def test_failure_that_never_passed_the_users_code_has_no_place() -> None:
+def test_failure_that_never_passed_the_users_code_has_no_line() -> None:
     assert summarize_failure(ValueError(IN_JAVA)) == summarize_spark_error(ValueError(IN_JAVA))
     assert summarize_failure(ValueError(NOT_INSTALLED)) == summarize_spark_error(ValueError(NOT_INSTALLED))
 
 
-def test_python_without_hubline_is_told_with_what_to_do() -> None:
+def test_python_without_hubline_is_reported_with_what_to_do() -> None:
     assert summarize_spark_error(ValueError(NOT_INSTALLED)).startswith(
         "hubline is not installed for the Python that Spark runs"
     )
