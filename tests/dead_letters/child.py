@@ -70,7 +70,7 @@ class Task:
         if not self.target:
             rerun = HandlerRedrive.of(processor_of(self))
             made = rerun.redrive(DeadLetterSelection(), body_group="readers")
-            return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.wiring.hub.close
+            return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.dependencies.hub.close
         sender = await hub.open_sender()
         return Redrive(
             SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), lot_count_max=10

@@ -33,7 +33,8 @@ from hubline.processor import (
     ReleaseReason,
     RetryPolicy,
 )
-from hubline.processor.handlers import Handler, HandlerThread, NotDue
+from hubline.processor.handler_thread import HandlerThread, NotDue
+from hubline.processor.handlers import Handler
 from hubline.testing.simulation.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hubline.errors import DeadLetterLimit
-from hubline.processor.failure_limits import LetterLimits, LetterTally
+from hubline.processor.failure_limits import FailureCount, FailureLimits, FailureTally
 
 
-def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0, per_minute_max: int | None = None) -> LetterTally:
-    return LetterTally(LetterLimits(in_row_max, ratio_max, per_minute_max), "0")
+def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0) -> FailureTally:
+    return FailureTally(FailureLimits(in_row_max, ratio_max), "0")
 
 
 def flags(text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -50,12 +50,12 @@ def test_a_ratio_is_of_the_last_thousand_and_says_nothing_of_a_few() -> None:
     many.after(flags("x" * 90 + "." * 910), 20.0)
 
 
-def test_a_minute_is_over_after_a_minute() -> None:
-    five = tally(per_minute_max=5).after(flags("xxxxx"), 0.0)
+def test_a_long_run_of_handled_events_counts_as_if_each_were_counted() -> None:
+    count = FailureCount(FailureLimits(1_000, 0.1), "0")
+    count.add_handled(20_000, 0.0)
 
-    with pytest.raises(DeadLetterLimit, match="within a minute"):
-        five.after(flags("x"), 59.0)
-    five.after(flags("xxxxx"), 60.0)
+    with pytest.raises(DeadLetterLimit, match="of the last"):
+        count.add(flags("x" * 200), 0.0)
 
 
 def test_what_is_remembered_is_bounded() -> None:

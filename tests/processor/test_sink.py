@@ -512,7 +512,6 @@ class TestLimits:
         [
             ({"max_consecutive_failures": 5}, range(10, 16), "in a row"),
             ({"max_failure_ratio": 0.1}, range(0, 200, 5), "ratio"),
-            ({"dead_letters_per_minute_max": 3}, (1, 50, 90, 150), "per minute"),
         ],
     )
     async def test_too_many_stop_the_partition_and_nothing_of_the_batch_counts(
@@ -539,7 +538,7 @@ class TestLimits:
     async def test_as_many_as_allowed_pass(self, results: Results) -> None:
         scene = Scene()
         scene.append(200)
-        processor, errors = processor_of(scene, results, max_consecutive_failures=5, dead_letters_per_minute_max=5)
+        processor, errors = processor_of(scene, results, max_consecutive_failures=5)
 
         @processor.on_event
         async def handle(event: Event) -> None:

@@ -26,8 +26,10 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership, ReleaseReason
 from hubline.model.positions import Position
-from hubline.processor.partition_runner import PartitionPump
-from hubline.processor.processor_run import Runtime
+from hubline.processor.checkpointer import Checkpointer
+from hubline.processor.direct_delivery import DirectDelivery
+from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import Move
 from hubline.sinks.sql_sink.connection import CommitPlan
 from hubline.sinks.sql_sink.partition_transaction import PartitionTransaction
@@ -77,13 +79,13 @@ def a_claim_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("not past handled")
 def the_checkpoint_comes_before_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PartitionPump.try_part
+    original = DirectDelivery._deliver_batch
 
-    async def attempt(self: PartitionPump, batch: EventBatch, *arguments: Any) -> object:
-        await self._mark_handled(batch)
-        return await original(self, batch, *arguments)
+    async def deliver(self: DirectDelivery, batch: EventBatch) -> None:
+        await self._checkpointer.mark_handled(batch)
+        await original(self, batch)
 
-    monkeypatch.setattr(PartitionPump, "try_part", attempt)
+    monkeypatch.setattr(DirectDelivery, "_deliver_batch", deliver)
 
 
 @mutation("order")
@@ -126,15 +128,15 @@ def a_checkpoint_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
         self._groups[checkpoint.key.group_key].fences[checkpoint.key.partition].checkpoint = checkpoint
 
     monkeypatch.setattr(MemoryStore, "update_checkpoint", update)
-    # The pump's own check hides the store's: without both, late writes of one owner overtake each other.
-    write = PartitionPump._write
+    # The processor's own check hides the store's: without both, late writes of one owner overtake each other.
+    write = Checkpointer.write
 
-    async def write_late(self: PartitionPump, checkpoint: Checkpoint) -> None:
-        self._checkpointed_sequence = None
-        self._checkpoint_lock = asyncio.Lock()
+    async def write_late(self: Checkpointer, checkpoint: Checkpoint) -> None:
+        self.written_sequence = None
+        self._lock = asyncio.Lock()
         await write(self, checkpoint)
 
-    monkeypatch.setattr(PartitionPump, "_write", write_late)
+    monkeypatch.setattr(Checkpointer, "write", write_late)
 
 
 @mutation("lease")
@@ -154,14 +156,14 @@ def a_lease_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("no gap")
 def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = PartitionPump.try_part
+    original = HandlerCaller.call
 
-    async def attempt(self: PartitionPump, batch: EventBatch, *arguments: Any) -> object:
+    async def call(self: HandlerCaller, batch: EventBatch, *arguments: Any) -> object:
         with suppress(HandlerFailed):
             return await original(self, batch, *arguments)
         return None
 
-    monkeypatch.setattr(PartitionPump, "try_part", attempt)
+    monkeypatch.setattr(HandlerCaller, "call", call)
 
 
 @mutation("no gap", "liveness")
@@ -187,10 +189,10 @@ def a_hand_over_does_not_drain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("no repeats", "liveness", first_seed=30)
 def a_hand_over_does_not_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: PartitionPump) -> None:
+    async def nothing(self: Checkpointer) -> None:
         return
 
-    monkeypatch.setattr(PartitionPump, "_checkpoint_finally", nothing)
+    monkeypatch.setattr(Checkpointer, "write_last", nothing)
 
 
 @mutation("no repeats", "lease", first_seed=30)
@@ -216,9 +218,7 @@ def the_dead_count_as_members(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("liveness", first_seed=140)
 def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        PartitionPump, "_is_checkpoint_owed", property(lambda self: False, lambda self, value: None), raising=False
-    )
+    monkeypatch.setattr(Checkpointer, "_is_due", property(lambda self: False, lambda self, value: None), raising=False)
 
 
 @mutation("liveness", first_seed=185)
@@ -234,10 +234,10 @@ def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("liveness")
 def added_partitions_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: Runtime) -> None:
+    async def nothing(self: ProcessorRun) -> None:
         return
 
-    monkeypatch.setattr(Runtime, "_watch_hub", nothing)
+    monkeypatch.setattr(ProcessorRun, "_watch_hub", nothing)
 
 
 @pytest.mark.parametrize("name", sorted(MUTATIONS))

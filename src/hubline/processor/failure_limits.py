@@ -1,4 +1,4 @@
-"""When to stop rather than to turn everything into dead letters."""
+"""When a partition stops, rather than to turn every event into a dead letter."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy.typing as npt
 from hubline.errors import DeadLetterLimit
 
 RATIO_EVENTS = 1_000
-"""The ratio is of the last so many events: enough that chance does not matter, few enough to notice soon."""
+"""The ratio is of this many last events: enough that chance does not matter, few enough to notice soon."""
 
 RATIO_EVENTS_MIN = 100
 """Of fewer, a ratio says nothing: the first event may be a bad one."""
-
-MINUTE_SECONDS = 60.0
 
 TOGETHER_EVENTS = 100
 TOGETHER_SECONDS = 1.0
@@ -26,30 +24,28 @@ Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class LetterLimits:
-    """How many events may fail: in a row, of the last thousand as a ratio, and in a minute."""
+class FailureLimits:
+    """How many events may fail: one after the other, and of the last thousand as a ratio."""
 
-    in_row_max: int
-    ratio_max: float
-    per_minute_max: int | None
+    max_consecutive: int
+    max_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
-class LetterTally:
+class FailureTally:
     """What failed so far in a partition. A value: what a batch would add counts only once the batch does."""
 
-    limits: LetterLimits
+    limits: FailureLimits
     partition: str
     in_row: int = 0
     recent: tuple[tuple[float, int, int], ...] = ()  # when, how many events, and how many of them failed
 
-    def after(self, failed: Flags, now: float) -> LetterTally:
+    def after(self, failed: Flags, now: float) -> FailureTally:
         """The tally after these events, in order. Raises DeadLetterLimit where that is too much."""
         in_row = self._in_row(failed)
         recent = self._recent((now, len(failed), int(failed.sum())))
         if failed.any():
             self._check_ratio(recent)
-            self._check_minute(recent, now)
         return replace(self, in_row=in_row, recent=recent)
 
     def _in_row(self, failed: Flags) -> int:
@@ -58,12 +54,12 @@ class LetterTally:
         in_row = self.in_row
         for is_failed, run in groupby(failed.tolist()):
             in_row = in_row + sum(1 for _ in run) if is_failed else 0
-            if in_row > self.limits.in_row_max:
-                raise self._exceeded("in a row", f"more than {self.limits.in_row_max} events in a row failed")
+            if in_row > self.limits.max_consecutive:
+                raise self._exceeded("in a row", f"more than {self.limits.max_consecutive} events in a row failed")
         return in_row
 
     def _recent(self, added: tuple[float, int, int]) -> tuple[tuple[float, int, int], ...]:
-        """What the ratio and the minute are counted from: no more entries than either needs."""
+        """What the ratio is counted from: no more entries than it needs."""
         recent = self.recent
         if recent and added[0] - recent[-1][0] < TOGETHER_SECONDS and recent[-1][1] + added[1] <= TOGETHER_EVENTS:
             at, events, failed = recent[-1]
@@ -71,10 +67,8 @@ class LetterTally:
         kept = [added]
         events_count = added[1]
         for entry in reversed(recent):
-            if events_count >= RATIO_EVENTS and added[0] - entry[0] >= MINUTE_SECONDS:
+            if events_count >= RATIO_EVENTS:
                 break
-            if events_count >= RATIO_EVENTS and not entry[2]:
-                continue  # neither in the ratio, nor a failure of the minute
             kept.append(entry)
             events_count += entry[1]
         return tuple(reversed(kept))
@@ -86,17 +80,11 @@ class LetterTally:
                 break
             events_count += events
             failed_count += failed
-        if events_count >= RATIO_EVENTS_MIN and failed_count > self.limits.ratio_max * events_count:
+        if events_count >= RATIO_EVENTS_MIN and failed_count > self.limits.max_ratio * events_count:
             raise self._exceeded(
                 "ratio",
-                f"{failed_count} of the last {events_count} events failed, more than {self.limits.ratio_max:.0%}",
+                f"{failed_count} of the last {events_count} events failed, more than {self.limits.max_ratio:.0%}",
             )
-
-    def _check_minute(self, recent: tuple[tuple[float, int, int], ...], now: float) -> None:
-        most = self.limits.per_minute_max
-        count = sum(failed for at, _, failed in recent if now - at < MINUTE_SECONDS)
-        if most is not None and count > most:
-            raise self._exceeded("per minute", f"{count} events failed within a minute, more than {most}")
 
     def _exceeded(self, limit: str, what: str) -> DeadLetterLimit:
         return DeadLetterLimit(
@@ -104,3 +92,25 @@ class LetterTally:
             partition=self.partition,
             limit=limit,
         )
+
+
+class FailureCount:
+    """The tally of a partition, for as long as its lease lasts.
+
+    Attributes:
+        tally: What counts. Replace it once a batch is committed.
+    """
+
+    def __init__(self, limits: FailureLimits, partition: str) -> None:
+        self.tally = FailureTally(limits, partition)
+
+    def add(self, failed: Flags, now: float) -> None:
+        """Counts events, in order. Raises DeadLetterLimit where too many failed."""
+        self.tally = self.tally.after(failed, now)
+
+    def add_handled(self, count: int, now: float) -> None:
+        """Counts events that did not fail, in steps: of a long run, those before the last thousand count no more."""
+        count = min(count, RATIO_EVENTS)
+        while count > 0:
+            self.add(np.zeros(min(count, TOGETHER_EVENTS), np.bool_), now)
+            count -= TOGETHER_EVENTS

@@ -5,17 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import queue
-import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from hubline.errors import ConfigError
-
-T = TypeVar("T")
+from hubline.processor.handler_thread import Due, HandlerThread
 
 HANDLER_ARGUMENTS = {
     "on_batch": ("batch", "partition"),
@@ -30,13 +26,6 @@ HANDLER_ARGUMENTS = {
 
 TX = "tx"
 """The argument of on_batch and on_event, in any place, that is given the transaction of the sink."""
-
-
-Due = Callable[[], bool]
-
-
-class NotDue(Exception):
-    """The time to call it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,118 +76,11 @@ class Handler:
             arguments = (*arguments[: self.tx_place], tx, *arguments[self.tx_place :])
         taken = arguments[: self.arguments_count]
         if self.is_async:
-            return await _awaited(_called(self.function, taken))
-        result = await thread.call(functools.partial(_called, self.function, taken), name=name, is_due=is_due)
+            return await awaited(called(self.function, taken))
+        result = await thread.call(functools.partial(called, self.function, taken), name=name, is_due=is_due)
         if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
-            return await _awaited(result)
+            return await awaited(result)
         return result
-
-
-class HandlerThread(Executor):
-    """One thread that runs plain handlers one at a time, started by the first.
-
-    A daemon, unlike a thread pool's: a handler that hangs for good must not keep the process from ending.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: threading.Thread | None = None
-        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self.running: str | None = None  # the handler that the thread is in
-        self._abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def call(
-        self,
-        function: Callable[[], T],
-        *,
-        name: str | None = None,
-        is_due: Due | None = None,
-        undoes: bool = False,
-    ) -> T:
-        """What the function returns, called in the thread.
-
-        Cancelled, it is waited for if it has begun: a thread cannot be stopped. Else it is not called any more, unless
-        it undoes something. What is not due any more when its turn comes is not called, either: NotDue is raised.
-        Once the thread is abandoned, nothing is waited for, and CancelledError is raised.
-        """
-        if self._abandoned.done() and not undoes:
-            raise asyncio.CancelledError
-
-        def run() -> T:
-            if is_due is not None and not is_due():
-                raise NotDue
-            self.running = name
-            try:
-                return function()
-            finally:
-                self.running = None
-
-        call = _Call(run)
-        running = asyncio.get_running_loop().run_in_executor(self, call)
-        running.add_done_callback(_looked_at)
-        try:
-            await self._ended(running)
-        except asyncio.CancelledError:
-            if undoes or not call.drop():
-                await self._ended(running)
-            raise
-        if not running.done():
-            if not undoes:
-                call.drop()
-            raise asyncio.CancelledError
-        return running.result()
-
-    def abandon(self) -> None:
-        """Leaves what hangs in the thread to itself. After it only what undoes is still called, should it ever end."""
-        if not self._abandoned.done():
-            self._abandoned.set_result(None)
-
-    async def _ended(self, running: asyncio.Future[Any]) -> None:
-        await asyncio.wait([running, self._abandoned], return_when=asyncio.FIRST_COMPLETED)
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        future: Future[Any] = Future()
-        self._calls.put((future, functools.partial(function, *args, **kwargs)))
-        return future
-
-    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - never waits
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
-            future, function = call
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
-                future.set_exception(error)
-
-
-class _Call(Generic[T]):
-    """A call that waits for its thread. As long as it has not begun, it can be dropped."""
-
-    def __init__(self, function: Callable[[], T]) -> None:
-        self._function = function
-        self._taken = threading.Lock()  # by who comes first: the thread, or who drops it
-
-    def drop(self) -> bool:
-        """Whether it came in time."""
-        return self._taken.acquire(blocking=False)
-
-    def __call__(self) -> T:
-        if not self._taken.acquire(blocking=False):
-            raise RuntimeError("it was dropped")  # to nobody
-        return self._function()
-
-
-def _looked_at(ended: asyncio.Future[Any]) -> None:
-    """Whoever left it behind does not want to know any more."""
-    if not ended.cancelled():
-        ended.exception()
 
 
 _callers: weakref.WeakKeyDictionary[asyncio.Future[Any], asyncio.Task[Any] | None] = weakref.WeakKeyDictionary()
@@ -210,7 +92,7 @@ def caller() -> asyncio.Task[Any] | None:
     return None if task is None else _callers.get(task)
 
 
-def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+def called(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
     try:
         return function(*arguments)
     except BaseException as error:  # noqa: BLE001 - raised below, as a failure
@@ -218,7 +100,7 @@ def _called(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
     raise failure
 
 
-async def _awaited(running: Awaitable[Any]) -> object:
+async def awaited(running: Awaitable[Any]) -> object:
     """Awaits a handler in a task of its own: if that is cancelled, by whomever, it takes no partition with it."""
     task = asyncio.ensure_future(running)
     _callers[task] = asyncio.current_task()

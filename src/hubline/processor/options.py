@@ -74,7 +74,7 @@ class ProcessorOptions:
     ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes`` is how far the receiver
     of a partition reads ahead of the handler; the batch that is being filled comes on top. ``handler_timeout_seconds``
     cancels an async handler that runs longer, as a failure. ``stall_seconds`` is when a long-running handler, or a
-    partition that has events and delivers none, is reported. The three limits of dead letters stop a partition whose
+    partition that has events and delivers none, is reported. The two limits of failures stop a partition whose
     events all fail; the ratio is of its last 1,000 events. ``preserve_key_order`` lets the later events of a failed
     partition key follow it to the dead letters, so that order per key holds. ``control_thread=False`` runs the dispatch
     cycle on the caller's event loop, where a handler that blocks the loop also stops renewals.
@@ -93,7 +93,6 @@ class ProcessorOptions:
     on_failure: OnFailure | None = None
     max_consecutive_failures: int = 100
     max_failure_ratio: float = 0.5
-    dead_letters_per_minute_max: int | None = None
     preserve_key_order: bool = False
     on_data_loss: OnDataLoss = "fail"
     handler_timeout_seconds: float | None = None
@@ -116,8 +115,6 @@ class ProcessorOptions:
         ):
             if seconds is not None and not seconds > 0:
                 raise ConfigError(f"{name} is above 0, and is {seconds:g}")
-        if self.dead_letters_per_minute_max is not None:
-            _at_least_one("dead_letters_per_minute_max", self.dead_letters_per_minute_max)
         if not 0 < self.max_failure_ratio <= 1:
             raise ConfigError(f"max_failure_ratio is above 0 and at most 1, and is {self.max_failure_ratio:g}")
         if self.on_failure is not None:

@@ -26,10 +26,11 @@ from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, DeadLetters, Hub
+from hubline.processor.context import PartitionContext
+from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
 from hubline.processor.options import ProcessorOptions
-from hubline.processor.partition_runner import PartitionContext, PartitionDependencies
-from hubline.processor.processor_run import Runtime
+from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import SqlSink
 
 log = logging.getLogger("hubline.processor")
@@ -99,7 +100,7 @@ class Processor:
         opened = open_store(store)
         self._store = locking_store(opened, self._strategy, self._options.lease)
         self._owned_resources = [made for given, made in ((hub, self._hub), (store, opened)) if given is not made]
-        self._runtime: Runtime | None = None
+        self._run: ProcessorRun | None = None
         self._handlers: dict[str, Handler] = {}
         self._register_overrides()
         self._starting_or_stopping = asyncio.Lock()
@@ -152,18 +153,18 @@ class Processor:
         After ``stop_timeout_seconds`` what still runs is left behind, and its partitions to the end of their leases.
         Before the start there is nothing to stop.
         """
-        if self._runtime is not None and (waiting := caller()) is not None and self._runtime.waits_for(waiting):
+        if self._run is not None and (waiting := caller()) is not None and self._run.waits_for(waiting):
             raise ProcessorError(
                 "a handler cannot wait for the stop, which waits for the handler: "
                 "start it with asyncio.create_task(processor.stop()) and return",
                 partition="",
             )
         async with self._starting_or_stopping:
-            if self._runtime is None:
+            if self._run is None:
                 return  # nothing is open: it may yet be started
             try:
-                if not self._runtime.is_stopped:
-                    await self._runtime.stop()
+                if not self._run.is_stopped:
+                    await self._run.stop()
                     log.info("stopped owner=%s", self.owner_id)
             finally:
                 await self._close_owned()
@@ -209,7 +210,7 @@ class Processor:
         """The name of the consumer group."""
         return self._group_name
 
-    def wiring(self) -> PartitionDependencies:
+    def dependencies(self) -> PartitionDependencies:
         """What its partitions are run with. Raises ConfigError where it could not be started."""
         self._check_startable()
         return PartitionDependencies(
@@ -226,36 +227,36 @@ class Processor:
     @property
     def partitions(self) -> list[PartitionContext]:
         """The partitions that this processor runs now, with their progress."""
-        return self._runtime.contexts() if self._runtime else []
+        return self._run.contexts() if self._run else []
 
     async def _start(self) -> None:
         hub = await within(self._options.stall_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
-        self._runtime = Runtime(
-            self.wiring(),
+        self._run = ProcessorRun(
+            self.dependencies(),
             group=group,
             owner_id=self.owner_id,
             strategy=self._strategy,
             partition_ids=hub.partition_ids,
         )
         try:
-            await self._runtime.start()
+            await self._run.start()
         except BaseException:
-            await self._runtime.close()
+            await self._run.close()
             raise
         log.info("started group=%s owner=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
-    def _running(self) -> Runtime:
-        if self._runtime is None:
+    def _running(self) -> ProcessorRun:
+        if self._run is None:
             raise ProcessorError("the processor is not started", partition="")
-        return self._runtime
+        return self._run
 
     def _register(self, name: str, *functions: Callable[..., Any]) -> Callable[..., Any]:
         if len(functions) != 1:
             raise ConfigError(f"{name} takes one function: decorate it with @processor.{name}, without parentheses")
         if name in self._handlers:
             raise ConfigError(f"{name} has a handler already: call both from one function")
-        if self._runtime is not None:
+        if self._run is not None:
             raise ConfigError(f"register {name} before the processor starts")
         self._handlers[name] = Handler.of(name, functions[0])
         return functions[0]
@@ -272,7 +273,7 @@ class Processor:
             await asyncio.to_thread(self._sink.close)  # its idle connections: whoever uses it again opens new ones
 
     def _check_startable(self) -> None:
-        if self._runtime is not None:
+        if self._run is not None:
             raise ProcessorError("the processor was started before: make a new one to start again", partition="")
         names = [name for name in ("on_batch", "on_event") if name in self._handlers]
         if not names:

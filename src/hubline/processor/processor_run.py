@@ -1,4 +1,4 @@
-"""One run of a processor: the dispatcher on the control loop, the pumps on the caller's loop."""
+"""One run of a processor: the dispatcher on the control loop, the runners on the caller's loop."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ from hubline.errors import ConfigError, HublineError, ProcessorError
 from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
-from hubline.processor.handlers import Handler, HandlerThread, caller
-from hubline.processor.partition_runner import (
-    ABANDON_SECONDS_MAX,
-    PartitionContext,
-    PartitionDependencies,
-    PartitionPump,
-)
+from hubline.processor.context import PartitionContext
+from hubline.processor.dependencies import PartitionDependencies
+from hubline.processor.handler_thread import HandlerThread
+from hubline.processor.handlers import Handler, caller
+from hubline.processor.partition_runner import ABANDON_SECONDS_MAX, PartitionRunner
 from hubline.tracebacks import format_failure, where_raised
 
 log = logging.getLogger("hubline.processor")
@@ -31,26 +29,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Runtime:
-    """One run of a processor: the dispatcher on the control loop, the pumps on the caller's.
+class ProcessorRun:
+    """One run of a processor: the dispatcher on the control loop, the runners on the caller's.
 
-    It is the dispatcher's Holder and the pumps' Control, and carries calls between the two loops.
+    It is the dispatcher's Holder and the runners' Control, and carries calls between the two loops.
     """
 
     def __init__(
         self,
-        wiring: PartitionDependencies,
+        dependencies: PartitionDependencies,
         *,
         group: GroupKey,
         owner_id: str,
         strategy: Strategy,
         partition_ids: Sequence[str],
     ) -> None:
-        self._wiring = wiring
-        self._options = wiring.options
+        self._dependencies = dependencies
+        self._options = dependencies.options
         self._loop = asyncio.get_running_loop()
         self._partition_ids = tuple(partition_ids)
-        self._pumps: dict[str, PartitionPump] = {}
+        self._runners: dict[str, PartitionRunner] = {}
         self._default_paused = False
         self._listed: set[str] = set()
         self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
@@ -58,14 +56,14 @@ class Runtime:
         self.is_stopped = False
         self._control = ControlLoop(in_thread=self._options.control_thread)
         self._dispatcher = Dispatcher(
-            wiring.store,
+            dependencies.store,
             self,
             group=group,
             owner_id=owner_id,
             strategy=strategy,
             partitions=lambda: self._partition_ids,
             lease=self._options.lease,
-            rng=random.Random(wiring.rng.random()),  # noqa: S311 - the control loop's own: two threads, one order each
+            rng=random.Random(dependencies.rng.random()),  # noqa: S311 - the control loop's own: two threads, one order each
         )
 
     async def start(self) -> None:
@@ -80,7 +78,7 @@ class Runtime:
             async with asyncio.timeout(self._options.stop_timeout_seconds):
                 await self._control.call(self._dispatcher.stop)
         except TimeoutError:
-            running = ", ".join(sorted(self._pumps)) or "none"
+            running = ", ".join(sorted(self._runners)) or "none"
             log.error("stop_timeout seconds=%g partitions=%s", self._options.stop_timeout_seconds, running)
             self.report(
                 ProcessorError(
@@ -96,7 +94,7 @@ class Runtime:
     async def close(self) -> None:
         self.is_stopped = True
         await self._control.call(self._dispatcher.abort)
-        await asyncio.gather(*(pump.abandon() for pump in self._pumps.values()))
+        await asyncio.gather(*(runner.abandon() for runner in self._runners.values()))
         # An on_error that stops the processor is not waited for: it waits for this.
         others = [task for task in self._tasks if task is not caller()]
         reports = [task for task in others if task.get_name() == "hubline-report"]
@@ -124,9 +122,9 @@ class Runtime:
 
     def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether a stop would wait for the task."""
-        return any(pump.waits_for(task) for pump in self._pumps.values())
+        return any(runner.waits_for(task) for runner in self._runners.values())
 
-    # What the pumps need of the control plane
+    # What the runners need of the control plane
 
     async def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._control.call(function, *args, **kwargs)
@@ -140,7 +138,7 @@ class Runtime:
 
         self._control.loop.call_soon_threadsafe(surrender)
 
-    # What the dispatcher needs of the pumps; called on the control loop
+    # What the dispatcher needs of the runners; called on the control loop
 
     def open(self, ownership: Ownership) -> None:
         self._loop.call_soon_threadsafe(self._open, ownership)
@@ -159,33 +157,33 @@ class Runtime:
     def _open(self, ownership: Ownership) -> None:
         partition = ownership.key.partition
         is_paused = self._default_paused != (partition in self._listed)
-        pump = PartitionPump(ownership, self._wiring, self, is_paused=is_paused)
-        pump.start(after=self._pumps.get(partition))
-        self._pumps[partition] = pump
+        runner = PartitionRunner(ownership, self._dependencies, self, is_paused=is_paused)
+        runner.start(after=self._runners.get(partition))
+        self._runners[partition] = runner
 
     def _renewed(self, ownership: Ownership) -> None:
-        pump = self._pumps.get(ownership.key.partition)
-        if pump is not None and pump.epoch == ownership.epoch:
-            pump.renewed()
+        runner = self._runners.get(ownership.key.partition)
+        if runner is not None and runner.epoch == ownership.epoch:
+            runner.renewed()
 
     async def _close(self, partition: str, reason: ReleaseReason) -> None:
-        pump = self._pumps.get(partition)
-        if pump is None:
+        runner = self._runners.get(partition)
+        if runner is None:
             return
-        await pump.close(reason)
-        if self._pumps.get(partition) is pump:
-            del self._pumps[partition]
+        await runner.close(reason)
+        if self._runners.get(partition) is runner:
+            del self._runners[partition]
 
     def _report_of(self, error: HublineError, partition: str | None) -> None:
-        pump = self._pumps.get(partition) if partition is not None else None
-        self.report(error, pump.context if pump else None)
+        runner = self._runners.get(partition) if partition is not None else None
+        self.report(error, runner.context if runner else None)
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:
         partition, where = context.partition if context else None, ""
         if isinstance(error, ProcessorError) and error.__cause__ is not None:
             where = "".join(f"\n{line}" for line in where_raised(error.__cause__))
         log.warning("error partition=%s %s: %s%s", partition, type(error).__name__, error, where)
-        handler = self._wiring.handlers.get("on_error")
+        handler = self._dependencies.handlers.get("on_error")
         if handler is not None:
             self._spawn(self._call_on_error(handler, error, context), name="hubline-report")
 
@@ -200,20 +198,22 @@ class Runtime:
         while True:
             await asyncio.sleep(self._options.lease.load_balancing_interval_seconds)
             try:
-                describing = within(self._options.stall_seconds, self._wiring.hub.describe(), what="describe itself")
+                describing = within(
+                    self._options.stall_seconds, self._dependencies.hub.describe(), what="describe itself"
+                )
                 self._partition_ids = (await describing).partition_ids
             except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
                 log.warning("hub_not_described %s: %s", type(error).__name__, error)
 
     def pause(self, partition: str | None) -> None:
         self._remember(partition, is_paused=True)
-        for pump in self._chosen(partition):
-            pump.pause()
+        for runner in self._chosen(partition):
+            runner.pause()
 
     def resume(self, partition: str | None) -> None:
         self._remember(partition, is_paused=False)
-        for pump in self._chosen(partition):
-            pump.resume()
+        for runner in self._chosen(partition):
+            runner.resume()
 
     def _remember(self, partition: str | None, *, is_paused: bool) -> None:
         """For partitions that are opened later, or anew."""
@@ -228,10 +228,10 @@ class Runtime:
             self._listed.discard(partition)
 
     def contexts(self) -> list[PartitionContext]:
-        return [self._pumps[partition].context for partition in self._partition_ids if partition in self._pumps]
+        return [self._runners[partition].context for partition in self._partition_ids if partition in self._runners]
 
-    def _chosen(self, partition: str | None) -> list[PartitionPump]:
-        return [pump for key, pump in self._pumps.items() if partition in (None, key)]
+    def _chosen(self, partition: str | None) -> list[PartitionRunner]:
+        return [runner for key, runner in self._runners.items() if partition in (None, key)]
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None) -> None:
         task = asyncio.create_task(coroutine, name=name)

@@ -223,7 +223,7 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
         yield prepared, prepared.choice
     finally:
         rerun.sink.close()
-        await rerun.wiring.hub.close()
+        await rerun.dependencies.hub.close()
 
 
 def _check_same(job: _Job, choice: DeadLetterSelection, rerun: HandlerRedrive) -> None:

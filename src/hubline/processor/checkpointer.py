@@ -1,0 +1,238 @@
+"""Writes how far a partition is processed to the checkpoint store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+from hubline.coordination.store_calls import bounded, set_back
+from hubline.errors import ConfigError, Fenced, HublineError, ProcessorError, StoreError, StoreUnavailable
+from hubline.model.events import Event, EventBatch
+from hubline.model.ownership import Checkpoint
+from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
+from hubline.processor.event_run import EventRun
+from hubline.processor.partition_status import PartitionStatus
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Place = tuple[str, int]
+"""An offset and a sequence number."""
+
+LAST_CHECKPOINT_ATTEMPTS_MAX = 3
+"""Tries to write the last checkpoint of a drained partition; then its last events are processed again elsewhere."""
+
+
+class Checkpointer:
+    """Keeps what is handled of one partition, and writes it by the policy, or when a handler asks for it.
+
+    It lives as long as the lease. `begin` opens it for a session. Checkpoints only move forward.
+
+    Attributes:
+        written_sequence: The last event of the newest checkpoint that is known to be in the store.
+    """
+
+    def __init__(
+        self,
+        status: PartitionStatus,
+        dependencies: PartitionDependencies,
+        control: Control,
+        *,
+        report: Callable[[HublineError], None],
+    ) -> None:
+        self._status = status
+        self._store = dependencies.store
+        self._policy = dependencies.options.checkpoint
+        self._retry = dependencies.options.retry
+        self._call_seconds_max = dependencies.options.lease.renew_interval_seconds
+        self._is_the_sinks = dependencies.sink is not None
+        self._rng = dependencies.rng
+        self._control = control
+        self._report = report
+        self._lock = asyncio.Lock()
+        self._handled: Place | None = None
+        self._events_since = 0
+        self._is_due = False
+        self._run: EventRun | None = None
+        self._counted = 0  # of the run's events
+        self.written_sequence: int | None = None
+
+    async def begin(self) -> Checkpoint | None:
+        """Takes the fence: from now on no former owner can move the checkpoint. Returns where it stands."""
+        checkpoint = await self._call(self._store.fence, self._status.key, self._status.epoch)
+        self.written_sequence = checkpoint.sequence_number if checkpoint else None
+        self._handled = None
+        self._events_since = 0
+        return checkpoint
+
+    # What is handled
+
+    @property
+    def handled(self) -> Place | None:
+        """The last event that is handled since the session began. Any thread may ask."""
+        run = self._run
+        return (None if run is None else _place_in(run, run.done)) or self._handled
+
+    @property
+    def events_until_due(self) -> int:
+        """How many more events are handled before a checkpoint has to be written."""
+        every = self._policy.events
+        return sys.maxsize if every is None else max(1, every - self._events_since)
+
+    async def mark_handled(self, given: EventBatch | Event) -> None:
+        """What was given to a handler is done, or is a dead letter. Writes a checkpoint if it is time for one."""
+        if (place := place_after(given)) is None:
+            return
+        self._handled = place
+        self._events_since += len(given) if isinstance(given, EventBatch) else 1
+        await self.write_if_due()
+
+    @contextmanager
+    def following(self, run: EventRun) -> Iterator[None]:
+        """Counts the events of a run as handled, one by one as its handler returns, without being called for each."""
+        self._run, self._counted = run, run.done
+        try:
+            yield
+        finally:
+            self._catch_up()
+            self._run = None
+
+    def _catch_up(self) -> None:
+        if self._run is not None:
+            done = self._run.done  # once: its thread may be counting on
+            self._events_since += done - self._counted
+            self._counted = done
+            self._handled = _place_in(self._run, done) or self._handled
+
+    # Writing
+
+    async def checkpoint(self, event: Event | None, *, in_progress: Place | None) -> None:
+        """What a handler asked for: up to the event; or to the end of what it was given, while it runs; or to the last
+        event that is handled."""
+        if self._is_the_sinks:
+            raise ProcessorError(
+                "the sink moves the checkpoint together with the rows, when the handler has returned: leave it to it",
+                partition=self._status.partition,
+            )
+        place = in_progress or self.handled
+        if event is not None:
+            if not isinstance(event, Event):
+                raise ConfigError(
+                    f"checkpoint takes an event, not {type(event).__name__}: give the last one that is done, as "
+                    "batch[-1], or nothing for the whole batch"
+                )
+            if event.partition != self._status.partition:
+                raise ConfigError(f"an event of partition {event.partition} is not a place in {self._status.key}")
+            place = (event.offset, event.sequence_number)
+        if place is not None:
+            await self.write(Checkpoint(self._status.key, *place))
+
+    async def write(self, checkpoint: Checkpoint) -> None:
+        """Moves the checkpoint forward; does nothing if it is there already."""
+        async with self._lock:
+            if self.written_sequence is not None and checkpoint.sequence_number <= self.written_sequence:
+                return
+            await self._call(self._store.update_checkpoint, checkpoint, epoch=self._status.epoch)
+            self.written_sequence = checkpoint.sequence_number
+            self._is_due = False
+            self._catch_up()
+            self._events_since = 0
+
+    async def set_back(self, checkpoint: Checkpoint) -> None:
+        """For a hub that was re-created: the old one's checkpoint may be after the new one's events."""
+        seconds = self._call_seconds_max
+        await self._control.call(set_back, self._store, checkpoint, epoch=self._status.epoch, seconds_max=seconds)
+
+    async def write_if_due(self) -> None:
+        """By the number of events."""
+        every = self._policy.events
+        if every is not None and self._events_since >= every:
+            await self._write_handled()
+
+    async def write_in_background(self) -> None:
+        """A checkpoint beside the handler. If it is fenced, the next one of the session itself will be, too."""
+        try:
+            await self._write_handled()
+        except Fenced as error:
+            self._control.surrender(self._status.partition, epoch=self._status.epoch, held_epoch=error.held_epoch)
+        except StoreError as error:
+            self._report(error)
+
+    async def renewed(self) -> None:
+        """The lease was renewed: writes if that is the policy, or a checkpoint failed before."""
+        if self._policy.at_renewal or self._is_due:
+            await self.write_in_background()
+
+    async def write_last(self) -> None:
+        """The session ends. Where this fails, the last events are processed again by the next owner."""
+        if not self._policy.is_automatic or self.handled is None:
+            return
+        why = ""
+        for attempt in range(1, LAST_CHECKPOINT_ATTEMPTS_MAX + 1):
+            try:
+                await self.write(Checkpoint(self._status.key, *self.handled))
+            except Fenced:
+                raise
+            except StoreError as error:
+                why = str(error)
+                await asyncio.sleep(self._retry.delay(attempt, self._rng))
+            else:
+                return
+        message = f"the last checkpoint of partition {self._status.partition} could not be written: {why}"
+        self._report(StoreError(message))
+
+    async def write_at_exit(self) -> None:
+        """The program ends: whatever happens here, it ends as it was about to."""
+        try:
+            await self.write_last()
+        except asyncio.CancelledError:
+            pass  # the partition was lost meanwhile
+        except HublineError as error:
+            self._report(error)
+        except Exception as error:  # noqa: BLE001 - the control loop may be closed already
+            self._report(unexpected(self._status.partition, error))
+
+    @asynccontextmanager
+    async def timer(self) -> AsyncIterator[None]:
+        """Within, checkpoints are written at the policy's interval, if it has one."""
+        if self._policy.seconds is None:
+            yield
+            return
+        task = asyncio.create_task(self._write_every(self._policy.seconds))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _write_every(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            await self.write_in_background()
+
+    async def _write_handled(self) -> None:
+        """A store that is down costs duplicates, should this processor die, but no progress."""
+        if (handled := self.handled) is None:
+            return
+        try:
+            await self.write(Checkpoint(self._status.key, *handled))
+        except StoreUnavailable as error:
+            self._is_due = True
+            self._report(error)
+
+    async def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._control.call(bounded(self._call_seconds_max, function), *args, **kwargs)
+
+
+def place_after(given: EventBatch | Event) -> Place | None:
+    """Where the checkpoint stands once these events are done. None for a heartbeat."""
+    if isinstance(given, Event):
+        return given.offset, given.sequence_number
+    return (given.last_offset, given.last_sequence) if len(given) else None
+
+
+def _place_in(run: EventRun, done: int) -> Place | None:
+    return place_after(run.events[done - 1]) if done else None

@@ -1,0 +1,122 @@
+"""What handlers see of their partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from hubline.errors import ProcessorError
+from hubline.model.events import Event, EventBatch
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
+from hubline.model.positions import Position
+from hubline.processor.checkpointer import Checkpointer, Place, place_after
+from hubline.processor.partition_status import PartitionStatus
+
+Seek = Callable[[Position], None]
+
+
+class PartitionContext:
+    """One partition as a handler sees it: how far it is processed, and the means to checkpoint it."""
+
+    __slots__ = ("_checkpointer", "_in_progress", "_initial_checkpoint", "_seek", "_status")
+
+    def __init__(
+        self,
+        status: PartitionStatus,
+        checkpointer: Checkpointer,
+        initial_checkpoint: Checkpoint | None = None,
+        seek: Seek | None = None,
+        *,
+        in_progress: Place | None = None,
+    ) -> None:
+        self._status = status
+        self._checkpointer = checkpointer
+        self._initial_checkpoint = initial_checkpoint
+        self._seek = seek
+        self._in_progress = in_progress
+
+    @property
+    def key(self) -> PartitionKey:
+        return self._status.key
+
+    @property
+    def partition(self) -> str:
+        return self._status.partition
+
+    @property
+    def epoch(self) -> int:
+        """Rises with every change of owner: give it to the systems that you write to, to keep a former owner out."""
+        return self._status.epoch
+
+    @property
+    def initial_checkpoint(self) -> Checkpoint | None:
+        """The checkpoint that was there when the partition was opened."""
+        return self._initial_checkpoint
+
+    @property
+    def last_handled_sequence(self) -> int | None:
+        """The last event that was handled since the partition was opened."""
+        handled = self._checkpointer.handled
+        return handled[1] if handled else None
+
+    @property
+    def last_sequence(self) -> int | None:
+        """The newest event of the partition, as far as is known: less ``last_handled_sequence`` it is the lag."""
+        return self._status.last_enqueued_sequence
+
+    @property
+    def is_paused(self) -> bool:
+        return not self._status.resumed.is_set()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone: another processor may do the same work as a handler that still runs."""
+        return not self._status.is_current()
+
+    def seek(self, position: Position) -> None:
+        """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
+        if self._seek is None:
+            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition)
+        self._seek(position)
+
+    async def checkpoint(self, event: Event | None = None) -> None:
+        """Marks everything up to the event as done.
+
+        By default that is up to the end of the batch that the calling handler was given; elsewhere, up to what is
+        handled. Raises StoreUnavailable if it could not be written, and Fenced if the partition is another's by now.
+        """
+        await self._checkpointer.checkpoint(event, in_progress=self._in_progress)
+
+    def checkpoint_sync(self, event: Event | None = None) -> None:
+        """The same for plain handlers, which run in a thread."""
+        with suppress(RuntimeError):
+            asyncio.get_running_loop()
+            raise ProcessorError(
+                "checkpoint_sync would block the event loop: in an async handler, await partition.checkpoint()",
+                partition=self.partition,
+            )
+        asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._status.loop).result()
+
+    def given(self, events: EventBatch | Event) -> PartitionContext:
+        """The context for a handler that is given these events: until `end`, its checkpoints cover them."""
+        place = place_after(events)
+        return PartitionContext(self._status, self._checkpointer, self._initial_checkpoint, in_progress=place)
+
+    def end(self) -> None:
+        """The handler returned, or failed: its events may come again, and on_assigned's time to seek is over."""
+        self._in_progress = None
+        self._seek = None
+
+    @contextmanager
+    def during(self, events: EventBatch | Event) -> Iterator[PartitionContext]:
+        """Within, the context for a handler that is given these events."""
+        context = self.given(events)
+        try:
+            yield context
+        finally:
+            context.end()
+
+    def __repr__(self) -> str:
+        return f"PartitionContext({self.key}, epoch={self.epoch})"

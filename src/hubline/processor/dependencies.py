@@ -1,0 +1,67 @@
+"""What the parts of a processor are given."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+from hubline.errors import HublineError, ProcessorError
+from hubline.model.positions import StartPositions
+from hubline.ports import CheckpointStore, DeadLetters, Hub
+from hubline.processor.handlers import Handler
+from hubline.processor.options import ProcessorOptions
+from hubline.sinks import SqlSink
+
+if TYPE_CHECKING:
+    from hubline.processor.context import PartitionContext
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDependencies:
+    """What a processor was given, as the runners of its partitions share it."""
+
+    hub: Hub
+    store: CheckpointStore
+    handlers: Mapping[str, Handler]
+    options: ProcessorOptions
+    start: StartPositions
+    rng: random.Random
+    sink: SqlSink | None = None
+    dead_letters: DeadLetters | None = None
+
+    @property
+    def handler_name(self) -> str:
+        """Which of the two handlers of events there is."""
+        return "on_event" if "on_event" in self.handlers else "on_batch"
+
+
+class Control(Protocol):
+    """What the runner of a partition needs of the processor around it."""
+
+    async def call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a coroutine function on the control loop, where the store is used."""
+        ...
+
+    def is_current(self, partition: str, epoch: int) -> bool:
+        """Whether the lease still runs. Any thread may ask."""
+        ...
+
+    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
+        """Gives up a partition that another epoch holds."""
+        ...
+
+    def report(self, error: HublineError, context: PartitionContext | None) -> None:
+        """Logs an error, and calls on_error."""
+        ...
+
+
+def unexpected(partition: str, error: Exception) -> ProcessorError:
+    """An error of a hub or a store of the user's own, which may raise anything."""
+    found = ProcessorError(f"partition {partition} failed with {type(error).__name__}: {error}", partition=partition)
+    found.__cause__ = error
+    return found

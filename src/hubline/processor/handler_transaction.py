@@ -1,0 +1,46 @@
+"""The transaction of the sink, as handlers use it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hubline.sinks import Rows, Transaction
+
+InThread = Callable[..., Awaitable[Any]]
+"""Runs what blocks in the partition's thread."""
+
+
+class AsyncTransaction:
+    """The transaction of a batch, for handlers that are async: the methods of `hubline.sinks.Transaction`, awaited."""
+
+    def __init__(self, transaction: Transaction, in_thread: InThread) -> None:
+        self._transaction = transaction
+        self._in_thread = in_thread
+
+    async def execute(self, query: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[object, ...]]:
+        """Runs one SQL statement and returns its rows, if it has any. Placeholders are the driver's: `%s`, or `?`."""
+        rows: list[tuple[object, ...]] = await self._in_thread(self._transaction.execute, query, params)
+        return rows
+
+    async def insert(self, rows: Rows) -> None:
+        """Writes rows to the sink's table. A column `sequenceNumber` names the event of each row."""
+        await self._in_thread(self._transaction.insert, rows)
+
+
+@asynccontextmanager
+async def savepoint(tx: Transaction | None, in_thread: InThread, undo: InThread) -> AsyncIterator[None]:
+    """Around a handler's attempt: if it fails, what it did by ``tx`` is undone."""
+    if tx is None:
+        yield
+        return
+    point = tx.savepoint()
+    try:
+        await in_thread(point.__enter__)
+        yield
+        await in_thread(point.__exit__, None, None, None)
+    except BaseException as error:
+        # Also where it was left already, which does nothing: dropped open, it would use the connection from here.
+        await undo(point.__exit__, type(error), error, error.__traceback__)
+        raise
