@@ -52,7 +52,7 @@ class Receiver(Protocol):
 
 @runtime_checkable
 class PrefetchingReceiver(Receiver, Protocol):
-    """A receiver that reads ahead of its calls, and can be told how far. Not every receiver can."""
+    """A receiver that reads ahead of its calls, as far as the caller says. Not every receiver can."""
 
     def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
         """Holds no more than about ``max_bytes`` that no call has taken, and asks for no events from ``end_sequence``.

@@ -25,9 +25,9 @@ def sink(tmp_path: Path) -> SqlSink:
 
 
 @pytest.fixture(autouse=True)
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[databases._Shelf]:
-    made = databases._Shelf()
-    monkeypatch.setattr(databases._Shelf, "current", made)
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[databases._OpenSinks]:
+    made = databases._OpenSinks()
+    monkeypatch.setattr(databases._OpenSinks, "current", made)
     yield made
     made.close()
 

@@ -296,7 +296,7 @@ class TestArguments:
     def test_a_master_that_spark_was_told_of_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
         monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        assert not sessions._is_told_a_master()
+        assert not sessions._has_master()
 
         (tmp_path / "spark-defaults.conf").write_text("spark.app.name x\nspark.master   spark://host:7077\n")
-        assert sessions._is_told_a_master()
+        assert sessions._has_master()

@@ -20,7 +20,7 @@ from hubline.pipeline.event_columns import ADDED, published
 from hubline.pipeline.plan import PlannedStage
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import DeadLetterHub
-from hubline.spark.dead_letter_rows import LETTER_COLUMNS, letter_of, letter_rows
+from hubline.spark.dead_letter_rows import DEAD_LETTER_COLUMNS, dead_letter_of, dead_letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import plain
 from hubline.spark.sessions.redaction import hide_options
@@ -140,7 +140,7 @@ class _SplitWriter:
         frame.persist()
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
-            failed = failed.select(*(name for name in frame.columns if name in LETTER_COLUMNS))
+            failed = failed.select(*(name for name in frame.columns if name in DEAD_LETTER_COLUMNS))
             counts = failed.mapInArrow(self._dead_letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
             self._report(Written(dead_letters=sum(count for (count,) in counts)))
@@ -169,8 +169,8 @@ class _DeadLetterWriter:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in map(plain, batches):
             dead_letters = [
-                letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
-                for row in letter_rows(batch)
+                dead_letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+                for row in dead_letter_rows(batch)
             ]
             if dead_letters:
                 run(self._add(dead_letters))

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 VERSION_MIN: Final = (4, 2)
-"""The first whose Python sources are told where a batch starts and how much it may take."""
+"""The first whose Python sources know where a batch starts and how much it may take."""
 
 
 def require_pyspark() -> None:
@@ -28,5 +28,5 @@ def require_version(found: str) -> None:
         wanted = ".".join(map(str, VERSION_MIN))
         raise ImportError(
             f"hubline.spark needs Spark {wanted} or later, and pyspark {found} is installed: before {wanted}, Python "
-            "sources cannot limit a batch, and are not told what is done. Upgrade with: pip install 'hubline[spark]'"
+            "sources cannot limit a batch, and do not learn what is done. Upgrade with: pip install 'hubline[spark]'"
         )

@@ -40,12 +40,12 @@ _KINDS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
     ERROR_COLUMN: lambda _: True,
 }
 
-LETTER_COLUMNS: Final = tuple(_KINDS)
-"""The columns that letters are made of."""
+DEAD_LETTER_COLUMNS: Final = tuple(_KINDS)
+"""The columns that dead letters are made of."""
 
 
-def letter_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """What letters are made of, and nothing else of the rows: a query's own columns may not even be readable."""
+def dead_letter_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """What dead letters are made of, and nothing else of the rows: a query's own columns may not even be readable."""
     kept = {
         field.name: _values(rows.column(field.name))
         for field in rows.schema
@@ -60,7 +60,7 @@ def letter_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The column as Python has it, whatever is in it: nothing of a letter is worth losing the letter."""
+    """The column as Python has it, whatever is in it: nothing of a dead letter is worth losing the dead letter."""
     kind = column.type
     if pa.types.is_string(kind):
         return [None if text is None else _readable(text) for text in column.cast(pa.binary()).to_pylist()]
@@ -89,7 +89,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return None
 
 
-def letter_of(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
+def dead_letter_of(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
     key = group.partition(row["partition"])
     body = row.get("body")
     event = Event(

@@ -22,7 +22,8 @@ def event_id(hub: str, place: Column | None = None) -> Column:
     """
     origin = F.lit(origin_of(run(_described(parse_hub(hub)))))
     text = F.col("properties")[ID_PROPERTY]
-    # Any producer can send the property. What is no id would stop whoever publishes the event, for good.
+    # Any producer can send the property. A value that is not an id would stop the stage that publishes the event, for
+    # good.
     carried = F.when(text.rlike(ID_PATTERN), text)
     if place is None:
         return F.coalesce(carried, _joined(origin, F.lit("0")))

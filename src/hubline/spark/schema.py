@@ -96,7 +96,7 @@ class Layout:
     def arranged(self, batch: EventBatch, *, replayed_to: int = 0) -> pa.RecordBatch:
         """The events with the promised columns, in their order and with their very types.
 
-        Those before ``replayed_to`` are told to be replayed, where that is among the columns.
+        Those before ``replayed_to`` are marked as replayed, where that is among the columns.
         """
         events = batch.arrow
         known = dict(zip(events.schema.names, events.columns, strict=True))

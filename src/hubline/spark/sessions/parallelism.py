@@ -16,5 +16,5 @@ def task_count(options: Options) -> int:
     """At most so many tasks: the option, what the session knows, or as many as this machine has cores."""
     if options.max_tasks is not None:
         return options.max_tasks
-    told = os.environ.get(TASKS_VARIABLE, "")
-    return int(told) if told.isdecimal() and int(told) else os.cpu_count() or 1
+    given = os.environ.get(TASKS_VARIABLE, "")
+    return int(given) if given.isdecimal() and int(given) else os.cpu_count() or 1

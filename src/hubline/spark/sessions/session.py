@@ -99,7 +99,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
         running = SparkSession.builder.getOrCreate()
         _require_same(running, given)
         return _prepared(running)
-    if "spark.master" not in given and not _is_told_a_master():
+    if "spark.master" not in given and not _has_master():
         given["spark.master"] = LOCAL_MASTER
     with _launch_environment(given):
         with _uninterrupted():
@@ -144,8 +144,8 @@ def _with_attempts(master: str) -> str:
     return f"local[{match['cores'] or 1},{TASK_ATTEMPTS}]"
 
 
-def _is_told_a_master() -> bool:
-    """Whether Spark itself was told where to run, by spark-submit or in its files."""
+def _has_master() -> bool:
+    """Whether Spark itself knows where to run, from spark-submit or in its files."""
     in_arguments = "--master" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     in_file = re.search(r"^\s*spark\.master\b", _defaults_file(), re.MULTILINE)
     return _is_submitted() or in_arguments or in_file is not None
@@ -212,15 +212,15 @@ _started: dict[str, str] = {}
 
 
 def _started_with(given: Mapping[str, str], secrets: Collection[str]) -> SparkConf:
-    """Starts Java, if it does not run yet, and gives what it was told: by ``given``, spark-defaults.conf, spark-submit.
+    """Starts Java, if it does not run yet, and gives its options: by ``given``, spark-defaults.conf, spark-submit.
 
-    What looks like a secret is not told on the command line, where every user of the machine could read it, unless it
+    What looks like a secret is not given on the command line, where every user of the machine could read it, unless it
     counts nowhere else.
     """
     from pyspark import SparkConf
 
     if not is_java_running():
-        _started.update(_told_at_start(given, secrets))
+        _started.update(_options_at_start(given, secrets))
         with _passed_on() as stderr:
             start_java(_started, stderr=stderr)
     forgotten = _started.keys() - given.keys()  # asked for by a session that is no more
@@ -265,7 +265,7 @@ def _uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def _passed_on() -> Iterator[int]:
-    """Where Java is to print to, for as long as it runs. Where it does not start, what it said is told first."""
+    """Where Java is to print to, for as long as it runs. Where it does not start, what it said is printed first."""
     source, target = os.pipe()
     thread = pass_on(source, _STANDARD_ERROR)
     try:
@@ -277,7 +277,7 @@ def _passed_on() -> Iterator[int]:
     os.close(target)
 
 
-def _told_at_start(given: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
+def _options_at_start(given: Mapping[str, str], secrets: Collection[str]) -> dict[str, str]:
     own = given.get("spark.redaction.regex")
     return {
         name: value
@@ -319,7 +319,7 @@ def _prepared(spark: SparkSession) -> SparkSession:
     # names into it may leave it broken, and then no task of any query can be read again. Names that are there are safe.
     for name in _FILLED_IN:
         spark.sparkContext.environment.setdefault(name, "")
-    # Goes with the source to Spark's planning processes, which are told nothing else of the cluster.
+    # Goes with the source to Spark's planning processes, which know nothing else of the cluster.
     spark.sparkContext.environment[TASKS_VARIABLE] = str(spark.sparkContext.defaultParallelism)
     register(spark, EventHubs)
     return spark

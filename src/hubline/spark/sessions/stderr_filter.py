@@ -2,7 +2,7 @@
 
 Stopping a query, and planning one, closes the pipe to a Python process that Spark needs no longer. The process ends, as
 it should, and its parent prints a traceback of the broken pipe: noise that people take for a fault. At its start, Java
-tells how it logs and which parts of it are young, whatever it is told. All else is passed on.
+tells how it logs and which parts of it are young, whatever its options are. All else is passed on.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatc
             outgoing = layout.outgoing(batch, partition_ids, first_row=count)
             run(publishing.put(_pieces(outgoing, partition_ids, count)))
             count += len(batch)
-        # Dying here has sent everything and told nobody: the next attempt sends it again, with the same ids.
+        # Dying here has sent everything and reported nothing: the next attempt sends it again, with the same ids.
         run(publishing.finish())
     finally:
         run(publishing.close())

@@ -61,8 +61,8 @@ class HeldPartition:
     def place(self, entry: Entry | None, *, seen_next: int = 0) -> Entry | None:
         """Where the next batch starts, given what the last one did; None while that is not known.
 
-        A range of the epoch before this one counts as well: nobody has had the partition since, for whoever takes it,
-        or resets its checkpoint, raises the epoch. So does a range of any epoch that was run again since the query
+        A range of the epoch before this one counts as well: nobody has had the partition since, for taking it, or
+        resetting its checkpoint, raises the epoch. So does a range of any epoch that was run again since the query
         started, from where the store stands on: each start that died raised the epoch as well. With any other, the
         store says how far it came. The query has read the events before ``seen_next`` already: they are not replayed
         to it.

@@ -115,7 +115,7 @@ class HubMonitor:
                 continue
             failures = 0
             await asyncio.sleep(min(max(took_seconds / LOOK_SHARE_MAX, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX))
-            # Nobody asked since: whoever does, later, takes a look of their own if this one is too old by then.
+            # Nobody asked since. A later caller takes a look of its own if this one is too old by then.
             await self._wanted.wait()
             self._wanted.clear()
 
@@ -127,7 +127,7 @@ class HubMonitor:
 
     async def _look(self) -> None:
         try:
-            # The hub first: should it be created anew in between, the next look sees that before anything is read.
+            # The hub first: should it be re-created in between, the next look sees that before anything is read.
             self._hub = await self._places.hub()
             await self._look_at_partitions(self._hub.partition_ids)
         except HubUnavailable as error:

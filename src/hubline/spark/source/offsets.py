@@ -88,7 +88,7 @@ class StreamOffset:
     is_split: bool = False
     """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
     group: GroupKey | None = None
-    """Whose progress it is, for sinks that keep it too. None in offsets that were written before they told it."""
+    """Whose progress it is, for sinks that keep it too. None in offsets that were written before they had it."""
     connectors_hub: str = ""
     """The hub's name, where the JVM connector wrote it: then it says where a batch ends, and the one before it where
     it starts."""
@@ -131,7 +131,7 @@ class StreamOffset:
 
 
 def gaps_in(offset: Mapping[str, object]) -> dict[str, Gap]:
-    """The gaps that the batch of an offset jumped, by partition: told by the offset itself alone."""
+    """The gaps that the batch of an offset jumped, by partition: as the offset itself says."""
     return {
         partition: Gap(str(entry["gap"]["reason"]), int(entry["gap"]["next"]))
         for partition, entry in offset.items()
@@ -176,7 +176,7 @@ def _entry(value: object) -> Entry:
     replayed_to, held = value.get("replayed_to", 0), value.get("held", True) is True
     if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end and _is_count(replayed_to)):
         raise _foreign()
-    # The gap is told once, by the offset of the batch that jumped it.
+    # The gap is recorded once, by the offset of the batch that jumped it.
     return Entry(start, end, epoch, replayed_to=replayed_to, held=held)
 
 

@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before = StreamOffset.from_json(start)
         is_limited = not isinstance(limit, ReadAllAvailable)
         after = self._run(self._started().next_offset(before, is_limited=is_limited))
-        # Nothing new is `start` to the letter, whoever wrote it.
+        # Where nothing is new, the answer is exactly `start`, no matter who wrote it.
         return start if after is before else after.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:

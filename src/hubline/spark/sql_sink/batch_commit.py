@@ -42,7 +42,7 @@ class BatchCommit:
             if len(pending) < len(opened) or any(rules.is_begun(each) for each in opened.values()):
                 raise SinkError(
                     f"{sink!r} has a part of this batch already, which another application wrote: rows of a "
-                    "query that moves them cannot be told apart. Give each application a consumer group of its own"
+                    "query that moves them cannot be distinguished. Give each application a consumer group of its own"
                 )
             with sink.transaction(self._moves(opened)) as transaction:
                 return self.target.write(transaction, opened, rows)
@@ -68,8 +68,8 @@ class BatchCommit:
             if is_begun and not sink.upsert_key:
                 raise SinkError(
                     f"{sink!r} has events of this batch already, which another application wrote, or a query with "
-                    "another checkpoint folder. The rows that came of their state cannot be told from the rows of this "
-                    "batch: continue with that folder, or start with a new consumer group and a new table"
+                    "another checkpoint folder. The rows that came of their state cannot be distinguished from the "
+                    "rows of this batch: continue with that folder, or start with a new consumer group and a new table"
                 )
             opened = {each: partition for each, partition in opened.items() if not rules.is_done(partition)}
             if not (opened or len(rows)):

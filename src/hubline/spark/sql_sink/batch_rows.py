@@ -17,7 +17,7 @@ from hubline.model.keys import GroupKey
 from hubline.sinks import OpenedPartition, Rejected
 from hubline.sinks.sql_sink.deduplication import Deduplication, Flags
 from hubline.sinks.sql_sink.rejected_rows import RowEvents
-from hubline.spark.dead_letter_rows import letter_of, letter_rows
+from hubline.spark.dead_letter_rows import dead_letter_of, dead_letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
 
 PARTITION: Final = "partition"
@@ -117,7 +117,7 @@ def have_failed(rows: pa.Table) -> Flags:
 def failed_events(group: GroupKey, rows: pa.Table) -> list[DeadLetter]:
     """Dead letters of rows that failed in the query."""
     return [
-        letter_of(group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+        dead_letter_of(group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
         for row in _first_rows(rows)
     ]
 
@@ -128,15 +128,15 @@ def rejected_events(
     """Dead letters of the events whose rows the database does not take."""
     dead_letters = []
     for each in rejected:
-        (row,) = letter_rows(rows.slice(int(np.argmax(row_events == each.event)), 1))
-        dead_letters.append(letter_of(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
+        (row,) = dead_letter_rows(rows.slice(int(np.argmax(row_events == each.event)), 1))
+        dead_letters.append(dead_letter_of(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
     return dead_letters
 
 
 def _first_rows(rows: pa.Table) -> Iterator[dict[str, Any]]:
     """The first row of each event: it gets one dead letter, however many rows the query made of it."""
     known: set[tuple[str, int]] = set()
-    for row in letter_rows(rows):
+    for row in dead_letter_rows(rows):
         place = row[PARTITION], row[SEQUENCE]
         if place not in known:
             known.add(place)

@@ -87,5 +87,5 @@ def _require_one(readings: int) -> None:
         raise ConfigError(
             f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a SqlBatchWriter "
             "takes queries that read one hub once, since its checkpoint is that reading's. Write each stream by a "
-            "query of its own; rows and dead letters of one stream can be told apart by _error"
+            "query of its own; rows and dead letters of one stream can be distinguished by _error"
         )

@@ -23,12 +23,12 @@ IDLE_SECONDS: Final = 60.0
 @contextmanager
 def lent(sink: SqlSink) -> Iterator[SqlSink]:
     """This process's own sink that is equal to the one given. From any thread."""
-    shelf = _Shelf.of_this_process()
-    kept = shelf.borrow(sink)
+    sinks = _OpenSinks.of_this_process()
+    kept = sinks.borrow(sink)
     try:
         yield kept.sink
     finally:
-        shelf.give_back(kept)
+        sinks.give_back(kept)
 
 
 class _Kept:
@@ -38,10 +38,10 @@ class _Kept:
         self.closing: threading.Timer | None = None
 
 
-class _Shelf:
+class _OpenSinks:
     """The open sinks of a process. A forked one gets its own: connections cannot be used from two."""
 
-    current: _Shelf | None = None
+    current: _OpenSinks | None = None
     _lock: Final = threading.Lock()
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class _Shelf:
         atexit.register(self.close)
 
     @classmethod
-    def of_this_process(cls) -> _Shelf:
+    def of_this_process(cls) -> _OpenSinks:
         with cls._lock:
             if cls.current is None or cls.current.process_id != os.getpid():
                 cls.current = cls()

@@ -26,8 +26,8 @@ IDLE_SECONDS: Final = 60.0
 
 # Often enough to be on time, seldom enough to cost nothing.
 _LOOK_SECONDS: Final = 5.0
-# Closing says goodbye to the service. At the end of a process it is not waited for longer than this.
-_GOODBYE_SECONDS: Final = 5.0
+# Closing ends the connections properly. At the end of a process it is not waited for longer than this.
+_CLOSE_SECONDS: Final = 5.0
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class _Loop:
         if self.process_id != os.getpid() or not self._thread.is_alive():
             return
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(_GOODBYE_SECONDS)
+        self._thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
