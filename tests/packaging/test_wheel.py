@@ -64,6 +64,13 @@ def test_the_wheel_runs_the_demo_and_reads_a_hub_from_spark(wheel: Path, tmp_pat
     run(*pip, *pinned, str(wheel), cwd=tmp_path)
     assert run(str(tools / "hubline"), "--version", cwd=tmp_path).startswith("hubline 0.")
     assert "lost" in run(str(tools / "hubline"), "demo", cwd=tmp_path)
+    assert "hubline[websocket]" in run(
+        str(tools / "python"),
+        "-c",
+        'from hubline.adapters import open_hub; open_hub("Endpoint=sb://x;SharedAccessKeyName=k;SharedAccessKey=eA==;EntityPath=h;Transport=websocket")',
+        cwd=tmp_path,
+        expected=1,
+    )
     assert "hubline[postgres]" in run(
         str(tools / "python"),
         "-c",

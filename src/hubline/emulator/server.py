@@ -15,6 +15,7 @@ from hubline.amqp.transport.handshake import ServerHandshake
 from hubline.amqp.transport.link import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from hubline.emulator.authorization import Grants, SharedKey
 from hubline.emulator.client_session import Peer, Shared
+from hubline.emulator.door import Door
 from hubline.emulator.hubs import Hubs
 from hubline.emulator.receivers import FedLinks, ReaderCount
 from hubline.errors import ConfigError, HubUnavailable
@@ -57,7 +58,7 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._connection,
+                self._door,
                 host,
                 port,
                 ssl=tls,
@@ -92,8 +93,8 @@ class Endpoint:
         await connection.closed()
         await peer.finish()
 
-    def _connection(self) -> Connection:
-        return _ServedConnection(self._shared, Grants(self._key, self._clock), self._take)
+    def _door(self) -> Door:
+        return Door(_ServedConnection(self._shared, Grants(self._key, self._clock), self._take))
 
     def _take(self, connection: Connection, peer: Peer) -> None:
         """A client is there: known from now until its connection is over."""

@@ -10,14 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from hubline.addresses.hub_address import EventHubsAddress, Transport
+from hubline.addresses.hub_address import Transport
 from hubline.emulator import Endpoint
 from hubline.errors import HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.model.events import new_events
 from hubline.model.positions import Position
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, address, new_hub, serving
-from tests.hubs.eventhubs.test_network import accept, frame, read_frame
 from tests.hubs.eventhubs.test_network import serving as serving_streams
 
 
@@ -53,6 +52,20 @@ class TestTls:
 
         async def check() -> None:
             hub, endpoint, folder = await self.served(tmp_path, certificate)
+            await round_trip(hub)
+            await hub.close()
+            await endpoint.stop()
+            await folder.close()
+
+        asyncio.run(check())
+
+    def test_a_websocket_inside_of_tls_lets_events_through(
+        self, tmp_path: Path, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+
+        async def check() -> None:
+            hub, endpoint, folder = await self.served(tmp_path, certificate, transport=Transport.WEBSOCKET)
             await round_trip(hub)
             await hub.close()
             await endpoint.stop()
@@ -108,40 +121,25 @@ class TestTls:
         assert asked[0].startswith(b"CONNECT localhost:")
         assert b"Proxy-Authorization: Basic bWU6c2VjcmV0" in asked[0]
 
-    async def served(self, root: Path, certificate: tuple[Path, Path]) -> tuple[EventHubsHub, Endpoint, Folder]:
+    async def served(
+        self, root: Path, certificate: tuple[Path, Path], *, transport: Transport = Transport.AMQP
+    ) -> tuple[EventHubsHub, Endpoint, Folder]:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(*certificate)
         name, folder = await new_hub(root), Folder(root)
         endpoint = Endpoint(folder, key=KEY)
         port = await endpoint.start(host="localhost", tls=context)
-        return EventHubsHub(replace(address(port, name), emulator=False)), endpoint, folder
+        hub = EventHubsHub(replace(address(port, name), emulator=False), transport=transport)
+        return hub, endpoint, folder
 
 
 def test_events_come_through_a_websocket(tmp_path: Path) -> None:
     async def check() -> None:
         name = await new_hub(tmp_path)
         async with serving(tmp_path) as port:
-
-            async def bridge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                await accept(reader, writer)
-                target_reader, target_writer = await asyncio.open_connection("127.0.0.1", port)
-                back = asyncio.create_task(carry_back(target_reader, writer))
-                try:
-                    while (received := await read_frame(reader))[0] == 2:
-                        target_writer.write(received[1])
-                finally:
-                    target_writer.close()
-                    back.cancel()
-
-            async with serving_streams(bridge) as websocket_port:
-                place: EventHubsAddress = address(websocket_port, name)
-                hub = EventHubsHub(place, transport=Transport.WEBSOCKET)
-                await round_trip(hub)
-                await hub.close()
-
-    async def carry_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(frame(2, data))
+            hub = EventHubsHub(address(port, name), transport=Transport.WEBSOCKET)
+            await round_trip(hub)
+            await hub.close()
 
     asyncio.run(check())
 

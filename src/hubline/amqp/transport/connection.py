@@ -220,6 +220,11 @@ class Connection(asyncio.BufferedProtocol):
         self._set_deadline(OPEN_SECONDS)
         self._output.write(self.handshake.start())
 
+    def go_on_over(self, transport: asyncio.Transport) -> None:
+        """Uses another transport from now on, such as a WebSocket on the same stream; before anything was said."""
+        self._transport = transport
+        self._output.connect(transport)
+
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._reader.writable()
 

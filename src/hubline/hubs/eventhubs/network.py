@@ -10,20 +10,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from socket import socket
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from hubline.addresses.hub_address import AMQPS_PORT, EventHubsAddress, Transport
+from hubline.amqp.transport.protocols import AnyProtocol
 from hubline.errors import ConfigError, HubUnavailable
-from hubline.hubs.eventhubs.websocket import open_websocket
 
 WEBSOCKET_PORT: Final = 443
 PROXY_PORT: Final = 8080
 # TCP, TLS and a proxy take a few round trips; what takes this long will not come.
 CONNECT_SECONDS: Final = 30.0
 
-AnyProtocol: TypeAlias = asyncio.Protocol | asyncio.BufferedProtocol
 P = TypeVar("P", bound=AnyProtocol)
 
 
@@ -38,7 +38,10 @@ class Endpoint:
 
     @classmethod
     def of(cls, address: EventHubsAddress, transport: Transport) -> Endpoint:
+        """Where the address leads by the transport. Raises ConfigError if that needs a package that is not there."""
         is_websocket = transport is Transport.WEBSOCKET
+        if is_websocket and find_spec("websockets") is None:
+            raise ConfigError("the transport websocket needs the package websockets: pip install 'hubline[websocket]'")
         port = WEBSOCKET_PORT if is_websocket and address.port == AMQPS_PORT else address.port
         return cls(address.namespace, port, is_plain=address.emulator, is_websocket=is_websocket)
 
@@ -91,7 +94,11 @@ async def _connected(endpoint: Endpoint, protocol: AnyProtocol) -> asyncio.Trans
         loop.create_connection, ssl=context, server_hostname=endpoint.host if context else None, **where
     )
     if endpoint.is_websocket:
-        return await open_websocket(open_stream, protocol, host=endpoint.host)
+        from hubline.hubs.eventhubs.websocket import open_websocket  # of the extra websocket
+
+        return await open_websocket(
+            open_stream, protocol, host=endpoint.host, port=endpoint.port, is_plain=endpoint.is_plain
+        )
     transport: asyncio.Transport
     transport, _ = await open_stream(lambda: protocol)
     return transport
