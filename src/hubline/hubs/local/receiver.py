@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from contextlib import suppress
 from typing import Final
 
 from hubline.errors import HubError, PositionInvalid
 from hubline.hubs.argument_checks import require_count
+from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.local.incarnation import HubReplaced, Incarnation
 from hubline.hubs.local.open_files import Session
 from hubline.hubs.local.partition_file import OpenedReader
-from hubline.hubs.local.stored_batch import StoredBatch, merge_small
+from hubline.hubs.local.stored_batch import merge_small
 from hubline.model.events import EventBatch
 
 # A writer that died after its commit has notified nobody: a waiting receiver looks by itself this often.
@@ -35,10 +35,10 @@ class LocalReceiver:
         self._life = life
         self._index = index
         self._partition = life.partition(index)
-        self._hold = opened.hold
+        self._lease = opened.lease
         self._next_sequence = opened.next_sequence
         self._last_sequence: int | None = None
-        self._ahead: deque[StoredBatch] = deque()
+        self._ahead = EventBuffer()
         self._taken: int | None = None  # the stamp from before the last look
         self._is_closed = False
 
@@ -53,15 +53,16 @@ class LocalReceiver:
         while True:
             self._require_open()
             changed, taken = self._life.signal.changed(self._index), self._life.signal.taken(self._index)
-            if not self._ahead or taken != self._taken:
+            if not self._ahead.count or taken != self._taken:
                 # Cancelled here, nothing has changed: what the look found is found again.
                 found, self._last_sequence = await self._session.threads.run_quick(
-                    self._look, max_count=0 if self._ahead else max_count
+                    self._look, max_count=0 if self._ahead.count else max_count
                 )
                 self._taken = taken
-                self._ahead.extend(found)
-            if self._ahead:
-                return self._next(max_count).events
+                for batch in found:
+                    self._ahead.put(batch)
+            if self._ahead.count:
+                return self._next(max_count)
             left_seconds = deadline - loop.time()
             if left_seconds <= 0:
                 return EventBatch.empty(self._partition.id)
@@ -73,24 +74,22 @@ class LocalReceiver:
             return
         self._is_closed = True
         self._life.signal.wake(self._index)
-        if self._hold.epoch is not None:
+        if self._lease.epoch is not None:
             # Where this fails the hub is closed, gone or unusable, and holds nobody off.
             with suppress(HubError):
-                await self._session.threads.run(self._partition.release_reader, self._hold)
+                await self._session.threads.run(self._partition.release_reader, self._lease)
 
-    def _look(self, *, max_count: int) -> tuple[list[StoredBatch], int]:
+    def _look(self, *, max_count: int) -> tuple[list[EventBatch], int]:
         """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
         try:
-            found = self._partition.read(self._hold, self._next_sequence, max_count=max_count)
+            found = self._partition.read(self._lease, self._next_sequence, max_count=max_count)
         except HubReplaced as error:
             raise self._foreign() from error
-        return merge_small(found.batches, max_count=max(max_count, AHEAD_COUNT)), found.last_sequence
+        merged = merge_small(found.batches, max_count=max(max_count, AHEAD_COUNT))
+        return [batch.events for batch in merged], found.last_sequence
 
-    def _next(self, max_count: int) -> StoredBatch:
-        batch = self._ahead.popleft()
-        if len(batch) > max_count:
-            self._ahead.appendleft(batch.slice(max_count))
-            batch = batch.slice(0, max_count)
+    def _next(self, max_count: int) -> EventBatch:
+        batch = self._ahead.take(max_count, copied_bytes_max=0)
         self._next_sequence += len(batch)
         return batch
 
