@@ -16,7 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError
+from hubline.spark.sessions import launch, settings
 from hubline.spark.sessions import session as sessions
+from hubline.spark.sessions.interrupts import interruptible
 from hubline.spark.sessions.java_options import OPTIONS_VARIABLE
 from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from tests.emulator.serving import KEY, serving
@@ -160,7 +162,7 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("PYSPARK_PYTHON", "/opt/python")
     before = dict(os.environ)
 
-    with sessions._launch_environment({"spark.master": "local[2]"}):
+    with launch.launch_environment({"spark.master": "local[2]"}):
         within = dict(os.environ)
 
     assert within["JAVA_HOME"]
@@ -171,12 +173,12 @@ def test_the_environment_stays_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_java_gets_options_where_the_user_has_set_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv(OPTIONS_VARIABLE, "-Xss2m")
-    with sessions._launch_environment({"spark.master": "local[2]"}):
+    with launch.launch_environment({"spark.master": "local[2]"}):
         assert os.environ[OPTIONS_VARIABLE] == "-Xss2m"
     monkeypatch.delenv(OPTIONS_VARIABLE)
-    with sessions._launch_environment({"spark.master": "local[2]"}):
+    with launch.launch_environment({"spark.master": "local[2]"}):
         assert "-XX:+UseParallelGC" in os.environ[OPTIONS_VARIABLE].split()
-    with sessions._launch_environment({"spark.master": "spark://host:7077"}):
+    with launch.launch_environment({"spark.master": "spark://host:7077"}):
         assert "GC" not in os.environ.get(OPTIONS_VARIABLE, "")
 
 
@@ -200,7 +202,7 @@ def test_an_interrupt_waits_until_java_has_started_and_says_so(capfd: pytest.Cap
     before, steps = signal.getsignal(signal.SIGINT), []
 
     def start() -> None:
-        with sessions._uninterrupted():
+        with interruptible(None):
             signal.raise_signal(signal.SIGINT)
             steps.append("started")
         steps.append("went on")
@@ -218,7 +220,7 @@ def test_a_second_interrupt_does_not_wait() -> None:
     before, steps = signal.getsignal(signal.SIGINT), []
 
     def start() -> None:
-        with sessions._uninterrupted():
+        with interruptible(None):
             signal.raise_signal(signal.SIGINT)
             steps.append("asked")
             signal.raise_signal(signal.SIGINT)
@@ -229,6 +231,51 @@ def test_a_second_interrupt_does_not_wait() -> None:
 
     assert steps == ["asked"]
     assert signal.getsignal(signal.SIGINT) is before
+
+
+INTERRUPTED = """
+import os, signal, threading, time
+import hubline.spark
+from hubline.spark._jvm.session import StartingJava
+
+def interrupt(java):
+    time.sleep(0.3)
+    begun.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+
+def interrupted_later(original):
+    def method(java, *args, **options):
+        result = original(java, *args, **options)
+        started.append(java)
+        threading.Thread(target=interrupt, args=[java]).start()
+        return result
+    return method
+
+begun, started = [], []
+before = StartingJava.{step}
+StartingJava.{step} = interrupted_later(before)
+try:
+    hubline.spark.session("interrupted", master="local[1]")
+except KeyboardInterrupt:
+    print("seconds", time.monotonic() - begun[0])
+print("java", started[0]._process.poll())
+StartingJava.{step} = before
+if {is_again}:
+    print("rows", hubline.spark.session("again", master="local[1]").range(3).count())
+"""
+
+
+@pytest.mark.parametrize("step", ["_open", "start"], ids=["while Java starts", "while Spark starts in it"])
+def test_an_interrupt_ends_java_at_once_and_another_session_can_start(step: str) -> None:
+    code = INTERRUPTED.format(step=step, is_again=step == "start")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=150)
+    reported = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert reported["java"] != "None", done.stderr
+    assert float(reported["seconds"]) < 2.5  # on two busy cores; without an interrupt it takes more than six
+    assert reported.get("rows") == ("3" if step == "start" else None)
+    first, *rest = [line for line in done.stderr.splitlines() if "WARN" not in line and "setLogLevel" not in line]
+    assert first == "interrupted: stopping Spark's Java process, which was starting"
+    assert not [line for line in rest if "Traceback" in line or "py4j" in line.lower()]
 
 
 class TestPythonOfWorkers:
@@ -250,7 +297,7 @@ class TestPythonOfWorkers:
         monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
         monkeypatch.setenv("SPARK_HOME", str(tmp_path))
 
-        with sessions._launch_environment({"spark.master": "local[2]"}):
+        with launch.launch_environment({"spark.master": "local[2]"}):
             assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
     @pytest.mark.parametrize(
@@ -265,7 +312,7 @@ class TestPythonOfWorkers:
         show = "import os; print(os.environ['PYTHONPATH'])"
         surroundings = {"PYTHONPATH": path, "HUBLINE_SPARK_PYTHON": sys.executable}
 
-        shown = subprocess.run([sessions._PYTHON, "-c", show], env=surroundings, capture_output=True, check=True)
+        shown = subprocess.run([launch.PYTHON, "-c", show], env=surroundings, capture_output=True, check=True)
 
         assert shown.stdout.decode().strip() == expected
 
@@ -283,7 +330,7 @@ class TestArguments:
         ],
     )
     def test_a_local_master_tries_tasks_again(self, master: str, expected: str) -> None:
-        assert sessions._with_attempts(master) == expected
+        assert settings.with_attempts(master) == expected
 
     @pytest.mark.parametrize(
         ("config", "message"),
@@ -296,7 +343,7 @@ class TestArguments:
     def test_a_master_that_spark_was_told_of_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
         monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-        assert not sessions._has_master()
+        assert not settings.has_master()
 
         (tmp_path / "spark-defaults.conf").write_text("spark.app.name x\nspark.master   spark://host:7077\n")
-        assert sessions._has_master()
+        assert settings.has_master()

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import threading
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSource
+
+
+END_SECONDS_MAX: Final = 2.0
+"""How long Java may take to end by itself."""
 
 
 def is_java_running() -> bool:
@@ -22,14 +28,49 @@ def is_session_running() -> bool:
     return SparkContext._active_spark_context is not None
 
 
-def start_java(settings: Mapping[str, str], *, stderr: int) -> None:
-    """Starts Java with these settings. It prints to `stderr`, a file descriptor."""
-    from pyspark import SparkConf, SparkContext
-    from pyspark.java_gateway import launch_gateway
+class StartingJava:
+    """The Java process of a new session, which can be ended before Spark has started in it."""
 
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
-    gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
-    SparkContext._ensure_initialized(gateway=gateway)
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._is_ended = False
+
+    def start(self, settings: Mapping[str, str], *, stderr: int) -> None:
+        """Starts Java with these settings. It prints to `stderr`, a file descriptor."""
+        from pyspark import SparkConf, SparkContext, java_gateway
+
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        opened: Any = java_gateway
+        # PySpark itself hands the process over no sooner than Java is ready.
+        before, opened.Popen = opened.Popen, self._open
+        try:
+            gateway = java_gateway.launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
+        finally:
+            opened.Popen = before
+        SparkContext._ensure_initialized(gateway=gateway)
+
+    def end(self) -> None:
+        """Ends it soon. What waits for it fails. It may be called by a handler of signals, while it starts."""
+        self._is_ended = True
+        if self._process is not None:
+            self._process.terminate()  # and so Java removes its temporary files
+            late = threading.Timer(END_SECONDS_MAX, self._process.kill)
+            late.daemon = True
+            late.start()
+
+    def forget(self) -> None:
+        """Lets PySpark start another one."""
+        from pyspark import SparkContext
+
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        if self._process is not None:
+            self._process.wait()
+
+    def _open(self, *args: Any, **kwargs: Any) -> subprocess.Popen[bytes]:
+        self._process = subprocess.Popen(*args, **kwargs)
+        if self._is_ended:
+            self.end()
+        return self._process
 
 
 def forget_settings(names: Collection[str]) -> None:
