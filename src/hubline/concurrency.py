@@ -1,10 +1,16 @@
-"""Several calls at the same time: a bounded number of them, and none that outlives its caller."""
+"""Several calls at the same time, none of which outlives its caller, and what is kept open between calls."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Final, TypeVar
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakSet
 
 CALLS_AT_ONCE: Final = 16
 """Enough to hide the latency of a service, and few enough not to be throttled."""
@@ -13,6 +19,8 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
 
 
 async def gather_two(first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]) -> tuple[First, Second]:
@@ -79,3 +87,119 @@ async def _end(tasks: Iterable[asyncio.Task[Any]]) -> None:
         task.cancel()
     if pending:
         await asyncio.wait(pending)
+
+
+@dataclass(slots=True)
+class _Kept(Generic[Value]):
+    value: Value
+    users: int = 0
+    idle_since: float = 0.0
+
+
+class IdleCache(Generic[Key, Value]):
+    """Open values by key, kept between uses, and closed when nobody has used them for a while.
+
+    A value is lent, to any number of users at once; or it is put into the cache and taken out again, by one user at a
+    time. All methods may be called from any thread. A forked process starts with an empty cache: what is open belongs
+    to its parent.
+
+    Args:
+        close: Closes a value. It is called in a thread of the cache's own, and at `close`.
+        open: Opens the value of a key, to be lent. It must not wait.
+        idle_seconds: How long nobody uses a value before it is closed.
+    """
+
+    def __init__(
+        self,
+        close: Callable[[Value], object],
+        *,
+        idle_seconds: float,
+        open: Callable[[Key], Value] | None = None,  # noqa: A002
+    ) -> None:
+        self._close = close
+        self._open = open
+        self._idle_seconds = idle_seconds
+        self._forget()
+        _caches.add(self)
+
+    def _forget(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[Key, _Kept[Value]] = {}
+        self._timer: threading.Timer | None = None
+
+    @contextmanager
+    def lend(self, key: Key) -> Iterator[Value]:
+        """The value of a key, opened if it is not there."""
+        assert self._open is not None  # noqa: S101 - a cache of values that are lent knows how to open them
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is None:
+                kept = self._kept[key] = _Kept(self._open(key))
+            kept.users += 1
+        try:
+            yield kept.value
+        finally:
+            with self._lock:
+                kept.users -= 1
+                self._rest(kept)
+
+    def take(self, key: Key) -> Value | None:
+        """The value that was put there, for this user alone."""
+        with self._lock:
+            kept = self._kept.pop(key, None)
+        return None if kept is None else kept.value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keeps a value for whoever takes it. One that is there already is closed."""
+        before = self.take(key)
+        with self._lock:
+            self._kept[key] = _Kept(value)
+            self._rest(self._kept[key])
+        if before is not None:
+            self._close(before)
+
+    def drain(self) -> list[Value]:
+        """Takes out all values, those in use included."""
+        with self._lock:
+            values = [kept.value for kept in self._kept.values()]
+            self._kept.clear()
+        return values
+
+    def close(self) -> None:
+        """Closes all values, at the end of a process."""
+        for value in self.drain():
+            self._close(value)
+
+    def _rest(self, kept: _Kept[Value]) -> None:
+        kept.idle_since = time.monotonic()
+        if self._timer is None and not kept.users:
+            self._start_timer(self._idle_seconds)
+
+    def _start_timer(self, seconds: float) -> None:
+        self._timer = threading.Timer(max(seconds, 0.0), self._close_idle)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            oldest = time.monotonic() - self._idle_seconds
+            idle = {key: kept for key, kept in self._kept.items() if not kept.users}
+            expired = {key: kept for key, kept in idle.items() if kept.idle_since <= oldest}
+            for key in expired:
+                del self._kept[key]  # first of all: a user who comes while it closes opens another
+            self._timer = None
+            if waiting := [kept.idle_since - oldest for key, kept in idle.items() if key not in expired]:
+                self._start_timer(min(waiting))
+        for kept in expired.values():
+            self._close(kept.value)
+
+
+_caches: WeakSet[IdleCache[Any, Any]] = WeakSet()
+
+
+def _forget_all() -> None:
+    for cache in _caches:
+        cache._forget()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from hubline.concurrency import IdleCache
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
@@ -25,10 +25,10 @@ def sink(tmp_path: Path) -> SqlSink:
 
 
 @pytest.fixture(autouse=True)
-def shelf(monkeypatch: pytest.MonkeyPatch) -> Iterator[databases._OpenSinks]:
-    made = databases._OpenSinks()
-    monkeypatch.setattr(databases._OpenSinks, "current", made)
-    yield made
+def _own_cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    made = IdleCache(SqlSink.close, idle_seconds=databases.IDLE_SECONDS, open=databases._sinks._open)
+    monkeypatch.setattr(databases, "_sinks", made)
+    yield
     made.close()
 
 
@@ -55,26 +55,12 @@ def test_sinks_that_differ_are_kept_apart(sink: SqlSink, tmp_path: Path) -> None
         assert second is not first
 
 
-def test_what_nobody_uses_is_closed_and_what_somebody_uses_is_not(
-    sink: SqlSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(databases, "IDLE_SECONDS", 0.0)
-    is_closed = threading.Event()
-
-    def close() -> None:
-        SqlSink.close(first)
-        is_closed.set()
-
-    with lent(sink) as first:
-        first.open(KEY, 1)
-        monkeypatch.setattr(first, "close", close)
-        with lent(unpickled(sink)):
-            pass
-        assert not is_closed.is_set()
-        assert connections_count(first) == 1
-
-    assert is_closed.wait(30)
-    assert connections_count(first) == 0
+def test_the_end_of_a_process_closes_its_connections(sink: SqlSink) -> None:
+    with lent(sink) as kept:
+        kept.open(KEY, 1)
+    assert connections_count(kept) == 1
+    databases._sinks.close()
+    assert connections_count(kept) == 0
 
 
 def test_a_forked_process_opens_its_own(sink: SqlSink) -> None:

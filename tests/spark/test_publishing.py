@@ -67,7 +67,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
     @asynccontextmanager
     async def lent(_address: object) -> AsyncIterator[OpenHub]:
-        yield OpenHub(made, 0.0)  # type: ignore[arg-type]
+        yield OpenHub(made)  # type: ignore[arg-type]
 
     monkeypatch.setattr(publishing, "lent", lent)
     monkeypatch.setattr(publishing, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
@@ -260,13 +260,12 @@ def test_a_process_keeps_hubs_open_and_closes_what_idles(monkeypatch: pytest.Mon
             closed.append(self)
 
     monkeypatch.setattr(process, "open_hub", lambda _address: Closable())
-    monkeypatch.setattr(process, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.0)
 
     async def borrow_twice() -> None:
         async with process.lent(ADDRESS) as first, process.lent(ADDRESS) as second:
             assert first is second
-            await asyncio.sleep(0.02)  # looked at meanwhile, and lent
+            await asyncio.sleep(0.02)  # long enough to be closed, were it not lent
             assert not closed
         while not closed:  # noqa: ASYNC110
             await asyncio.sleep(0.001)

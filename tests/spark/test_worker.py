@@ -34,7 +34,7 @@ from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.source.offsets import Range
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks import gc_tuning as garbage
-from hubline.spark.tasks import handoff_queue
+from hubline.spark.tasks import handoff_queue, links
 from hubline.spark.tasks import range_reader as worker
 from hubline.spark.tasks.range_reader import read_ranges
 from tests.emulator.serving import Server, serving
@@ -250,7 +250,7 @@ def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(mo
 
 
 def test_links_that_wait_too_long_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "LINK_IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(links, "LINK_IDLE_SECONDS", 0.01)
     asyncio.run(_fill(tmp_path, [100], b""))
     closed = threading.Event()
     close = LocalReceiver.close

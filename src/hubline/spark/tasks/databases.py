@@ -8,84 +8,21 @@ process that is killed leaves nothing behind: its sockets close, and the server 
 from __future__ import annotations
 
 import atexit
-import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Final
 
+from hubline.concurrency import IdleCache
 from hubline.sinks import SqlSink
 
 IDLE_SECONDS: Final = 60.0
 """A database that nobody uses for so long is closed: longer than most triggers, and as long as Spark keeps a worker."""
 
+_sinks: IdleCache[SqlSink, SqlSink] = IdleCache(
+    lambda sink: sink.close(), idle_seconds=IDLE_SECONDS, open=lambda sink: sink
+)
+atexit.register(_sinks.close)
 
-@contextmanager
-def lent(sink: SqlSink) -> Iterator[SqlSink]:
+
+def lent(sink: SqlSink) -> AbstractContextManager[SqlSink]:
     """This process's own sink that is equal to the one given. From any thread."""
-    sinks = _OpenSinks.of_this_process()
-    kept = sinks.borrow(sink)
-    try:
-        yield kept.sink
-    finally:
-        sinks.give_back(kept)
-
-
-class _Kept:
-    def __init__(self, sink: SqlSink) -> None:
-        self.sink = sink
-        self.borrowers_count = 0
-        self.closing: threading.Timer | None = None
-
-
-class _OpenSinks:
-    """The open sinks of a process. A forked one gets its own: connections cannot be used from two."""
-
-    current: _OpenSinks | None = None
-    _lock: Final = threading.Lock()
-
-    def __init__(self) -> None:
-        self.process_id = os.getpid()
-        self._kept: dict[SqlSink, _Kept] = {}
-        atexit.register(self.close)
-
-    @classmethod
-    def of_this_process(cls) -> _OpenSinks:
-        with cls._lock:
-            if cls.current is None or cls.current.process_id != os.getpid():
-                cls.current = cls()
-            return cls.current
-
-    def borrow(self, sink: SqlSink) -> _Kept:
-        with self._lock:
-            kept = self._kept.setdefault(sink, _Kept(sink))
-            kept.borrowers_count += 1
-            if kept.closing is not None:
-                kept.closing.cancel()
-                kept.closing = None
-            return kept
-
-    def give_back(self, kept: _Kept) -> None:
-        with self._lock:
-            kept.borrowers_count -= 1
-            if not kept.borrowers_count:
-                kept.closing = threading.Timer(IDLE_SECONDS, self._close_idle, [kept])
-                kept.closing.daemon = True
-                kept.closing.start()
-
-    def close(self) -> None:
-        """At the end of the process."""
-        if self.process_id != os.getpid():
-            return
-        with self._lock:
-            kept, self._kept = list(self._kept.values()), {}
-        for each in kept:
-            each.sink.close()
-
-    def _close_idle(self, kept: _Kept) -> None:
-        with self._lock:
-            if kept.borrowers_count:  # somebody was faster
-                return
-            # Out of the way first: who wants it while it closes opens another.
-            self._kept = {key: each for key, each in self._kept.items() if each is not kept}
-        kept.sink.close()
+    return _sinks.lend(sink)

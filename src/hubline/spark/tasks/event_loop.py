@@ -12,20 +12,20 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from typing import Final, TypeVar
 
 from hubline.adapters import open_hub
 from hubline.addresses.hub_address import HubAddress
+from hubline.concurrency import IdleCache
 from hubline.errors import HublineError
 from hubline.ports import Hub, Sender
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
+from hubline.spark.tasks.links import Links
 
 IDLE_SECONDS: Final = 60.0
 """A hub that nobody uses for so long is closed: longer than most triggers, shorter than the service lets links idle."""
 
-# Often enough to be on time, seldom enough to cost nothing.
-_LOOK_SECONDS: Final = 5.0
 # Closing ends the connections properly. At the end of a process it is not waited for longer than this.
 _CLOSE_SECONDS: Final = 5.0
 
@@ -48,12 +48,14 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 
 class OpenHub:
-    """A hub, and its senders: one for each partition, so that none waits for another. Lent by :func:`lent`."""
+    """A hub, its waiting receivers, and its senders. Lent by :func:`lent`.
 
-    def __init__(self, hub: Hub, now: float) -> None:
+    There is a sender for each partition, so that none waits for another.
+    """
+
+    def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self.borrowers_count = 0
-        self.used_at = now
+        self.links = Links()
         self._senders: dict[str | None, Sender] = {}
 
     async def sender(self, partition: str | None) -> Sender:
@@ -64,6 +66,7 @@ class OpenHub:
         return self._senders[partition]
 
     async def close(self) -> None:
+        await self.links.close()
         for sender in self._senders.values():
             await sender.close()
         await self.hub.close()
@@ -72,13 +75,8 @@ class OpenHub:
 @contextlib.asynccontextmanager
 async def lent(address: HubAddress) -> AsyncIterator[OpenHub]:
     """The hub, open. Only from within :func:`run`: it belongs to that loop."""
-    opened = _Loop.of_this_process().opened(address)
-    opened.borrowers_count += 1
-    try:
+    with _Loop.of_this_process().hubs.lend(address) as opened:
         yield opened
-    finally:
-        opened.borrowers_count -= 1
-        opened.used_at = loop().time()
 
 
 def close() -> None:
@@ -97,7 +95,7 @@ class _Loop:
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self._hubs: dict[HubAddress, OpenHub] = {}
+        self.hubs = IdleCache(self._close_hub, idle_seconds=IDLE_SECONDS, open=self._open_hub)
         self._thread = threading.Thread(target=self._run, name="hubline-spark", daemon=True)
         self._thread.start()
         atexit.register(self.end)
@@ -110,39 +108,33 @@ class _Loop:
                 cls.current = cls()
             return cls.current
 
-    def opened(self, address: HubAddress) -> OpenHub:
-        if address not in self._hubs:
-            self._hubs[address] = OpenHub(open_hub(address), self.loop.time())
-            freeze_loaded_modules()  # those of this kind of hub are loaded now
-        return self._hubs[address]
-
     def end(self) -> None:
         atexit.unregister(self.end)
         if self.process_id != os.getpid() or not self._thread.is_alive():
             return
+        closing = asyncio.run_coroutine_threadsafe(_close_all(self.hubs.drain()), self.loop)
+        with contextlib.suppress(TimeoutError):
+            closing.result(_CLOSE_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_CLOSE_SECONDS)
 
+    def _open_hub(self, address: HubAddress) -> OpenHub:
+        opened = OpenHub(open_hub(address))
+        freeze_loaded_modules()  # those of this kind of hub are loaded now
+        return opened
+
+    def _close_hub(self, opened: OpenHub) -> None:
+        if self.loop.is_running():
+            asyncio.run_coroutine_threadsafe(_close_all([opened]), self.loop).result()
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        closing = self.loop.create_task(self._close_what_idles())
         self.loop.run_forever()
-        closing.cancel()
-        self.loop.run_until_complete(asyncio.wait([closing]))
-        for address in list(self._hubs):
-            self.loop.run_until_complete(self._close(address))
         self.loop.close()
 
-    async def _close_what_idles(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_SECONDS)
-            for address, opened in list(self._hubs.items()):
-                if not opened.borrowers_count and self.loop.time() - opened.used_at >= IDLE_SECONDS:
-                    await self._close(address)
 
-    async def _close(self, address: HubAddress) -> None:
-        # Out of the way first: who wants it while it closes opens another.
-        opened = self._hubs.pop(address)
+async def _close_all(hubs: Iterable[OpenHub]) -> None:
+    for opened in hubs:
         # What cannot be closed in order is gone already; so are the threads of other modules at a process's end.
         with contextlib.suppress(HublineError, OSError, RuntimeError):
             await opened.close()

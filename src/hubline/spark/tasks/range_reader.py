@@ -12,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
 
-from hubline.addresses.hub_address import HubAddress
 from hubline.errors import HubError, HublineError, PositionInvalid
 from hubline.hubs.hub_calls import describe_partition
 from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
-from hubline.ports import Hub, Receiver
+from hubline.ports import Hub
 from hubline.retry import RetryPolicy
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
@@ -34,6 +30,7 @@ from hubline.spark.source.offsets import Range
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks.handoff_queue import HandoffQueue
+from hubline.spark.tasks.links import LinkKey, Links
 
 log = logging.getLogger("hubline.spark.tasks.range_reader")
 
@@ -43,15 +40,10 @@ COUNT_MAX: Final = 20_000
 PREFETCH_BYTES: Final = 16 * 1024 * 1024
 # Ranges whose links are opened before their turn: their events arrive while others are read.
 AHEAD_RANGES_MAX: Final = 4
-# A link waits this long for its next range. The service takes five readers of a partition in a group: where many
-# workers take turns, those that do not get it again must let go soon.
-LINK_IDLE_SECONDS: Final = 10.0
 # Between two tries to reach a hub: soon enough for one that only restarted, and no flood for one that did not.
 RETRY: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)
 # Events that are known to be there come at once. After this long the hub is asked whether they still are.
 SILENCE_SECONDS: Final = 5.0
-
-LinkKey = tuple[HubAddress, str, str]
 
 
 def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> Iterator[pa.RecordBatch]:
@@ -66,60 +58,10 @@ def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> It
         reading.cancel()
 
 
-@dataclass(slots=True)
-class _Link:
-    """A receiver that stands before ``next_sequence``, until it is closed."""
-
-    receiver: Receiver
-    next_sequence: int
-    expiry: asyncio.TimerHandle
-
-
-class Links:
-    """The links that wait for their next range, one for each partition. Their hubs stay open longer than they do."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[LinkKey, _Link] = {}
-        self._closing: set[asyncio.Task[None]] = set()
-
-    def take(self, key: LinkKey, next_sequence: int) -> Receiver | None:
-        """The link that stands right there, if there is one. One that stands elsewhere is of no more use."""
-        link = self._waiting.get(key)
-        if link is None or link.next_sequence != next_sequence:
-            self._expire(key)
-            return None
-        del self._waiting[key]
-        link.expiry.cancel()
-        return link.receiver
-
-    def keep(self, key: LinkKey, receiver: Receiver, next_sequence: int) -> None:
-        """For the next range. A link that waits there already goes."""
-        self._expire(key)
-        expiry = asyncio.get_running_loop().call_later(LINK_IDLE_SECONDS, self._expire, key)
-        self._waiting[key] = _Link(receiver, next_sequence, expiry)
-
-    def _expire(self, key: LinkKey) -> None:
-        link = self._waiting.pop(key, None)
-        if link is not None:
-            link.expiry.cancel()
-            closing = asyncio.create_task(_close(link.receiver))
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-
-
-async def _close(receiver: Receiver) -> None:
-    with suppress(HublineError):  # what cannot be closed in good order is gone already
-        await receiver.close()
-
-
-_links: WeakKeyDictionary[asyncio.AbstractEventLoop, Links] = WeakKeyDictionary()
-
-
 async def _read(options: Options, ranges: Sequence[Range], layout: Layout, handoff: HandoffQueue) -> None:
     """One task's reading, on the loop. What goes wrong is raised in the task's thread."""
-    links = _links.setdefault(asyncio.get_running_loop(), Links())
     async with process.lent(options.hub) as opened:
-        readers = [_RangeReader(links, opened.hub, options, wanted) for wanted in ranges]
+        readers = [_RangeReader(opened.links, opened.hub, options, wanted) for wanted in ranges]
         try:
             for number, reader in enumerate(readers):
                 for ahead in readers[number : number + AHEAD_RANGES_MAX]:
@@ -211,7 +153,7 @@ class _RangeReader:
 
     @property
     def _key(self) -> LinkKey:
-        return self._options.hub, self._options.consumer_group, self.wanted.partition
+        return self._options.consumer_group, self.wanted.partition
 
     @property
     def _silence_seconds(self) -> float:

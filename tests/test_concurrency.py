@@ -1,0 +1,91 @@
+"""What is kept open between uses: lent to several, taken by one, and closed when nobody uses it."""
+
+from __future__ import annotations
+
+import os
+import queue
+
+from hubline.concurrency import IdleCache
+
+PATIENCE_SECONDS = 30
+
+
+class Opened:
+    """A cache of things that count, and what it has closed."""
+
+    def __init__(self, *, idle_seconds: float = 3600.0) -> None:
+        self.opened: list[str] = []
+        self.closed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.cache: IdleCache[str, str] = IdleCache(self.closed.put, idle_seconds=idle_seconds, open=self._open)
+
+    def _open(self, key: str) -> str:
+        self.opened.append(key)
+        return f"{key} {len(self.opened)}"
+
+
+def test_what_was_lent_is_lent_again() -> None:
+    kept = Opened()
+    with kept.cache.lend("a") as first, kept.cache.lend("a") as second, kept.cache.lend("b") as other:
+        assert first == second == "a 1"
+        assert other == "b 2"
+    with kept.cache.lend("a") as third:
+        assert third == first
+    assert kept.closed.empty()
+
+
+def test_what_nobody_uses_is_closed_and_what_somebody_uses_is_not() -> None:
+    kept = Opened(idle_seconds=0.0)
+    with kept.cache.lend("used"):
+        with kept.cache.lend("used"):
+            pass
+        with kept.cache.lend("idle"):
+            pass
+        assert kept.closed.get(timeout=PATIENCE_SECONDS) == "idle 2"
+        assert kept.closed.empty()
+    assert kept.closed.get(timeout=PATIENCE_SECONDS) == "used 1"
+    with kept.cache.lend("idle") as opened_again:
+        assert opened_again == "idle 3"
+
+
+def test_each_is_closed_in_its_time() -> None:
+    kept = Opened(idle_seconds=0.2)
+    for key in ("a", "b", "c"):
+        with kept.cache.lend(key):
+            pass
+    closed = {kept.closed.get(timeout=PATIENCE_SECONDS) for _ in range(3)}
+    assert closed == {"a 1", "b 2", "c 3"}
+
+
+def test_what_was_put_is_taken_by_one() -> None:
+    kept = Opened()
+    kept.cache.put("a", "mine")
+    assert kept.cache.take("a") == "mine"
+    assert kept.cache.take("a") is None
+    assert kept.closed.empty()
+
+
+def test_what_was_put_is_closed_in_time_or_when_another_is_put_in_its_place() -> None:
+    kept = Opened(idle_seconds=0.0)
+    kept.cache.put("a", "first")
+    kept.cache.put("a", "second")
+    assert [kept.closed.get(timeout=PATIENCE_SECONDS) for _ in range(2)] == ["first", "second"]
+    assert kept.cache.take("a") is None
+
+
+def test_the_end_closes_all() -> None:
+    kept = Opened()
+    kept.cache.put("a", "idle")
+    with kept.cache.lend("b"):
+        kept.cache.close()
+    assert {kept.closed.get(timeout=PATIENCE_SECONDS) for _ in range(2)} == {"idle", "b 1"}
+
+
+def test_a_forked_process_opens_its_own() -> None:
+    kept = Opened()
+    with kept.cache.lend("a") as parents:
+        child = os.fork()
+        if not child:
+            with kept.cache.lend("a") as own:
+                os._exit(0 if own != parents and kept.closed.empty() else 1)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
