@@ -1,4 +1,4 @@
-"""``hubline dlq``: letters listed, shown, exported and discarded; never without a yes."""
+"""``hubline dlq``: dead letters listed, shown, exported and discarded; never without a yes."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey
 from tests.cli.conftest import Cli, append
-from tests.dead_letters.conftest import keep, letter
+from tests.dead_letters.conftest import dead_letter, keep
 
 AUDIT = GroupKey("local:/data", "orders", "audit")
 
 
 @pytest.fixture
 def sink(tmp_path: Path) -> str:
-    """A database with some letters."""
-    url = f"sqlite:///{tmp_path}/letters.db"
+    """A database with some dead letters."""
+    url = f"sqlite:///{tmp_path}/dead_letters.db"
     keep(
         url,
         [
-            letter(3, body=b'{"n": 3}', key="customer-7", properties={"kind": "order\x1b[31m"}),
-            letter(10, error=KeyError("missing")),
-            letter(2, partition="1", body=b"\xff\x00\x01" * 200),
-            letter(3, group=AUDIT),
+            dead_letter(3, body=b'{"n": 3}', key="customer-7", properties={"kind": "order\x1b[31m"}),
+            dead_letter(10, error=KeyError("missing")),
+            dead_letter(2, partition="1", body=b"\xff\x00\x01" * 200),
+            dead_letter(3, group=AUDIT),
         ],
     )
     return url
@@ -44,7 +44,7 @@ def listed(cli: Cli, *args: str) -> list[str]:
 
 
 class TestListing:
-    def test_letters_are_listed_in_a_stable_order(self, cli: Cli, sink: str) -> None:
+    def test_dead_letters_are_listed_in_a_stable_order(self, cli: Cli, sink: str) -> None:
         assert listed(cli, "--sink", sink) == ["audit/0/3", "billing/0/3", "billing/0/10", "billing/1/2"]
 
     @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ class TestListing:
         assert "customer-7" in result.out
         assert "KeyError: 'missing'" in result.out
 
-    def test_database_without_letters_says_so(self, cli: Cli, sink: str) -> None:
+    def test_database_without_dead_letters_says_so(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "list", "--sink", sink, "--group", "nobody")
         assert (result.code, result.out) == (0, "")
         assert "no dead letters match" in result.err
@@ -113,7 +113,7 @@ class TestListing:
         assert not (tmp_path / "none.db").exists()
 
     @pytest.mark.parametrize("address", ["memory:", "https://account.blob.core.windows.net/container"])
-    def test_store_that_has_no_letters_is_refused(self, cli: Cli, address: str) -> None:
+    def test_store_that_has_no_dead_letters_is_refused(self, cli: Cli, address: str) -> None:
         result = cli("dlq", "list", "--sink", address)
         assert result.code == ExitCode.USAGE
         assert "sqlite:///PATH or postgresql://" in result.err
@@ -121,12 +121,12 @@ class TestListing:
 
 class TestShowing:
     def test_property_without_a_value_shows_as_a_dash(self, cli: Cli, tmp_path: Path) -> None:
-        url = f"sqlite:///{tmp_path}/letters.db"
+        url = f"sqlite:///{tmp_path}/dead_letters.db"
         nothing: Any = None
-        keep(url, [letter(1, properties={"note": nothing})])
+        keep(url, [dead_letter(1, properties={"note": nothing})])
         assert "property  note = -\n" in cli("dlq", "show", "0/1", "--sink", url).out
 
-    def test_letter_is_shown_in_full_and_harmless_to_a_terminal(self, cli: Cli, sink: str) -> None:
+    def test_dead_letter_is_shown_in_full_and_harmless_to_a_terminal(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "show", "0/3", "--sink", sink, "--group", "billing")
         assert result.code == 0
         assert "ValueError: cannot take 3" in result.out
@@ -145,7 +145,7 @@ class TestShowing:
             for number in range(9)
         )
         url = f"sqlite:///{tmp_path}/traceback.db"
-        failed = replace(letter(1), traceback=f'{own}  File "/home/me/app.py", line 7, in handle\n')
+        failed = replace(dead_letter(1), traceback=f'{own}  File "/home/me/app.py", line 7, in handle\n')
         keep(url, [failed])
         shown = cli("dlq", "show", "0/1", "--sink", url).out.splitlines()
         (first,) = [index for index, line in enumerate(shown) if "File" in line]
@@ -164,12 +164,12 @@ class TestShowing:
         binary = cli("dlq", "show", "1/2", "--sink", sink, "--json").json
         assert binary["bodyBase64"].startswith("/wAB")
 
-    def test_ambiguous_letter_is_told(self, cli: Cli, sink: str) -> None:
+    def test_ambiguous_dead_letter_is_told(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "show", "0/3", "--sink", sink)
         assert result.code == ExitCode.USAGE
         assert "local:/data/orders/audit/0/3 or local:/data/orders/billing/0/3" in result.err
 
-    def test_missing_letter_fails(self, cli: Cli, sink: str) -> None:
+    def test_missing_dead_letter_fails(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "show", "0/99", "--sink", sink)
         assert result.code == ExitCode.FAILED
         assert "there is no dead letter 0/99" in result.err
@@ -193,33 +193,33 @@ class TestShowing:
 
 
 def pointer(cli: Cli, hub: str, sequence: int) -> DeadLetter:
-    """A letter of an event that is in the hub."""
+    """A dead letter of an event that is in the hub."""
     events = cli("tail", hub, "--no-follow", "--json").json_lines
     (found,) = [each for each in events if each["sequenceNumber"] == sequence]
     opened = open_hub(hub)
     group = GroupKey(opened.namespace, opened.name, "billing")
-    made = letter(sequence, group=group, partition=found["partition"])
+    made = dead_letter(sequence, group=group, partition=found["partition"])
     event = made.event
     kept = Event(b"", event.partition, found["offset"], sequence, event.enqueued_time)
     return DeadLetter.of(made.key, kept, ValueError("no"), attempts=1)
 
 
 class TestDiscarding:
-    def test_discarded_letters_no_longer_wait_and_are_kept(self, cli: Cli, sink: str) -> None:
+    def test_discarded_dead_letters_no_longer_wait_and_are_kept(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "discard", "--sink", sink, "--group", "billing", "--partition", "0", "--yes", "--json")
         assert (result.code, result.json) == (0, {"deadLetters": 2, "deleted": False})
         assert listed(cli, "--sink", sink) == ["audit/0/3", "billing/1/2"]
         assert listed(cli, "--sink", sink, "--state", "discarded") == ["billing/0/3", "billing/0/10"]
 
-    def test_single_letters_are_discarded_by_their_ids(self, cli: Cli, sink: str) -> None:
+    def test_single_dead_letters_are_discarded_by_their_ids(self, cli: Cli, sink: str) -> None:
         cli("dlq", "discard", "1/2", "local:/data/orders/audit/0/3", "--sink", sink, "--yes")
         assert listed(cli, "--sink", sink) == ["billing/0/3", "billing/0/10"]
 
-    def test_deleted_letters_are_gone(self, cli: Cli, sink: str) -> None:
+    def test_deleted_dead_letters_are_gone(self, cli: Cli, sink: str) -> None:
         cli("dlq", "discard", "--sink", sink, "--error-type", "KeyError", "--delete", "--yes")
         assert listed(cli, "--sink", sink, "--state", "all") == ["audit/0/3", "billing/0/3", "billing/1/2"]
 
-    def test_settled_letters_are_tidied_up(self, cli: Cli, sink: str) -> None:
+    def test_settled_dead_letters_are_tidied_up(self, cli: Cli, sink: str) -> None:
         cli("dlq", "discard", "--sink", sink, "--group", "billing", "--yes")
         refused = cli("dlq", "discard", "--sink", sink, "--state", "discarded", "--yes")
         assert refused.code == ExitCode.USAGE
@@ -247,10 +247,10 @@ class TestExporting:
     def test_lines_have_everything_and_go_to_stdout(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "export", "--sink", sink)
         assert "exported 4 dead letters" in result.err
-        letters = result.json_lines
-        assert letters[0]["id"] == "local:/data/orders/audit/0/3"
-        assert letters[1]["body"] == '{"n": 3}'
-        assert all("traceback" in each for each in letters)
+        dead_letters = result.json_lines
+        assert dead_letters[0]["id"] == "local:/data/orders/audit/0/3"
+        assert dead_letters[1]["body"] == '{"n": 3}'
+        assert all("traceback" in each for each in dead_letters)
 
     def test_lines_of_a_file_have_the_events_whole(self, cli: Cli, sink: str, tmp_path: Path) -> None:
         assert cli("dlq", "export", "--sink", sink, "--output", "out.jsonl").code == 0
@@ -262,7 +262,7 @@ class TestExporting:
 
     def test_pointers_have_no_body(self, cli: Cli, tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/pointers.db"
-        keep(url, [letter(1)], keep_dead_letter_bodies=False)
+        keep(url, [dead_letter(1)], keep_dead_letter_bodies=False)
         cli("dlq", "export", "--sink", url, "--output", "out.jsonl")
         line = json.loads((tmp_path / "out.jsonl").read_text())
         assert (line["bodyKept"], line["body"], line["properties"]) == (False, None, None)

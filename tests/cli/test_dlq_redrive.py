@@ -13,14 +13,14 @@ import pytest
 
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
-from hubline.dead_letters.redrive_transaction import Chunk, LetterTransaction
+from hubline.dead_letters.redrive_transaction import Chunk, RedriveTransaction
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.sinks import SqlSink
 from tests.cli.conftest import Cli, append
-from tests.dead_letters.conftest import keep, letter
+from tests.dead_letters.conftest import dead_letter, keep
 
 APP = """
 import hubline
@@ -48,7 +48,7 @@ if __name__ == "__main__":
 
 
 class Scene:
-    """A hub, a database with letters of it, and the file of the processor that failed them."""
+    """A hub, a database with dead letters of it, and the file of the processor that failed them."""
 
     def __init__(self, hub: str, root: Path) -> None:
         opened = open_hub(hub)
@@ -59,7 +59,7 @@ class Scene:
         self.sink = f"sqlite:///{self.path}"
         (root / "app.py").write_text(APP.format(hub=hub, sink=self.sink))
         (root / "helper.py").write_text("FAILING = {2}\n")
-        keep(self.sink, [letter(sequence, group=self.group, partition="1") for sequence in range(4)])
+        keep(self.sink, [dead_letter(sequence, group=self.group, partition="1") for sequence in range(4)])
 
     def execute(self, text: str) -> list[tuple[object, ...]]:
         with closing(sqlite3.connect(self.path, isolation_level=None)) as connection:
@@ -91,7 +91,7 @@ class TestByHandler:
         ]
         assert scene.states() == [(0, "redriven"), (1, "redriven"), (2, "waiting"), (3, "redriven")]
 
-    def test_json_has_a_line_for_each_letter(self, cli: Cli, scene: Scene) -> None:
+    def test_json_has_a_line_for_each_dead_letter(self, cli: Cli, scene: Scene) -> None:
         lines = cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--json").json_lines
         assert [each["outcome"] for each in lines] == ["redriven", "redriven", "failed", "redriven"]
         assert lines[2] == {
@@ -106,7 +106,7 @@ class TestByHandler:
         assert "would redrive 3 dead letters; nothing was changed" in result.err
         assert {state for _, state in scene.states()} == {"waiting"}
 
-    def test_single_letters_and_a_limit_can_be_chosen(self, cli: Cli, scene: Scene) -> None:
+    def test_single_dead_letters_and_a_limit_can_be_chosen(self, cli: Cli, scene: Scene) -> None:
         result = cli("dlq", "redrive", "1/3", "--sink", scene.sink, "--processor", "app.py:processor", "--delete")
         assert result.code == 0
         assert [sequence for sequence, _ in scene.states()] == [0, 1, 2]
@@ -150,19 +150,19 @@ class TestByHandler:
 
     def test_processor_of_another_database_is_refused(self, cli: Cli, scene: Scene) -> None:
         other = f"sqlite:///{scene.root}/other.db"
-        keep(other, [letter(1, group=scene.group)])
+        keep(other, [dead_letter(1, group=scene.group)])
         result = cli("dlq", "redrive", "--sink", other, "--processor", "app.py:processor")
         assert result.code == ExitCode.USAGE
         assert "use the same address in both" in result.err
 
     def test_bodies_that_are_not_kept_are_read_from_the_processors_hub(self, cli: Cli, scene: Scene) -> None:
         append(scene.hub, "0", "zero", "one")
-        keep(scene.sink, events_as_letters(scene, "0"), keep_dead_letter_bodies=False)
+        keep(scene.sink, events_as_dead_letters(scene, "0"), keep_dead_letter_bodies=False)
         cli("dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--partition", "0")
         assert scene.execute("SELECT n, body FROM orders ORDER BY n") == [(0, "zero"), (1, "one")]
 
 
-def events_as_letters(scene: Scene, partition: str) -> list[DeadLetter]:
+def events_as_dead_letters(scene: Scene, partition: str) -> list[DeadLetter]:
     async def read() -> list[DeadLetter]:
         hub = open_hub(scene.hub)
         receiver = await hub.open_receiver(partition, group="readers", position=Position.earliest())
@@ -185,8 +185,8 @@ class TestToHub:
         assert events[0]["properties"]["hubline-redriven"] == f"{scene.group}/1/0"
         assert [state for _, state in scene.states()] == ["redriven"] * 3 + ["waiting"]
 
-    def test_letter_whose_event_is_gone_is_named_and_stays(self, cli: Cli, scene: Scene) -> None:
-        keep(scene.sink, [letter(9, group=scene.group, partition="2")], keep_dead_letter_bodies=False)
+    def test_dead_letter_whose_event_is_gone_is_named_and_stays(self, cli: Cli, scene: Scene) -> None:
+        keep(scene.sink, [dead_letter(9, group=scene.group, partition="2")], keep_dead_letter_bodies=False)
         result = cli("dlq", "redrive", "2/9", "--sink", scene.sink, "--to-hub", scene.hub)
         assert result.code == ExitCode.FAILED
         assert "2/9 missing: the hub has forgotten the event" in result.err
@@ -217,9 +217,9 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     url = postgres_database.reveal()  # type: ignore[attr-defined]
     opened = open_hub(hub)
     key = GroupKey(opened.namespace, opened.name, "billing").partition("1")
-    keep(url, [letter(1, group=key.group_key, partition="1")])
+    keep(url, [dead_letter(1, group=key.group_key, partition="1")])
     with closing(SqlSink(url)) as sink:
-        other = LetterTransaction(sink, Chunk(key, DeadLetterSelection(), -1, 10))
+        other = RedriveTransaction(sink, Chunk(key, DeadLetterSelection(), -1, 10))
         other.take()
         result = cli("dlq", "redrive", "--sink", url, "--to-hub", hub)
         other.rollback()
@@ -229,7 +229,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
 
 
 def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene: Scene) -> None:
-    """A processor leaves letters behind; its handler is fixed; the redrive has the rows."""
+    """A processor leaves dead letters behind; its handler is fixed; the redrive has the rows."""
     append(scene.hub, "3", *(f"event {n}" for n in range(5)))
     sink = f"sqlite:///{scene.root}/whole.db"
     (scene.root / "app.py").write_text(APP.format(hub=scene.hub, sink=sink))

@@ -48,7 +48,7 @@ def facts(
     checkpoints: Sequence[tuple[str, int]] = (),
     **others: object,
 ) -> GroupFacts:
-    """A group. Owners are one letter a partition, ``-`` for nobody: ``"aab-"``."""
+    """A group. Owners are one dead letter a partition, ``-`` for nobody: ``"aab-"``."""
     ownerships = tuple(
         Ownership(GROUP.partition(str(index)), "" if owner == "-" else owner, epoch=1, age_seconds=age)
         for index, (owner, age) in enumerate(zip(owners, [*ages, *[1.0] * len(owners)], strict=False))

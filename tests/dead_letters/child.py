@@ -16,7 +16,7 @@ from typing import Any
 
 from hubline.dead_letters.handler_redrive import HandlerRedrive
 from hubline.dead_letters.redrive import Progress, Redrive
-from hubline.dead_letters.redrive_transaction import LetterTransaction
+from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import Republisher
 from hubline.hubs.local import LocalHub
@@ -70,10 +70,10 @@ class Task:
         if not self.target:
             rerun = HandlerRedrive.of(processor_of(self))
             made = rerun.redrive(DeadLetterSelection(), body_group="readers")
-            return Redrive(made.sink, made.choice, made.work, lot_count_max=10), rerun.dependencies.hub.close
+            return Redrive(made.sink, made.choice, made.work, max_batch_size=10), rerun.dependencies.hub.close
         sender = await hub.open_sender()
         return Redrive(
-            SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), lot_count_max=10
+            SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), max_batch_size=10
         ), sender.close
 
 
@@ -126,11 +126,11 @@ def die_at(step: str, lot: int) -> None:
 
     patched: dict[str, list[tuple[Any, str]]] = {
         "begun": [(PostgresSinkConnection, "begin"), (SqliteSinkConnection, "begin")],
-        "locked": [(LetterTransaction, "_locked")],
-        "handled": [(LetterTransaction, "execute"), (Republisher, "_send")],
-        "written": [(LetterTransaction, "insert")],
-        "failed": [(LetterTransaction, "dead_letter")],
-        "settled": [(LetterTransaction, "_plan")],
+        "locked": [(RedriveTransaction, "_locked")],
+        "handled": [(RedriveTransaction, "execute"), (Republisher, "_send")],
+        "written": [(RedriveTransaction, "insert")],
+        "failed": [(RedriveTransaction, "dead_letter")],
+        "settled": [(RedriveTransaction, "_plan")],
         "committed": [(PostgresSinkConnection, "commit"), (SqliteSinkConnection, "commit")],
     }
     for owner in (PostgresSinkConnection, SqliteSinkConnection):

@@ -22,11 +22,11 @@ ENQUEUED = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=UTC)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a fresh database, of each kind in turn."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/letters.db"
+        return f"sqlite:///{tmp_path}/dead_letters.db"
     return str(request.getfixturevalue("postgres_database").reveal())
 
 
-def letter(
+def dead_letter(
     sequence: int,
     *,
     group: GroupKey = GROUP,
@@ -48,11 +48,12 @@ def letter(
     return DeadLetter.of(group.partition(partition), event, error or ValueError(f"cannot take {sequence}"), attempts=3)
 
 
-def keep(url: str, letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool = True) -> None:
-    """Leaves letters in the database, as a processor does: in the transactions that move the checkpoints past them."""
+def keep(url: str, dead_letters: Iterable[DeadLetter], *, keep_dead_letter_bodies: bool = True) -> None:
+    """Leaves dead letters in the database, as a processor does: in the transactions that move the checkpoints past
+    them."""
     sink = SqlSink(url, keep_dead_letter_bodies=keep_dead_letter_bodies)
     by_partition: dict[object, list[DeadLetter]] = {}
-    for each in letters:
+    for each in dead_letters:
         by_partition.setdefault(each.key, []).append(each)
     for of_partition in by_partition.values():
         opened = sink.open(of_partition[0].key, 0)

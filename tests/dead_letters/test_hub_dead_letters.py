@@ -18,7 +18,7 @@ from hubline.model.events import Event, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks.dead_letter_hub import DEAD_LETTER_PREFIX, DeadLetterHub
-from tests.dead_letters.conftest import GROUP, letter
+from tests.dead_letters.conftest import GROUP, dead_letter
 
 T = TypeVar("T")
 
@@ -43,10 +43,10 @@ async def events_of(hub: LocalHub) -> list[Event]:
         await receiver.close()
 
 
-def kept(root: Path, *letters: DeadLetter) -> list[Event]:
+def kept(root: Path, *dead_letters: DeadLetter) -> list[Event]:
     async def work(hub: LocalHub) -> list[Event]:
         box = DeadLetterHub(hub)
-        await box.add(letters)
+        await box.add(dead_letters)
         await box.close()
         return await events_of(hub)
 
@@ -54,14 +54,14 @@ def kept(root: Path, *letters: DeadLetter) -> list[Event]:
 
 
 def failed(sequence: int, **parts: object) -> DeadLetter:
-    """A letter of an event that failed just here, so that it has a traceback."""
+    """A dead letter of an event that failed just here, so that it has a traceback."""
     try:
         raise ValueError(f"cannot take {sequence} \udcff\x00")
     except ValueError as error:
-        return letter(sequence, error=error, **parts)  # type: ignore[arg-type]
+        return dead_letter(sequence, error=error, **parts)  # type: ignore[arg-type]
 
 
-def test_letter_reads_back_as_it_was(tmp_path: Path) -> None:
+def test_dead_letter_reads_back_as_it_was(tmp_path: Path) -> None:
     added = failed(5, body=b"\xff\x00", key="customer-7", properties={"a": "b", "\u20ac": ""})
     (event,) = kept(tmp_path, added)
     assert event.partition_key == "customer-7"
@@ -78,14 +78,14 @@ def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
 
 
 def test_pointer_stays_a_pointer(tmp_path: Path) -> None:
-    pointer = replace(letter(5, properties={"a": "b"}), is_body_kept=False)
+    pointer = replace(dead_letter(5, properties={"a": "b"}), is_body_kept=False)
     (event,) = kept(tmp_path, pointer)
     read = DeadLetterHub.read(event)
     assert (read.is_body_kept, read.event.body, read.event.properties) == (False, b"", {})
     assert read.event.sequence_number == 5
 
 
-def test_letter_too_large_for_the_hub_goes_without_its_traceback_and_then_without_its_body(tmp_path: Path) -> None:
+def test_dead_letter_too_large_for_the_hub_goes_without_its_traceback_and_then_without_its_body(tmp_path: Path) -> None:
     largest = 1024 * 1024
     tight = replace(failed(1, body=b"x" * (largest - 5_000)), traceback="deep\n" * 2_000)
     full = failed(2, body=b"x" * (largest - 10))
@@ -95,9 +95,9 @@ def test_letter_too_large_for_the_hub_goes_without_its_traceback_and_then_withou
     assert (second.is_body_kept, second.event.body, second.event.sequence_number) == (False, b"", 2)
 
 
-def test_letter_of_a_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> None:
+def test_dead_letter_of_a_dead_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> None:
     (event,) = kept(tmp_path / "first", failed(5, properties={"a": "b"}))
-    again = letter(event.sequence_number, properties=event.properties, body=event.body)
+    again = dead_letter(event.sequence_number, properties=event.properties, body=event.body)
     (twice,) = kept(tmp_path / "second", again)
     assert DeadLetterHub.read(twice).event.properties == {"a": "b"}
     assert DeadLetterHub.read(twice).event.sequence_number == event.sequence_number
@@ -111,16 +111,16 @@ def test_letter_of_a_letter_tells_the_hub_of_the_first_one(tmp_path: Path) -> No
         ({f"{DEAD_LETTER_PREFIX}failed": "yesterday"}, "not a dead letter that reads back"),
     ],
 )
-def test_event_that_is_no_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:
+def test_event_that_is_no_dead_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:
     (event,) = kept(tmp_path, failed(5))
     spoilt = {**event.properties, **properties} if properties else {}
     with pytest.raises(ConfigError, match=says):
         DeadLetterHub.read(replace(event, properties=spoilt))
 
 
-def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
+def test_missing_hub_shows_at_the_first_dead_letter(tmp_path: Path) -> None:
     async def add() -> None:
-        await DeadLetterHub(LocalHub(tmp_path, "missing")).add([letter(1)])
+        await DeadLetterHub(LocalHub(tmp_path, "missing")).add([dead_letter(1)])
 
     with pytest.raises(HubNotFound):
         asyncio.run(add())
@@ -128,7 +128,7 @@ def test_missing_hub_shows_at_the_first_letter(tmp_path: Path) -> None:
 
 def test_times_keep_their_microseconds(tmp_path: Path) -> None:
     time = datetime(2026, 2, 1, 0, 0, 0, 654321, tzinfo=UTC)
-    (event,) = kept(tmp_path, replace(letter(1), failed_at=time))
+    (event,) = kept(tmp_path, replace(dead_letter(1), failed_at=time))
     assert (DeadLetterHub.read(event).failed_at, DeadLetterHub.read(event).event.enqueued_time.microsecond) == (
         time,
         123456,
@@ -162,14 +162,14 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
 
         async with processor:
             await asyncio.wait_for(done.wait(), 60)
-        letters = [DeadLetterHub.read(event) for event in await events_of(dead)]
+        dead_letters = [DeadLetterHub.read(event) for event in await events_of(dead)]
         await orders.close()
         await dead.close()
-        return letters
+        return dead_letters
 
-    (kept_letter,) = asyncio.run(run())
-    assert (kept_letter.event.text(), kept_letter.event.sequence_number) == ("bad", 1)
-    assert (kept_letter.key.group, kept_letter.error_type, kept_letter.error_text) == (
+    (kept_dead_letter,) = asyncio.run(run())
+    assert (kept_dead_letter.event.text(), kept_dead_letter.event.sequence_number) == ("bad", 1)
+    assert (kept_dead_letter.key.group, kept_dead_letter.error_type, kept_dead_letter.error_text) == (
         "billing",
         "LookupError",
         "no customer",

@@ -1,4 +1,4 @@
-"""Letters are found by what they are, page by page in a stable order, and tidied up once."""
+"""Dead letters are found by what they are, page by page in a stable order, and tidied up once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hubline.dead_letters.selection import parse_dead_letter_id
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreNotFound
 from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey
-from tests.dead_letters.conftest import GROUP, keep, letter
+from tests.dead_letters.conftest import GROUP, dead_letter, keep
 
 T = TypeVar("T")
 OTHER = GroupKey("local:/data", "orders", "audit")
@@ -33,9 +33,9 @@ def on(url: str, work: Callable[[DeadLetterRepository], Awaitable[T]]) -> T:
 
 
 def chosen(url: str, choice: DeadLetterSelection, **how: Any) -> list[str]:
-    """Partition and sequence number of each letter."""
-    letters = on(url, lambda shelf: shelf.page(choice, **how))
-    return [f"{each.key.partition}/{each.event.sequence_number}" for each in letters]
+    """Partition and sequence number of each dead letter."""
+    dead_letters = on(url, lambda shelf: shelf.page(choice, **how))
+    return [f"{each.key.partition}/{each.event.sequence_number}" for each in dead_letters]
 
 
 class Refused(Exception):
@@ -47,18 +47,18 @@ def filled(url: str) -> str:
     keep(
         url,
         [
-            letter(3),
-            letter(10, error=KeyError("50% off: O'Brien")),
-            letter(2, partition="1", error=Refused("No Such Customer")),
-            letter(7, partition="10"),
-            letter(3, group=OTHER),
+            dead_letter(3),
+            dead_letter(10, error=KeyError("50% off: O'Brien")),
+            dead_letter(2, partition="1", error=Refused("No Such Customer")),
+            dead_letter(7, partition="10"),
+            dead_letter(3, group=OTHER),
         ],
     )
     return url
 
 
-def test_letter_reads_back_as_it_was(url: str) -> None:
-    kept = letter(5, body=b"\xff\x00\x80", key="k\u20ac", properties={"a": "b", "nul": "\x00", "\u20ac": ""})
+def test_dead_letter_reads_back_as_it_was(url: str) -> None:
+    kept = dead_letter(5, body=b"\xff\x00\x80", key="k\u20ac", properties={"a": "b", "nul": "\x00", "\u20ac": ""})
     keep(url, [kept])
     found = on(url, lambda shelf: shelf.find(parse_dead_letter_id("0/5")))
     assert replace(found, failed_at=kept.failed_at) == kept
@@ -66,7 +66,7 @@ def test_letter_reads_back_as_it_was(url: str) -> None:
 
 
 def test_pointer_has_no_body_and_says_so(url: str) -> None:
-    keep(url, [letter(5, properties={"a": "b"})], keep_dead_letter_bodies=False)
+    keep(url, [dead_letter(5, properties={"a": "b"})], keep_dead_letter_bodies=False)
     found = on(url, lambda shelf: shelf.find(parse_dead_letter_id("0/5")))
     assert (found.is_body_kept, found.event.body, found.event.properties) == (False, b"", {})
 
@@ -86,7 +86,7 @@ CHOICES = [
     (DeadLetterSelection(error_type="Refused"), ["1/2"]),
     (DeadLetterSelection(error_type="tests.dead_letters.test_repository.Refused"), ["1/2"]),
     (DeadLetterSelection(error_type="efused"), []),
-    (DeadLetterSelection(error_type="a.very.long.name.of.a.type.that.no.letter.has.Refused"), []),
+    (DeadLetterSelection(error_type="a.very.long.name.of.a.type.that.no.dead_letter.has.Refused"), []),
     (DeadLetterSelection(error_text="no such"), ["1/2"]),
     (DeadLetterSelection(error_text="50% off: o'brien"), ["0/10"]),
     (DeadLetterSelection(error_text="_"), []),
@@ -101,7 +101,7 @@ CHOICES = [
 ]
 
 
-def test_letters_are_chosen_by_what_they_are(filled: str) -> None:
+def test_dead_letters_are_chosen_by_what_they_are(filled: str) -> None:
     async def work(shelf: DeadLetterRepository) -> list[list[str]]:
         pages = [await shelf.page(choice) for choice, _ in CHOICES]
         return [[f"{each.key.partition}/{each.event.sequence_number}" for each in page] for page in pages]
@@ -111,8 +111,8 @@ def test_letters_are_chosen_by_what_they_are(filled: str) -> None:
 
 
 def test_times_are_those_of_the_database_to_the_microsecond(filled: str) -> None:
-    letters = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
-    newest = max(each.failed_at for each in letters)
+    dead_letters = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
+    newest = max(each.failed_at for each in dead_letters)
     step = timedelta(milliseconds=1)
     assert len(chosen(filled, DeadLetterSelection(until=newest))) == 5
     assert chosen(filled, DeadLetterSelection(since=newest + step)) == []
@@ -121,13 +121,13 @@ def test_times_are_those_of_the_database_to_the_microsecond(filled: str) -> None
 
 def test_pages_follow_each_other_whatever_is_added_meanwhile(filled: str) -> None:
     first = on(filled, lambda shelf: shelf.page(DeadLetterSelection(group="billing"), max_count=2))
-    keep(filled, [letter(1, group=GroupKey("local:/data", "orders", "a new one"))])
+    keep(filled, [dead_letter(1, group=GroupKey("local:/data", "orders", "a new one"))])
     after = DeadLetterId.of(first[-1])
     assert chosen(filled, DeadLetterSelection(group="billing"), after=after) == ["1/2", "10/7"]
 
 
-def test_all_pages_give_every_letter_once(url: str) -> None:
-    keep(url, [letter(sequence) for sequence in range(250)])
+def test_all_pages_give_every_dead_letter_once(url: str) -> None:
+    keep(url, [dead_letter(sequence) for sequence in range(250)])
 
     async def read(shelf: DeadLetterRepository) -> list[int]:
         return [each.event.sequence_number async for page in shelf.pages(DeadLetterSelection()) for each in page]
@@ -155,19 +155,19 @@ def test_marking_ends_when_nothing_is_left(filled: str) -> None:
     assert chosen(filled, DeadLetterSelection(state=DeadLetterState.DISCARDED)) == ["0/3", "0/10", "1/2", "10/7"]
 
 
-def test_removed_letters_are_gone(filled: str) -> None:
+def test_removed_dead_letters_are_gone(filled: str) -> None:
     assert on(filled, lambda shelf: shelf.delete_some(DeadLetterSelection(partitions=("0",)))) == 3
     assert chosen(filled, DeadLetterSelection(state=None)) == ["1/2", "10/7"]
 
 
-def test_ambiguous_letter_is_asked_for_by_its_whole_id(filled: str) -> None:
+def test_ambiguous_dead_letter_is_asked_for_by_its_whole_id(filled: str) -> None:
     with pytest.raises(ConfigError, match="local:/data/orders/audit/0/3 or local:/data/orders/billing/0/3"):
         on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/3")))
     found = on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/3"), DeadLetterSelection(group="audit")))
     assert found.key.group == "audit"
 
 
-def test_missing_letter_is_an_error(filled: str) -> None:
+def test_missing_dead_letter_is_an_error(filled: str) -> None:
     with pytest.raises(StoreError, match="no dead letter 0/99"):
         on(filled, lambda shelf: shelf.find(parse_dead_letter_id("0/99")))
 
@@ -175,9 +175,9 @@ def test_missing_letter_is_an_error(filled: str) -> None:
 def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
     import sqlite3
 
-    url = f"sqlite:///{tmp_path}/letters.db"
-    keep(url, [letter(3)])
-    with sqlite3.connect(tmp_path / "letters.db") as connection:
+    url = f"sqlite:///{tmp_path}/dead_letters.db"
+    keep(url, [dead_letter(3)])
+    with sqlite3.connect(tmp_path / "dead_letters.db") as connection:
         connection.execute("UPDATE hubline_dead_letter SET state = 'lost'")
     connection.close()
     with pytest.raises(RecordDamaged, match="local:/data/orders/billing/0/3 does not read back"):
@@ -191,16 +191,16 @@ def test_file_that_is_not_there_is_not_made(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "0/", "/1", "0/x", "a/b/0/1", "0/1/2", "0/99999999999999999999", "0/-1"])
-def test_what_is_no_letter_is_refused(text: str) -> None:
+def test_what_is_no_dead_letter_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         parse_dead_letter_id(text)
 
 
 def test_id_reads_back(filled: str) -> None:
-    letters: list[DeadLetter] = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
-    for each in letters:
+    dead_letters: list[DeadLetter] = on(filled, lambda shelf: shelf.page(DeadLetterSelection()))
+    for each in dead_letters:
         assert parse_dead_letter_id(str(DeadLetterId.of(each))) == DeadLetterId.of(each)
 
 
-def test_group_of_a_letter_is_its_own() -> None:
-    assert DeadLetterId.of(letter(1)).group == GROUP
+def test_group_of_a_dead_letter_is_its_own() -> None:
+    assert DeadLetterId.of(dead_letter(1)).group == GROUP

@@ -1,4 +1,4 @@
-"""Letters through the handler that failed them: the same calls, the same rows, the same transaction."""
+"""Dead letters through the handler that failed them: the same calls, the same rows, the same transaction."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks import DropDuplicates, SqlSink, Transaction
-from tests.dead_letters.conftest import keep, letter
-from tests.dead_letters.test_redrive import letters_in, numbers, outcomes, quarantined
+from tests.dead_letters.conftest import dead_letter, keep
+from tests.dead_letters.test_redrive import dead_letters_in, numbers, outcomes, quarantined
 
 RETRY = RetryPolicy(max_attempts=2, initial_backoff_seconds=0.0, max_backoff_seconds=0.0)
 
@@ -40,11 +40,11 @@ class Scene:
         with closing(SqlSink(url)) as sink, sink.database.connection() as connection:
             connection.execute("CREATE TABLE readings (n BIGINT PRIMARY KEY, body TEXT)", ())
 
-    def keep(self, *letters: DeadLetter) -> None:
-        keep(self.url, letters)
+    def keep(self, *dead_letters: DeadLetter) -> None:
+        keep(self.url, dead_letters)
 
-    def letters(self, *sequences: int) -> list[DeadLetter]:
-        return [letter(sequence, group=self.group) for sequence in sequences]
+    def dead_letters(self, *sequences: int) -> list[DeadLetter]:
+        return [dead_letter(sequence, group=self.group) for sequence in sequences]
 
     def processor(
         self, *, table: str | None = "readings", drop_duplicates: DropDuplicates = "off", **options: Any
@@ -131,22 +131,22 @@ HANDLERS = [on_event_rows, on_event_async_rows, on_event_tx, on_batch_arrow, on_
 
 @pytest.mark.parametrize("register", HANDLERS, ids=lambda each: each.__name__)
 def test_every_kind_of_handler_redrives(scene: Scene, register: Callable[[Scene, Processor], None]) -> None:
-    scene.keep(*scene.letters(*range(45)))
+    scene.keep(*scene.dead_letters(*range(45)))
     processor = scene.processor()
     register(scene, processor)
     progress = scene.redrive(processor)
     assert set(outcomes(progress).values()) == {"redriven"}
     assert scene.rows() == [(each, f"event {each}") for each in range(45)]
-    assert letters_in(scene.url) == []
+    assert dead_letters_in(scene.url) == []
     assert scene.checkpoints() == [44]
     assert scene.redrive(processor) == []
 
 
 @pytest.mark.parametrize("register", HANDLERS, ids=lambda each: each.__name__)
-def test_row_that_the_database_refuses_leaves_its_letter(
+def test_row_that_the_database_refuses_leaves_its_dead_letter(
     scene: Scene, register: Callable[[Scene, Processor], None]
 ) -> None:
-    scene.keep(*scene.letters(1, 2, 3, 4))
+    scene.keep(*scene.dead_letters(1, 2, 3, 4))
     with closing(SqlSink(scene.url)) as sink, sink.database.connection() as connection:
         connection.execute("INSERT INTO readings VALUES (3, 'is here')", ())
     processor = scene.processor()
@@ -154,13 +154,13 @@ def test_row_that_the_database_refuses_leaves_its_letter(
     done = outcomes(scene.redrive(processor))
     assert done == {"0/1": "redriven", "0/2": "redriven", "0/3": "failed", "0/4": "redriven"}
     assert scene.rows() == [(1, "event 1"), (2, "event 2"), (3, "is here"), (4, "event 4")]
-    (left,) = letters_in(scene.url)
+    (left,) = dead_letters_in(scene.url)
     assert left.attempts > 3
     assert left.error_type != "ValueError"
 
 
-def test_handler_that_fails_again_is_retried_and_its_letter_stays(scene: Scene) -> None:
-    scene.keep(*scene.letters(1, 2, 3))
+def test_handler_that_fails_again_is_retried_and_its_dead_letter_stays(scene: Scene) -> None:
+    scene.keep(*scene.dead_letters(1, 2, 3))
     processor = scene.processor()
     tries: list[int] = []
 
@@ -173,13 +173,13 @@ def test_handler_that_fails_again_is_retried_and_its_letter_stays(scene: Scene) 
 
     assert outcomes(scene.redrive(processor)) == {"0/1": "redriven", "0/2": "failed", "0/3": "redriven"}
     assert tries == [1, 2, 2, 3]
-    (left,) = letters_in(scene.url)
+    (left,) = dead_letters_in(scene.url)
     assert (left.attempts, left.error_type, left.error_text) == (5, "LookupError", "no customer")
     assert "in handle" in left.traceback
 
 
 def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:
-    scene.keep(*scene.letters(1, 2))
+    scene.keep(*scene.dead_letters(1, 2))
     processor = scene.processor()
 
     @processor.on_event
@@ -190,11 +190,11 @@ def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:
 
     scene.redrive(processor)
     assert scene.rows() == [(2, "x")]
-    assert numbers(letters_in(scene.url)) == [1]
+    assert numbers(dead_letters_in(scene.url)) == [1]
 
 
 def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Scene) -> None:
-    scene.keep(*scene.letters(*range(150)))
+    scene.keep(*scene.dead_letters(*range(150)))
     processor = scene.processor(retry=RetryPolicy(max_attempts=1), on_failure="stop", max_consecutive_failures=1)
 
     @processor.on_event
@@ -202,15 +202,15 @@ def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Sc
         raise LookupError
 
     assert set(outcomes(scene.redrive(processor)).values()) == {"failed"}
-    assert {each.attempts for each in letters_in(scene.url)} == {4}
+    assert {each.attempts for each in dead_letters_in(scene.url)} == {4}
 
 
 @pytest.mark.parametrize("preserve_key_order", [True, False])
 def test_keys_in_quarantine_stay_in_order(scene: Scene, preserve_key_order: bool) -> None:
     scene.keep(
-        letter(2, group=scene.group, key="a"),
+        dead_letter(2, group=scene.group, key="a"),
         *(quarantined(sequence, "a", group=scene.group) for sequence in (3, 4)),
-        letter(5, group=scene.group, key="b"),
+        dead_letter(5, group=scene.group, key="b"),
     )
     processor = scene.processor(preserve_key_order=preserve_key_order)
     seen: list[int] = []
@@ -224,19 +224,19 @@ def test_keys_in_quarantine_stay_in_order(scene: Scene, preserve_key_order: bool
 
     assert outcomes(scene.redrive(processor)) == {"0/2": "failed", "0/3": "held", "0/4": "held", "0/5": "redriven"}
     assert seen == [2, 2, 5]
-    assert [each.attempts for each in letters_in(scene.url)] == [5, 3, 3]
+    assert [each.attempts for each in dead_letters_in(scene.url)] == [5, 3, 3]
     is_fixed = True
     assert set(outcomes(scene.redrive(processor)).values()) == {"redriven"}
     assert seen == [2, 2, 5, 2, 3, 4]
 
 
 @pytest.mark.parametrize("drop_duplicates", ["ordered", "any_order"])
-def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplicates: DropDuplicates) -> None:
+def test_dead_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplicates: DropDuplicates) -> None:
     """Their ids were taken when they failed, and higher ones since."""
     ids = [event_ids("local:/first@1", "0", sequence).as_py() for sequence in (9, 5, 7)]
     with closing(SqlSink(scene.url, drop_duplicates=drop_duplicates)) as sink:
         opened = sink.open(scene.group.partition("0"), 0)
-        kept = [letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
+        kept = [dead_letter(place, group=scene.group, properties={ID_PROPERTY: one}) for place, one in enumerate(ids)]
         deduplicated = opened.deduplicate(batch_of(kept))
         with opened.transaction(Checkpoint(opened.key, "offset-9", 9)) as transaction:
             transaction.dead_letter(kept)
@@ -247,13 +247,13 @@ def test_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplic
     assert [n for n, _ in scene.rows()] == [0, 1, 2]
 
 
-def test_letters_of_other_groups_are_not_its(scene: Scene) -> None:
+def test_dead_letters_of_other_groups_are_not_its(scene: Scene) -> None:
     other = GroupKey(scene.group.namespace, "orders", "audit")
-    scene.keep(letter(1, group=other), *scene.letters(2))
+    scene.keep(dead_letter(1, group=other), *scene.dead_letters(2))
     processor = scene.processor()
     on_event_rows(scene, processor)
     assert outcomes(scene.redrive(processor)) == {"0/2": "redriven"}
-    assert numbers(letters_in(scene.url)) == [1]
+    assert numbers(dead_letters_in(scene.url)) == [1]
 
 
 def test_processor_without_a_sink_cannot_redrive(tmp_path: Path) -> None:
@@ -270,12 +270,12 @@ def test_processor_without_a_handler_cannot_redrive(scene: Scene) -> None:
         HandlerRedrive.of(scene.processor())
 
 
-def test_table_that_is_gone_ends_the_redrive_and_blames_no_letter(scene: Scene) -> None:
-    scene.keep(*scene.letters(1))
+def test_table_that_is_gone_ends_the_redrive_and_blames_no_dead_letter(scene: Scene) -> None:
+    scene.keep(*scene.dead_letters(1))
     processor = scene.processor(table="missing")
     on_event_rows(scene, processor)
     with pytest.raises(Exception, match="missing") as raised:
         scene.redrive(processor)
     assert isinstance(raised.value, hubline.errors.SinkError | HandlerFailed)
-    (left,) = letters_in(scene.url)
+    (left,) = dead_letters_in(scene.url)
     assert left.attempts == 3

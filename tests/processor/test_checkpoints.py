@@ -270,7 +270,7 @@ class TestByHand:
         scene.append(4)
         recorder = scene.processor(save_then_fail, checkpoint=CheckpointPolicy.manual(), on_failure="dead_letter")
         async with recorder.processor:
-            await until(lambda: recorder.letters)
+            await until(lambda: recorder.dead_letters)
 
         assert seen == {1: 1, 2: 2}
 
@@ -410,7 +410,7 @@ class TestStoreDown:
             scene.store.come_up()
             await until(lambda: recorder.sequences)
 
-        assert recorder.letters == []
+        assert recorder.dead_letters == []
         assert isinstance(recorder.errors[0], HandlerFailed)
         assert isinstance(recorder.errors[0].__cause__, StoreUnavailable)
         assert (recorder.sequences, await scene.checkpoint()) == ([0, 1, 2, 3], 3)
@@ -473,7 +473,7 @@ class TestOperator:
 
         again = recorder.sequences[recorder.sequences.index(5) :]
         assert again == list(range(5, 5 + len(again)))
-        assert recorder.letters == []
+        assert recorder.dead_letters == []
         assert not recorder.errors_of(HandlerFailed)
         assert "released 0 lost" in recorder.released
         assert await scene.checkpoint() == again[-1]

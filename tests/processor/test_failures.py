@@ -199,26 +199,26 @@ class TestDeadLetters:
         async with recorder.processor:
             await until(lambda: 39 in recorder.sequences)
 
-        assert [letter.event.sequence_number for letter in recorder.letters] == [5, 6, 23]
+        assert [dead_letter.event.sequence_number for dead_letter in recorder.dead_letters] == [5, 6, 23]
         assert recorder.sequences == [n for n in range(40) if n not in (5, 6, 23)]
         assert recorder.released == ["released 0 stopped"]
         assert await scene.checkpoint() == 39
 
     @virtual
-    async def test_a_letter_tells_the_event_the_error_and_the_attempts(self) -> None:
+    async def test_a_dead_letter_tells_the_event_the_error_and_the_attempts(self) -> None:
         scene = Scene()
         scene.append(1, body=b"bad")
         recorder = scene.processor(failing(0), on_failure="dead_letter")
 
         async with recorder.processor:
-            await until(lambda: recorder.letters)
+            await until(lambda: recorder.dead_letters)
 
-        (letter,) = recorder.letters
-        assert isinstance(letter, DeadLetter)
-        assert (letter.event.body, letter.event.sequence_number, letter.attempts) == (b"bad", 0, 3)
-        assert (letter.error_type, letter.error_text) == ("ValueError", "cannot take (0,)")
-        assert "in fail" in letter.traceback
-        assert letter.key == scene.group.partition("0")
+        (dead_letter,) = recorder.dead_letters
+        assert isinstance(dead_letter, DeadLetter)
+        assert (dead_letter.event.body, dead_letter.event.sequence_number, dead_letter.attempts) == (b"bad", 0, 3)
+        assert (dead_letter.error_type, dead_letter.error_text) == ("ValueError", "cannot take (0,)")
+        assert "in fail" in dead_letter.traceback
+        assert dead_letter.key == scene.group.partition("0")
 
     @virtual
     async def test_every_event_comes_exactly_once_to_one_of_the_two(self) -> None:
@@ -228,11 +228,11 @@ class TestDeadLetters:
         recorder = scene.processor(failing(*poison), on_failure="dead_letter", max_batch_size=10)
 
         async with recorder.processor:
-            await until(lambda: len(recorder.sequences) + len(recorder.letters) == 32)
+            await until(lambda: len(recorder.sequences) + len(recorder.dead_letters) == 32)
 
-        assert sorted(recorder.sequences + [letter.event.sequence_number for letter in recorder.letters]) == [
-            *range(32)
-        ]
+        assert sorted(
+            recorder.sequences + [dead_letter.event.sequence_number for dead_letter in recorder.dead_letters]
+        ) == [*range(32)]
 
     @virtual
     async def test_too_many_in_a_row_stop_the_partition_with_a_clear_reason(self) -> None:
@@ -243,7 +243,7 @@ class TestDeadLetters:
         async with recorder.processor:
             await until(lambda: len(recorder.errors_of(DeadLetterLimit)) == 3)
 
-        assert [letter.event.sequence_number for letter in recorder.letters] == [0, 1, 2, 3]
+        assert [dead_letter.event.sequence_number for dead_letter in recorder.dead_letters] == [0, 1, 2, 3]
         error = recorder.errors_of(DeadLetterLimit)[0]
         assert "more than 4 events in a row" in str(error)
         assert isinstance(error.__cause__, ValueError)
@@ -261,7 +261,7 @@ class TestDeadLetters:
         )
 
         async with recorder.processor:
-            await until(lambda: len(recorder.letters) == 13)
+            await until(lambda: len(recorder.dead_letters) == 13)
 
         assert recorder.errors == []
 
@@ -279,12 +279,12 @@ class TestDeadLetters:
         assert recorder.sequences == list(range(4, 20))
 
     @virtual
-    async def test_a_letter_that_is_not_taken_stops_the_partition_and_comes_again(self) -> None:
+    async def test_a_dead_letter_that_is_not_taken_stops_the_partition_and_comes_again(self) -> None:
         refused: list[int] = []
 
-        async def refuse_twice(letter: DeadLetter) -> None:
+        async def refuse_twice(dead_letter: DeadLetter) -> None:
             if len(refused) < 2:
-                refused.append(letter.event.sequence_number)
+                refused.append(dead_letter.event.sequence_number)
                 raise OSError("the dead letters' disk is full")
 
         scene = Scene()
@@ -293,10 +293,10 @@ class TestDeadLetters:
         recorder.lettering = refuse_twice
 
         async with recorder.processor:
-            await until(lambda: recorder.letters)
+            await until(lambda: recorder.dead_letters)
 
         assert refused == [3, 3]
-        assert [letter.event.sequence_number for letter in recorder.letters] == [3]
+        assert [dead_letter.event.sequence_number for dead_letter in recorder.dead_letters] == [3]
         error = recorder.errors[0]
         assert isinstance(error, HandlerFailed)
         assert "on_dead_letter failed for partition 0, events 3 to 3" in str(error)
@@ -305,8 +305,8 @@ class TestDeadLetters:
         assert sorted(recorder.sequences) == [0, 1, 2, 4, 5]  # none again: what came before was checkpointed
 
     @virtual
-    async def test_a_checkpoint_after_a_letter_covers_it_and_no_more(self) -> None:
-        async def save(letter: DeadLetter, partition: PartitionContext) -> None:
+    async def test_a_checkpoint_after_a_dead_letter_covers_it_and_no_more(self) -> None:
+        async def save(dead_letter: DeadLetter, partition: PartitionContext) -> None:
             await partition.checkpoint()
             seen.append(await scene.checkpoint())
 

@@ -77,8 +77,8 @@ class TestSubclass:
         def on_error(self, error: HublineError) -> None:
             self.happened.append(f"error {error}")
 
-        async def on_dead_letter(self, letter: DeadLetter) -> None:
-            self.happened.append(f"letter {letter.event.sequence_number}")
+        async def on_dead_letter(self, dead_letter: DeadLetter) -> None:
+            self.happened.append(f"dead letter {dead_letter.event.sequence_number}")
 
     @virtual
     async def test_overridden_handlers_are_called(self) -> None:
@@ -87,8 +87,8 @@ class TestSubclass:
         processor = self.Counting(
             hub,
             MemoryStore(now=asyncio.get_running_loop().time),
-            group=GROUP,
-            start=Position.earliest(),
+            consumer_group=GROUP,
+            starting_position=Position.earliest(),
             options=ProcessorOptions(lease=LEASE, control_thread=False),
         )
 
@@ -535,21 +535,21 @@ class TestWhatHandlersRaise:
 
     @pytest.mark.parametrize("error", [Panic("index out of bounds"), Textless()])
     @virtual
-    async def test_its_event_becomes_a_letter_that_tells_where_it_was_raised(self, error: BaseException) -> None:
-        letters: list[DeadLetter] = []
+    async def test_its_event_becomes_a_dead_letter_that_tells_where_it_was_raised(self, error: BaseException) -> None:
+        dead_letters: list[DeadLetter] = []
         hub = MemoryHub(1)
         hub.append("0", [b"x"])
         processor = made(hub, control_thread=False, on_failure="dead_letter")
-        processor.on_dead_letter(letters.append)
+        processor.on_dead_letter(dead_letters.append)
 
         @processor.on_batch
         async def fail(batch: EventBatch) -> None:
             raise error
 
-        await run_until(processor, lambda: letters)
+        await run_until(processor, lambda: dead_letters)
 
-        assert letters[0].error_text.startswith(f"the handler raised {type(error).__name__}")
-        assert letters[0].traceback.endswith("in fail\n")
+        assert dead_letters[0].error_text.startswith(f"the handler raised {type(error).__name__}")
+        assert dead_letters[0].traceback.endswith("in fail\n")
 
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
     @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])

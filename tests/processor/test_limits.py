@@ -14,8 +14,8 @@ def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0) -> FailureTally:
 
 
 def flags(text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """One letter an event: ``x`` for one that failed."""
-    return np.array([letter == "x" for letter in text], np.bool_)
+    """One dead letter an event: ``x`` for one that failed."""
+    return np.array([dead_letter == "x" for dead_letter in text], np.bool_)
 
 
 def test_a_row_goes_on_over_batches_and_ends_with_a_success() -> None:

@@ -50,7 +50,7 @@ class Results:
         return [row[0] for row in self.execute("SELECT id FROM results ORDER BY id")]
 
     @property
-    def letters(self) -> list[tuple[int, str]]:
+    def dead_letters(self) -> list[tuple[int, str]]:
         with suppress(sqlite3.OperationalError):  # no such table yet
             return self.execute("SELECT sequence_number, stage FROM hubline_dead_letter ORDER BY sequence_number")
         return []
@@ -154,7 +154,7 @@ class TestRows:
         async with processor:
             await until(lambda: results.checkpoint == 24)
 
-        assert (results.ids, results.letters, errors) == (list(range(25)), [], [])
+        assert (results.ids, results.dead_letters, errors) == (list(range(25)), [], [])
         assert await scene.checkpoint() == 24  # the store follows
 
     @virtual
@@ -326,7 +326,7 @@ class TestTransaction:
         async with processor:
             await until(lambda: results.checkpoint == 7)
 
-        assert (results.ids, results.letters) == ([0, 1, 2, 3, 4, 6, 7], [(5, "handler")])
+        assert (results.ids, results.dead_letters) == ([0, 1, 2, 3, 4, 6, 7], [(5, "handler")])
 
     @virtual
     async def test_single_events_too(self, results: Results) -> None:
@@ -343,7 +343,7 @@ class TestTransaction:
         async with processor:
             await until(lambda: results.checkpoint == 5)
 
-        assert (results.ids, results.letters) == ([1, 2, 3, 5], [(0, "handler"), (4, "handler")])
+        assert (results.ids, results.dead_letters) == ([1, 2, 3, 5], [(0, "handler"), (4, "handler")])
 
     @virtual
     async def test_a_refused_event_takes_its_own_sql_with_it(self, results: Results) -> None:
@@ -361,7 +361,7 @@ class TestTransaction:
         async with processor:
             await until(lambda: results.checkpoint == 3)
 
-        assert (results.ids, results.letters) == ([0, 1, 3], [(2, "sink")])
+        assert (results.ids, results.dead_letters) == ([0, 1, 3], [(2, "sink")])
         assert results.execute("SELECT id FROM sums") == [(0,), (1,), (3,)]
 
     @virtual
@@ -378,7 +378,7 @@ class TestTransaction:
             await until(lambda: errors)
 
         assert isinstance(errors[0], HandlerFailed)
-        assert (results.letters, results.checkpoint) == ([], None)
+        assert (results.dead_letters, results.checkpoint) == ([], None)
 
     def test_tx_needs_a_sink(self, tmp_path: Path) -> None:
         @virtual
@@ -413,7 +413,7 @@ class TestDeadLetters:
             await until(lambda: results.checkpoint == 19 and len(told) == 2)
 
         assert results.ids == [number for number in range(20) if number not in (3, 11)]
-        assert (results.letters, errors) == ([(3, "handler"), (11, "handler")], [])
+        assert (results.dead_letters, errors) == ([(3, "handler"), (11, "handler")], [])
 
     @virtual
     async def test_an_event_is_retried_by_policy_first(self, results: Results) -> None:
@@ -433,7 +433,7 @@ class TestDeadLetters:
             await until(lambda: results.checkpoint == 2)
 
         assert calls == [0, 1, 1, 1, 2, 2, 2]
-        assert (results.ids, results.letters) == ([0, 1], [(2, "handler")])
+        assert (results.ids, results.dead_letters) == ([0, 1], [(2, "handler")])
         assert results.execute("SELECT attempts FROM hubline_dead_letter") == [(3,)]
 
     @virtual
@@ -456,7 +456,7 @@ class TestDeadLetters:
         async with processor:
             await until(lambda: results.checkpoint == 6)
 
-        assert (results.ids, results.letters, errors) == ([0, 2, 3, 4, 6], [(1, "sink"), (5, "sink")], [])
+        assert (results.ids, results.dead_letters, errors) == ([0, 2, 3, 4, 6], [(1, "sink"), (5, "sink")], [])
         assert (seen == [7]) is is_traced
 
     @virtual
@@ -472,7 +472,7 @@ class TestDeadLetters:
         async with processor:
             await until(lambda: results.checkpoint == 3)
 
-        assert (results.ids, results.letters) == ([0, 1, 3], [(2, "sink")])
+        assert (results.ids, results.dead_letters) == ([0, 1, 3], [(2, "sink")])
 
     @virtual
     async def test_on_failure_stop_keeps_nothing_and_stops(self, results: Results) -> None:
@@ -485,7 +485,7 @@ class TestDeadLetters:
             await until(lambda: errors)
 
         assert isinstance(errors[0], SinkError)
-        assert (results.ids, results.letters, results.checkpoint) == ([], [], None)
+        assert (results.ids, results.dead_letters, results.checkpoint) == ([], [], None)
 
     @virtual
     async def test_a_dropped_table_stops_the_partition_until_it_is_back(self, results: Results) -> None:
@@ -502,7 +502,7 @@ class TestDeadLetters:
             await until(lambda: results.checkpoint == 5)
 
         assert isinstance(errors[0], SinkError)
-        assert (results.ids, results.letters) == ([3, 4, 5], [])
+        assert (results.ids, results.dead_letters) == ([3, 4, 5], [])
 
 
 class TestLimits:
@@ -532,7 +532,7 @@ class TestLimits:
 
         assert isinstance(errors[0], DeadLetterLimit)
         assert errors[0].limit == limit
-        assert (results.ids, results.letters, results.checkpoint) == ([], [], None)
+        assert (results.ids, results.dead_letters, results.checkpoint) == ([], [], None)
 
     @virtual
     async def test_as_many_as_allowed_pass(self, results: Results) -> None:
@@ -548,7 +548,7 @@ class TestLimits:
         async with processor:
             await until(lambda: results.checkpoint == 199)
 
-        assert (len(results.letters), errors) == (5, [])
+        assert (len(results.dead_letters), errors) == (5, [])
 
 
 class TestQuarantine:
@@ -584,7 +584,7 @@ class TestQuarantine:
 
         stage = "sink" if by == "sink" else "handler"
         assert results.ids == [0, 2, 5]
-        assert results.letters == [(1, stage), (3, "quarantine"), (4, "quarantine")]
+        assert results.dead_letters == [(1, stage), (3, "quarantine"), (4, "quarantine")]
 
     @virtual
     async def test_a_key_is_free_again_when_none_of_it_waits(self, results: Results) -> None:
@@ -602,7 +602,7 @@ class TestQuarantine:
 
 
 class TestSetBack:
-    """The checkpoint is set back, and events come again of which letters wait."""
+    """The checkpoint is set back, and events come again of which dead letters wait."""
 
     async def read_again(self, scene: Scene, results: Results, *, failing: set[int], last: int, **options: Any) -> None:
         processor, _ = processor_of(scene, results, **options)
@@ -623,7 +623,7 @@ class TestSetBack:
         return results.execute("SELECT sequence_number, stage, state FROM hubline_dead_letter ORDER BY sequence_number")
 
     @virtual
-    async def test_letters_are_answered_by_events_that_succeed_and_replaced_by_those_that_fail(
+    async def test_dead_letters_are_answered_by_events_that_succeed_and_replaced_by_those_that_fail(
         self, results: Results
     ) -> None:
         scene = Scene()
@@ -641,7 +641,7 @@ class TestSetBack:
         ]
 
     @virtual
-    async def test_a_letter_of_a_later_event_holds_up_no_earlier_one_of_its_key(self, results: Results) -> None:
+    async def test_a_dead_letter_of_a_later_event_holds_up_no_earlier_one_of_its_key(self, results: Results) -> None:
         scene = Scene()
         bodies(scene, "a", "b", "c", key="x")
         results.sink = SqlSink(results.url, table="results", upsert_key="id")
@@ -724,8 +724,8 @@ class TestOwners:
         scene.append(5)
         processor = scene.bare(retry=ONCE, on_failure="dead_letter")
         seen: list[int] = []
-        letters: list[DeadLetter] = []
-        processor.on_dead_letter(letters.append)
+        dead_letters: list[DeadLetter] = []
+        processor.on_dead_letter(dead_letters.append)
 
         @processor.on_event
         async def handle(event: Event) -> None:
@@ -736,7 +736,7 @@ class TestOwners:
         async with processor:
             await until(lambda: 4 in seen)
 
-        assert (seen, [letter.event.sequence_number for letter in letters]) == ([0, 1, 3, 4], [2])
+        assert (seen, [dead_letter.event.sequence_number for dead_letter in dead_letters]) == ([0, 1, 3, 4], [2])
         assert await scene.checkpoint() == 4
 
 

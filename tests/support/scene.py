@@ -140,7 +140,7 @@ class Recorder:
         self.delivered_at: list[float] = []
         self.happened: list[str] = []
         self.errors: list[HublineError] = []
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self.contexts: dict[str, PartitionContext] = {}
         processor.on_batch(self._on_batch)
         processor.on_assigned(self._on_assigned)
@@ -189,10 +189,10 @@ class Recorder:
     async def _on_error(self, error: HublineError, partition: PartitionContext | None) -> None:
         self.errors.append(error)
 
-    async def _on_dead_letter(self, letter: DeadLetter, partition: PartitionContext) -> None:
+    async def _on_dead_letter(self, dead_letter: DeadLetter, partition: PartitionContext) -> None:
         if self.lettering is not None:
-            await self.lettering(letter)
-        self.letters.append(letter)
+            await self.lettering(dead_letter)
+        self.dead_letters.append(dead_letter)
 
 
 class Scene:

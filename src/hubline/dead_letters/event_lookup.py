@@ -1,4 +1,4 @@
-"""Fetches from the hub what letters without a body stand for: the events at their positions."""
+"""Fetches from the hub what dead letters without a body stand for: the events at their positions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hubline.retry import RetryPolicy
 log = logging.getLogger("hubline.dead_letters")
 
 READ_ON_COUNT_MAX: Final = 1_000
-"""Events between two letters that are read and left aside: opening a reader anew takes longer."""
+"""Events between two dead letters that are read and left aside: opening a reader again takes longer."""
 
 WAIT_SECONDS_MAX: Final = 30.0
 """The hub has said that the events are there: what does not come within this time was lost on the way."""
@@ -35,33 +35,33 @@ _POLICY: Final = ResumePolicy(
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """The letters with what the hub still had of them, and why it had nothing of the others."""
+    """The dead letters with what the hub still had of them, and why it had nothing of the others."""
 
-    letters: Mapping[int, DeadLetter]
+    dead_letters: Mapping[int, DeadLetter]
     missing: Mapping[int, str]
 
 
-async def fetch_bodies(hub: Hub, letters: Sequence[DeadLetter], *, group: str) -> Fetched:
-    """Reads the events of letters of one partition, by sequence number. Disturbs no other reader.
+async def fetch_bodies(hub: Hub, dead_letters: Sequence[DeadLetter], *, group: str) -> Fetched:
+    """Reads the events of dead letters of one partition, by sequence number. Disturbs no other reader.
 
-    An event counts only if it has the letter's offset and sequence number: a hub that was created anew has others.
+    An event counts only if it has the dead letter's offset and sequence number: a hub that was re-created has others.
     """
     found: dict[int, DeadLetter] = {}
     missing: dict[int, str] = {}
     reader = _Reader(hub, group)
     try:
-        for letter in sorted(letters, key=lambda letter: letter.event.sequence_number):
-            sequence = letter.event.sequence_number
+        for dead_letter in sorted(dead_letters, key=lambda dead_letter: dead_letter.event.sequence_number):
+            sequence = dead_letter.event.sequence_number
             try:
-                event = await reader.read(letter.event)
+                event = await reader.read(dead_letter.event)
             except PositionInvalid as error:
                 await reader.close()
                 missing[sequence] = f"the hub has forgotten the event: {error}"
                 continue
             if event is None:
-                missing[sequence] = f"hub {hub.name} has another event there: it was created anew since"
+                missing[sequence] = f"hub {hub.name} has another event there: it was re-created since"
             else:
-                found[sequence] = replace(letter, event=event, is_body_kept=True)
+                found[sequence] = replace(dead_letter, event=event, is_body_kept=True)
     finally:
         await reader.close()
     return Fetched(found, missing)

@@ -1,4 +1,4 @@
-"""Letters run again through the handler that failed them, by the very way that events take into the sink.
+"""Dead letters run again through the handler that failed them, by the very way that events take into the sink.
 
 The processor is not started: it owns nothing, reads nothing, and moves no checkpoint. Its handler of events is called
 as ever, with its retries, its ``tx``, and what it returns for the sink; its other handlers are not called.
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.dead_letters.redrive import EventLookup, Redrive
-from hubline.dead_letters.redrive_transaction import LetterTransaction
+from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.errors import ConfigError, HublineError
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
@@ -37,8 +37,9 @@ log = logging.getLogger("hubline.redrive")
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LETTERS_COUNT_MAX = 20
-"""Letters in one transaction, which is open while their handler runs: on SQLite every other writer waits for it."""
+MAX_BATCH_SIZE = 20
+"""Dead letters in one transaction, which is open while their handler runs: on SQLite every other writer waits for
+it."""
 
 _NO_LIMITS = FailureLimits(max_consecutive=sys.maxsize, max_ratio=1.0)
 """Events that fail again were among the dead letters before."""
@@ -58,44 +59,45 @@ class HandlerRedrive:
         dependencies = processor.dependencies()
         if dependencies.sink is None:
             raise ConfigError(
-                "the processor has no sink, whose transaction a redrive needs: without one, send the letters to a hub"
+                "the processor has no sink, whose transaction a redrive needs: without one, send the dead letters "
+                "to a hub"
             )
         hub = dependencies.hub
         return cls(dependencies, dependencies.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))
 
     @property
     def address(self) -> PostgresAddress | SqliteAddress:
-        """The database of the rows and the letters."""
+        """The database of the rows and the dead letters."""
         return self.sink.address
 
     def redrive(self, choice: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
-        """The redrive of the processor's own letters; bodies that are not kept are read from its hub."""
+        """The redrive of the processor's own dead letters; bodies that are not kept are read from its hub."""
         own = replace(choice, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
         bodies = EventLookup(self.dependencies.hub, body_group)
-        return Redrive(self.sink, own, self, bodies, removes=removes, lot_count_max=LETTERS_COUNT_MAX)
+        return Redrive(self.sink, own, self, bodies, removes=removes, max_batch_size=MAX_BATCH_SIZE)
 
-    async def __call__(self, letters: Sequence[DeadLetter], transaction: LetterTransaction) -> None:
-        key = letters[0].key
+    async def __call__(self, dead_letters: Sequence[DeadLetter], transaction: RedriveTransaction) -> None:
+        key = dead_letters[0].key
         status = PartitionStatus(key, 0, is_current=lambda: True, is_paused=False)
         checkpointer = Checkpointer(status, self.dependencies, _NoControl(), report=_report)
         caller = HandlerCaller(status, self.dependencies, PartitionContext(status, checkpointer), report=_report)
         delivery = SqlDelivery(
             OpenedPartition(self.sink.database, key, 0, None),
             caller,
-            self._policy(letters),
+            self._policy(dead_letters),
             FailureCount(_NO_LIMITS, key.partition),
             is_closing=status.is_closing,
             begin=lambda _: transaction.again(),  # the dead letters' own, which moves no checkpoint
         )
         try:
-            await delivery.deliver(batch_of(letters), asyncio.get_running_loop().time())
+            await delivery.deliver(batch_of(dead_letters), asyncio.get_running_loop().time())
         finally:
             caller.thread.shutdown()
 
-    def _policy(self, letters: Sequence[DeadLetter]) -> DeliveryPolicy:
+    def _policy(self, dead_letters: Sequence[DeadLetter]) -> DeliveryPolicy:
         policy = DeliveryPolicy.of(self.dependencies)
         # An event that followed a failed one to the dead letters follows it now, also if the options changed since.
-        follows = any(letter.stage == Stage.QUARANTINE for letter in letters)
+        follows = any(dead_letter.stage == Stage.QUARANTINE for dead_letter in dead_letters)
         return replace(
             policy,
             stops_on_failure=False,
@@ -125,10 +127,11 @@ def _report(error: HublineError) -> None:
     log.warning("error %s: %s", type(error).__name__, error)
 
 
-def batch_of(letters: Sequence[DeadLetter]) -> EventBatch:
-    """The events of letters, all of one partition, in order."""
+def batch_of(dead_letters: Sequence[DeadLetter]) -> EventBatch:
+    """The events of dead letters, all of one partition, in order."""
     return EventBatch(
-        letters[0].key.partition, pa.RecordBatch.from_pylist([_row(each.event) for each in letters], EVENT_SCHEMA)
+        dead_letters[0].key.partition,
+        pa.RecordBatch.from_pylist([_row(each.event) for each in dead_letters], EVENT_SCHEMA),
     )
 
 

@@ -1,17 +1,17 @@
-"""A sink's transaction about letters that wait, in place of events that come.
+"""A sink's transaction about dead letters that wait, in place of events that come.
 
-What happens for each lot of letters of a partition, and what is left behind if it dies there:
+What happens for each batch of dead letters of a partition, and what is left behind if it dies there:
 
     1. begin
-    2. lock        the partition's letters against other redrives, and the rows of this lot against everybody
+    2. lock        the partition's dead letters against other redrives, and the rows of this batch against everybody
     3. rows        whatever the handler writes; or the events are sent to a hub
-    4. letters     what failed again gets its new error, and counts one more
+    4. dead letters     what failed again gets its new error, and counts one more
     5. settle      what succeeded is marked, or removed
     6. commit
 
-Dying at 1 to 5 leaves all letters waiting as they were, and nothing of their rows: running it again begins with the
-same letters. Dying at 6 leaves all of it or nothing. Only what was sent to a hub at 3 stays sent: it is sent again,
-with the same id.
+Dying at 1 to 5 leaves all dead letters waiting as they were, and nothing of their rows: running it again begins with
+the same dead letters. Dying at 6 leaves all of it or nothing. Only what was sent to a hub at 3 stays sent: it is sent
+again, with the same id.
 """
 
 from __future__ import annotations
@@ -34,54 +34,56 @@ from hubline.sql.dead_letter_queries import DeadLetterQueries
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
 
-LETTERS_COUNT_MAX = 100
-"""Letters in one transaction: few enough for handlers of a second each, and for a hundred of the largest bodies."""
+MAX_BATCH_SIZE = 100
+"""Dead letters in one transaction: few enough for handlers of a second each, and for a hundred of the largest
+bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Which letters a transaction takes: the oldest of a partition that are chosen, after one and up to another."""
+    """Which dead letters a transaction takes: the oldest of a partition that are chosen, after one and up to
+    another."""
 
     key: PartitionKey
     choice: DeadLetterSelection
     after_sequence: int
     last_sequence: int
-    max_count: int = LETTERS_COUNT_MAX
+    max_count: int = MAX_BATCH_SIZE
 
 
 class PartitionBusy(StoreUnavailable):
-    """Another redrive is at the letters of this partition."""
+    """Another redrive is at the dead letters of this partition."""
 
 
-class LetterTransaction(Transaction):
-    """What is done in the database for one lot of letters. Used by one thread at a time.
+class RedriveTransaction(Transaction):
+    """What is done in the database for one batch of dead letters. Used by one thread at a time.
 
-    Handlers use it as they use the transaction of a batch. A letter that is given to :meth:`dead_letter` stays
+    Handlers use it as they use the transaction of a batch. A dead letter that is given to :meth:`dead_letter` stays
     waiting; those of :meth:`leave` are not touched; the others are settled by the commit.
     """
 
-    def __init__(self, sink: SqlSink, lot: Chunk, *, removes: bool = False) -> None:
+    def __init__(self, sink: SqlSink, chunk: Chunk, *, removes: bool = False) -> None:
         super().__init__(sink.database, ())
-        self._lot = lot
+        self._chunk = chunk
         self._removes = removes
         self._taken: list[DeadLetter] | None = None
         self._left: set[int] = set()
         self._failed: dict[int, DeadLetter] = {}
         self._followers: dict[int, DeadLetter] = {}
         self.behind: frozenset[int] = frozenset()
-        """Letters that an earlier one of their key, which was not chosen, still waits before."""
+        """Dead letters that an earlier one of their key, which was not chosen, still waits before."""
         self.ahead: frozenset[int] = frozenset()
-        """Letters of events that come again, since the checkpoint was set back before them."""
+        """Dead letters of events that come again, since the checkpoint was set back before them."""
 
     def take(self) -> list[DeadLetter]:
-        """The letters, oldest first, locked until the end. Raises PartitionBusy if another redrive has them."""
+        """The dead letters, oldest first, locked until the end. Raises PartitionBusy if another redrive has them."""
         self._begun()
         assert self._taken is not None  # noqa: S101 (set when it has begun)
         return self._taken
 
-    def leave(self, letters: Iterable[DeadLetter]) -> None:
+    def leave(self, dead_letters: Iterable[DeadLetter]) -> None:
         """These were not tried: they stay as they are."""
-        self._left.update(letter.event.sequence_number for letter in letters)
+        self._left.update(dead_letter.event.sequence_number for dead_letter in dead_letters)
 
     @property
     def failed(self) -> Sequence[DeadLetter]:
@@ -96,10 +98,10 @@ class LetterTransaction(Transaction):
     @property
     def settled(self) -> list[DeadLetter]:
         """What succeeded, as far as is known before the commit."""
-        return [letter for letter in self._taken or () if not self._is_kept(letter)]
+        return [dead_letter for dead_letter in self._taken or () if not self._is_kept(dead_letter)]
 
     def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
-        """Nothing: the letters of these events are what this is about."""
+        """Nothing: the dead letters of these events are what this is about."""
 
     def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:  # noqa: ARG002
         """Nothing: the ids of these events were recorded when they failed."""
@@ -107,36 +109,38 @@ class LetterTransaction(Transaction):
 
     def dead_letter(self, dead_letters: Sequence[DeadLetter]) -> None:
         connection = self._begun()
-        own = {letter.event.sequence_number for letter in self._taken or ()}
+        own = {dead_letter.event.sequence_number for dead_letter in self._taken or ()}
         with explained(connection, None):
-            for letter in dead_letters:
-                if letter.key != self._lot.key or letter.event.sequence_number not in own:
-                    raise SinkError(f"the event {letter.event.sequence_number} of {letter.key} is not being redriven")
-                if letter.stage == Stage.QUARANTINE:
-                    self._followers[letter.event.sequence_number] = letter
+            for dead_letter in dead_letters:
+                if dead_letter.key != self._chunk.key or dead_letter.event.sequence_number not in own:
+                    raise SinkError(
+                        f"the event {dead_letter.event.sequence_number} of {dead_letter.key} is not being redriven"
+                    )
+                if dead_letter.stage == Stage.QUARANTINE:
+                    self._followers[dead_letter.event.sequence_number] = dead_letter
                 else:
-                    self._failed[letter.event.sequence_number] = letter
-                    _run(connection, self._queries(connection).fail_again(letter))
+                    self._failed[dead_letter.event.sequence_number] = dead_letter
+                    _run(connection, self._queries(connection).fail_again(dead_letter))
 
     def commit(self) -> None:
         """Steps 5 and 6. Raises StoreUnavailable also where the answer to 6 is lost: running it again is safe."""
         try:
             connection = self._begun()
             with explained(connection, self._database.settings.table):
-                if settled := [letter.event.sequence_number for letter in self.settled]:
-                    _run(connection, self._queries(connection).settle(self._lot.key, settled, removes=self._removes))
+                if settled := [dead_letter.event.sequence_number for dead_letter in self.settled]:
+                    _run(connection, self._queries(connection).settle(self._chunk.key, settled, removes=self._removes))
             failure = self._commit(connection)
         except BaseException:
             self.rollback()
             raise
         if failure is not None:
             raise StoreUnavailable(
-                f"whether letters of {self._lot.key} were redriven is not known: run it again, and what took effect "
-                f"is not repeated ({failure})"
+                f"whether dead letters of {self._chunk.key} were redriven is not known: run it again, and what took "
+                f"effect is not repeated ({failure})"
             )
 
     def again(self) -> Self:
-        """This one, to be used once more after it was rolled back: from its beginning, for the same letters."""
+        """This one, to be used once more after it was rolled back: from its beginning, for the same dead letters."""
         self._is_over = False
         return self
 
@@ -146,46 +150,46 @@ class LetterTransaction(Transaction):
 
     def _locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - there is none
         """Step 2."""
-        lot, queries = self._lot, self._queries(connection)
-        ((is_locked,),) = _run(connection, queries.try_lock(lot.key))
+        chunk, queries = self._chunk, self._queries(connection)
+        ((is_locked,),) = _run(connection, queries.try_lock(chunk.key))
         if not is_locked:
-            raise PartitionBusy(f"another redrive is at the letters of {lot.key}")
+            raise PartitionBusy(f"another redrive is at the dead letters of {chunk.key}")
         if (patience := queries.allow_long_pauses()) is not None:
             _run(connection, patience)
         rows = _run(
             connection,
             queries.take(
-                lot.key,
-                lot.choice,
-                after_sequence=lot.after_sequence,
-                last_sequence=lot.last_sequence,
-                max_count=lot.max_count,
+                chunk.key,
+                chunk.choice,
+                after_sequence=chunk.after_sequence,
+                last_sequence=chunk.last_sequence,
+                max_count=chunk.max_count,
             ),
         )
         taken = [read_dead_letter_row(row[:-1]) for row in rows]
-        if self._taken is not None and taken != self._taken:  # begun anew, after it was undone
-            raise StoreUnavailable(f"letters of {lot.key} were changed meanwhile: run it again")
+        if self._taken is not None and taken != self._taken:  # begun again, after it was undone
+            raise StoreUnavailable(f"dead letters of {chunk.key} were changed meanwhile: run it again")
         self._taken = taken
         self.behind = frozenset(
-            letter.event.sequence_number for letter, row in zip(taken, rows, strict=True) if row[-1]
+            dead_letter.event.sequence_number for dead_letter, row in zip(taken, rows, strict=True) if row[-1]
         )
-        self.ahead = frozenset(_ahead(connection.read_fence(lot.key), taken))
+        self.ahead = frozenset(_ahead(connection.read_fence(chunk.key), taken))
 
-    def _is_kept(self, letter: DeadLetter) -> bool:
-        sequence = letter.event.sequence_number
+    def _is_kept(self, dead_letter: DeadLetter) -> bool:
+        sequence = dead_letter.event.sequence_number
         return sequence in self._left or sequence in self._failed or sequence in self._followers
 
     def _queries(self, connection: SinkConnection) -> DeadLetterQueries:
         return DeadLetterQueries(connection.dialect)
 
 
-def _ahead(held: FenceState, letters: Iterable[DeadLetter]) -> Iterator[int]:
+def _ahead(held: FenceState, dead_letters: Iterable[DeadLetter]) -> Iterator[int]:
     epoch, checkpoint = held
     if epoch == NOBODY:  # whose progress is not kept here
         return
-    for letter in letters:
-        if checkpoint is None or letter.event.sequence_number > checkpoint.sequence_number:
-            yield letter.event.sequence_number
+    for dead_letter in dead_letters:
+        if checkpoint is None or dead_letter.event.sequence_number > checkpoint.sequence_number:
+            yield dead_letter.event.sequence_number
 
 
 def _run(connection: SinkConnection, statement: Statement) -> list[Row]:

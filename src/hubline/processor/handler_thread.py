@@ -121,6 +121,6 @@ class _Call(Generic[T]):
 
 
 def _looked_at(ended: asyncio.Future[Any]) -> None:
-    """Whoever left it behind does not want to know any more."""
+    """The caller that left it behind does not want to know any more."""
     if not ended.cancelled():
         ended.exception()

@@ -20,7 +20,7 @@ HANDLER_ARGUMENTS = {
     "on_assigned": ("partition",),
     "on_renewed": ("partition",),
     "on_released": ("partition", "reason"),
-    "on_dead_letter": ("letter", "partition"),
+    "on_dead_letter": ("dead letter", "partition"),
 }
 """The handlers, and the arguments each may take; one that needs fewer takes the first ones."""
 
@@ -123,14 +123,14 @@ def _failure(error: BaseException) -> BaseException:
     if isinstance(error, SystemExit | KeyboardInterrupt):
         return error
     try:
-        told = f": {error}"
+        text = f": {error}"
     except Exception:  # noqa: BLE001 - an error of the user's own may have no text
-        told = ", whose text cannot be made"
+        text = ", whose text cannot be made"
     else:
         # StopIteration steers coroutines: out of a future it would never arrive.
         if isinstance(error, Exception) and not isinstance(error, StopIteration):
             return error
-    failure = RuntimeError(f"the handler raised {type(error).__name__}{told}")
+    failure = RuntimeError(f"the handler raised {type(error).__name__}{text}")
     failure.__cause__ = error
     return failure.with_traceback(error.__traceback__)
 

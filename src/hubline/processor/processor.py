@@ -66,7 +66,7 @@ class Processor:
         on_renewed(partition)              the lease was renewed
         on_released(partition, reason)     relinquished, lost, stopped or failed
         on_error(error, partition)         what went wrong beside the handlers; partition may be None
-        on_dead_letter(letter, partition)  an event that its handler could not take, if on_failure says so
+        on_dead_letter(dead letter, partition)  an event that its handler could not take, if on_failure says so
 
     With a ``sink``, what on_batch and on_event return (Arrow, or dictionaries) goes into its table, together with the
     checkpoint and the dead letters, exactly once. An argument called ``tx`` is given the transaction, for SQL of one's
@@ -128,11 +128,11 @@ class Processor:
         return self._register("on_released", *args, **kwargs)
 
     def on_error(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what is told of errors: ``(error, partition)``; partition is None where none is concerned."""
+        """Registers a handler of errors: ``(error, partition)``; partition is None where none is concerned."""
         return self._register("on_error", *args, **kwargs)
 
     def on_dead_letter(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what takes events that failed: ``(letter, partition)``. If it raises, the partition stops."""
+        """Registers what takes events that failed: ``(dead letter, partition)``. If it raises, the partition stops."""
         return self._register("on_dead_letter", *args, **kwargs)
 
     # Running
@@ -270,7 +270,7 @@ class Processor:
         for resource in self._owned_resources:
             await resource.close()
         if self._sink is not None:
-            await asyncio.to_thread(self._sink.close)  # its idle connections: whoever uses it again opens new ones
+            await asyncio.to_thread(self._sink.close)  # its idle connections: the next use opens new ones
 
     def _check_startable(self) -> None:
         if self._run is not None:
@@ -291,11 +291,14 @@ class Processor:
             )
         if self._options.heartbeat and name == "on_event":
             raise ConfigError("a heartbeat is an empty batch: it needs on_batch")
-        self._check_letters(handler)
+        self._check_dead_letters(handler)
 
-    def _check_letters(self, handler: Handler) -> None:
+    def _check_dead_letters(self, handler: Handler) -> None:
         """What fails has to go somewhere."""
-        options, is_letter_taken = self._options, "on_dead_letter" in self._handlers or self._dead_letters is not None
+        options, is_dead_letter_taken = (
+            self._options,
+            "on_dead_letter" in self._handlers or self._dead_letters is not None,
+        )
         if self._sink is not None:
             if self._dead_letters is not None:
                 raise ConfigError("the sink keeps the dead letters, together with its rows: leave out dead_letters")
@@ -306,7 +309,7 @@ class Processor:
             raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
         if options.preserve_key_order:
             raise ConfigError("preserve_key_order needs a sink: it is by its dead letters that a key is known to wait")
-        if options.on_failure == "dead_letter" and not is_letter_taken:
+        if options.on_failure == "dead_letter" and not is_dead_letter_taken:
             raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
 
 

@@ -216,7 +216,7 @@ class ProcessorRun:
             runner.resume()
 
     def _remember(self, partition: str | None, *, is_paused: bool) -> None:
-        """For partitions that are opened later, or anew."""
+        """For partitions that are opened later, or again."""
         if partition is None:
             self._default_paused = is_paused
             self._listed.clear()

@@ -148,5 +148,5 @@ async def _with_body(dead_letter: DeadLetter, address: str) -> DeadLetter:
         fetched = await fetch_bodies(hub, [dead_letter], group=CLI_GROUP)
     for reason in fetched.missing.values():
         say(f"hubline: {reason}")
-    found = fetched.letters.get(dead_letter.event.sequence_number)
+    found = fetched.dead_letters.get(dead_letter.event.sequence_number)
     return dead_letter if found is None else found

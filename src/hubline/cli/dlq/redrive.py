@@ -121,18 +121,21 @@ class _Report:
 
         if done.is_busy:
             self.busy.append(done.key)
-        for each in done.letters:
+        for each in done.dead_letters:
             self.outcomes[each.outcome] += 1
             if self.json:
                 print_json(
                     {
-                        "id": str(DeadLetterId.of(each.letter)),
+                        "id": str(DeadLetterId.of(each.dead_letter)),
                         "outcome": each.outcome,
                         "reason": each.reason or None,
                     }
                 )
             elif each.reason:
-                say(f"{DeadLetterId.of(each.letter)} {each.outcome}: {escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}")
+                say(
+                    f"{DeadLetterId.of(each.dead_letter)} {each.outcome}: "
+                    f"{escaped(each.reason[:REASON_SHOWN_LENGTH_MAX])}"
+                )
 
     def end(self) -> None:
         """Prints the totals. Ends with an exit code of its own if dead letters are left."""
@@ -173,7 +176,7 @@ async def _run(
     try:
         async for done in prepared.run(counts, limit=limit):
             report.add(done)
-            advance(len(done.letters))
+            advance(len(done.dead_letters))
     except BaseException:
         # Each batch is whole: what was reported is done, and nothing of the batch that failed is.
         say(f"{counted(report.outcomes['redriven'], 'dead letter')} redriven before that; you can run it again")
