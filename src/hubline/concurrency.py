@@ -150,7 +150,7 @@ class IdleCache(Generic[Key, Value]):
         return None if kept is None else kept.value
 
     def put(self, key: Key, value: Value) -> None:
-        """Keeps a value for whoever takes it. One that is there already is closed."""
+        """Keeps a value for the next caller that takes it. One that is there already is closed."""
         before = self.take(key)
         with self._lock:
             self._kept[key] = _Kept(value)
