@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderStolen
+from hubline.errors import (
+    HublineError,
+    HubUnavailable,
+    PartitionStalled,
+    PositionInvalid,
+    ReaderRefused,
+    ReaderStolen,
+)
 from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
@@ -197,6 +204,19 @@ async def test_a_reader_that_comes_back_after_a_takeover_learns_of_it() -> None:
         await receiver.receive(max_count=1, wait_seconds=1)
 
     assert (stolen.value.epoch, stolen.value.taken_by_epoch) == (1, 2)
+
+
+@virtual
+async def test_a_reader_without_an_epoch_is_refused_beside_one_that_took_the_partition() -> None:
+    scene = Scene()
+    receiver = scene.receiver()
+    assert await sequences(receiver, 3) == [0, 1, 2]
+    await scene.hub.open_receiver("0", group=GROUP, position=Position.earliest(), epoch=2)
+
+    with pytest.raises(ReaderRefused) as refused:
+        await receiver.receive(max_count=1, wait_seconds=1)
+
+    assert (refused.value.epoch, refused.value.held_epoch) == (None, 2)
 
 
 class TestRetention:

@@ -132,6 +132,7 @@ class ResumingReceiver:
             except PositionInvalid as error:
                 if not self._is_nothing_missing(error):
                     raise
+                await self._drop()
                 self._position = Position.sequence(error.begin_sequence, inclusive=True)
             else:
                 if batch is not None:
@@ -187,7 +188,7 @@ class ResumingReceiver:
         try:
             return await within(seconds_max, opening, what=f"open partition {partition}")
         except ReaderRefused as error:
-            if not self._has_been_open:
+            if self._epoch is None or not self._has_been_open:
                 raise
             # A reader that came while the receiver was lost has taken the partition.
             raise ReaderStolen(
