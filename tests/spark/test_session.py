@@ -20,6 +20,7 @@ from hubline.spark.sessions import launch, settings
 from hubline.spark.sessions import session as sessions
 from hubline.spark.sessions.interrupts import interruptible
 from hubline.spark.sessions.java_options import OPTIONS_VARIABLE
+from hubline.spark.sessions.parallelism import TASKS_VARIABLE
 from hubline.spark.sessions.redaction import HIDING, hiding, is_hidden
 from tests.emulator.serving import KEY, serving
 from tests.spark.hubs import TestHub
@@ -347,3 +348,22 @@ class TestArguments:
 
         (tmp_path / "spark-defaults.conf").write_text("spark.app.name x\nspark.master   spark://host:7077\n")
         assert settings.has_master()
+
+
+class TestTheDocumentation:
+    PAGE = (Path(__file__).parents[2] / "docs/reference/spark-session.md").read_text()
+
+    def test_every_setting_is_in_the_reference(self) -> None:
+        names = {*settings.SETTINGS, *settings.LOCAL_SETTINGS, *HIDING, "spark.master"}
+        assert {name for name in names if f"`{name}`" not in self.PAGE} == set()
+
+    def test_every_variable_is_in_the_reference(self) -> None:
+        names = {
+            OPTIONS_VARIABLE,
+            TASKS_VARIABLE,
+            "HUBLINE_SPARK_PYTHON",
+            "JAVA_HOME",
+            "PYSPARK_PYTHON",
+            "SPARK_LOCAL_IP",
+        }
+        assert {name for name in names if f"`{name}`" not in self.PAGE} == set()
