@@ -35,6 +35,12 @@ def plan(kind: str, *inputs: Step) -> Step:
     return Step(kind, None, inputs)
 
 
+def written(step: Step) -> str:
+    """The same in every process of a parallel run, unlike the text of `Rows`."""
+    rows = f"{step.node.id()}" if isinstance(step.node, Rows) else ""
+    return f"{step.kind.removesuffix('Exec')}({rows}{', '.join(map(written, step.inputs))})"
+
+
 BATCH = Step("RDDScanExec", Rows(BATCH_ID))
 TABLE = plan("ProjectExec", plan("ShuffleExchangeExec", Step("RDDScanExec", Rows(1))))
 SENT_TABLE = plan("BroadcastExchangeExec", TABLE)
@@ -52,7 +58,7 @@ class TestWhileAQueryRuns:
             plan("BroadcastHashJoinExec", BATCH, plan("ReusedExchangeExec", SENT_TABLE)),
             plan("InMemoryTableScanExec", plan("ProjectExec", BATCH)),
         ],
-        ids=str,
+        ids=written,
     )
     def test_rows_are_in_their_task(self, unmoved: Step) -> None:
         assert not is_spread(unmoved, BATCH_ID)
@@ -70,7 +76,7 @@ class TestWhileAQueryRuns:
             plan("BroadcastNestedLoopJoinExec", plan("RangeExec"), SENT_STREAM),
             plan("BroadcastHashJoinExec", plan("ShuffleExchangeExec", BATCH), SENT_TABLE),
         ],
-        ids=str,
+        ids=written,
     )
     def test_rows_come_to_several_tasks(self, moved: Step) -> None:
         assert is_spread(moved, BATCH_ID)
