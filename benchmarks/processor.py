@@ -127,7 +127,7 @@ def _processor(hub: LocalHub, folder: Path) -> Processor:
         starting_position=Position.earliest(),
         options=ProcessorOptions(
             max_batch_size=BATCH_COUNT_MAX,
-            checkpoint=CheckpointPolicy.every(seconds=1.0),
+            checkpoint_policy=CheckpointPolicy.every(seconds=1.0),
             lease=LeaseOptions(startup_delay_seconds=0.0),
         ),
     )

@@ -2,8 +2,8 @@
 
 Every partition has one owner; events arrive in columnar batches; progress is checkpointed and fenced.
 
-    processor = hubline.Processor("local:./data/telemetry", "sqlite:///state.db", group="billing",
-                                  start=hubline.Position.earliest())
+    processor = hubline.Processor("local:./data/telemetry", "sqlite:///state.db", consumer_group="billing",
+                                  starting_position="earliest")
 
     @processor.on_batch
     async def handle(batch): ...

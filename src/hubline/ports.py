@@ -129,7 +129,7 @@ class Hub(Protocol):
     async def close(self) -> None: ...
 
 
-class DeadLetters(Protocol):
+class DeadLetterSink(Protocol):
     """Keeps events that failed, for a processor without a SQL sink (which keeps them itself, with its rows).
 
     Called for each event that failed for good, before the checkpoint moves past it: dying in between adds the

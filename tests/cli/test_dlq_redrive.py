@@ -29,7 +29,7 @@ import helper
 processor = hubline.Processor(
     "{hub}", "memory:", consumer_group="billing", starting_position=hubline.Position.earliest(),
     sink=hubline.SqlSink("{sink}", table="orders", create_table=True),
-    options=hubline.ProcessorOptions(retry=hubline.RetryPolicy(max_attempts=1)),
+    options=hubline.ProcessorOptions(handler_retry=hubline.RetryPolicy(max_attempts=1)),
 )
 
 

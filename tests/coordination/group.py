@@ -96,7 +96,7 @@ class Group:
         self._claim(actor, [*plan.claims, *plan.steals], actor.seen)
         if plan.requests:
             run_now(self._store.request_handover([GROUP.partition(p) for p in plan.requests], owner_id=name))
-        self._give_up(actor, plan.relinquish)
+        self._give_up(actor, plan.releases)
         return plan
 
     def round(self, *, is_stale: bool = False) -> bool:

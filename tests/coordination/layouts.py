@@ -87,7 +87,7 @@ def drawn(plan: Plan, partitions_count: int) -> str:
         ("+", plan.claims),
         ("!", plan.steals),
         ("?", plan.requests),
-        ("-", plan.relinquish),
+        ("-", plan.releases),
     ):
         for partition in partitions:
             assert marks[int(partition)] == ".", f"partition {partition} is planned for twice: {plan}"

@@ -181,7 +181,7 @@ def test_fixed_members_claim_one_at_a_time_and_never_ask_take_or_give_up(group: 
     for name, (_, plan) in plans_of(group).items():
         if isinstance(group.actors[name].strategy, Fixed):
             assert len(plan.claims) <= 1
-            assert plan.steals == plan.requests == plan.relinquish == ()
+            assert plan.steals == plan.requests == plan.releases == ()
 
 
 @laws

@@ -84,7 +84,7 @@ def processor_of(task: Task) -> Processor:
         consumer_group="billing",
         starting_position=Position.earliest(),
         sink=SqlSink(task.url, table="readings"),
-        options=ProcessorOptions(retry=RetryPolicy(max_attempts=1)),
+        options=ProcessorOptions(handler_retry=RetryPolicy(max_attempts=1)),
     )
 
     @processor.on_event

@@ -150,7 +150,7 @@ def test_processor_keeps_what_fails_in_the_hub(tmp_path: Path) -> None:
             consumer_group="billing",
             starting_position=Position.earliest(),
             dead_letters=DeadLetterHub(dead),
-            options=ProcessorOptions(on_failure="dead_letter", retry=RetryPolicy(max_attempts=1)),
+            options=ProcessorOptions(on_failure="dead_letter", handler_retry=RetryPolicy(max_attempts=1)),
         )
 
         @processor.on_event

@@ -101,7 +101,7 @@ def on_event_rows(scene: Scene, processor: Processor) -> None:
 def on_event_async_rows(scene: Scene, processor: Processor) -> None:
     @processor.on_event
     async def handle(event: Event, partition: PartitionContext) -> dict[str, object]:
-        assert partition.partition == event.partition
+        assert partition.partition_id == event.partition
         return {"n": event.sequence_number, "body": event.text()}
 
 
@@ -195,7 +195,9 @@ def test_rows_of_a_failed_attempt_are_undone(scene: Scene) -> None:
 
 def test_more_failures_than_a_partition_may_have_do_not_stop_a_redrive(scene: Scene) -> None:
     scene.keep(*scene.dead_letters(*range(150)))
-    processor = scene.processor(retry=RetryPolicy(max_attempts=1), on_failure="stop", max_consecutive_failures=1)
+    processor = scene.processor(
+        handler_retry=RetryPolicy(max_attempts=1), on_failure="stop", max_consecutive_failures=1
+    )
 
     @processor.on_event
     def handle(event: Event) -> None:

@@ -44,7 +44,7 @@ class TestPolicies:
 
         scene = Scene()
         scene.append(6)
-        recorder = scene.processor(look, max_batch_size=2, checkpoint=CheckpointPolicy.every_batch())
+        recorder = scene.processor(look, max_batch_size=2, checkpoint_policy=CheckpointPolicy.every_batch())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 6)
 
@@ -59,7 +59,7 @@ class TestPolicies:
 
         scene = Scene()
         scene.append(12)
-        recorder = scene.processor(look, max_batch_size=2, checkpoint=CheckpointPolicy.every(events=5))
+        recorder = scene.processor(look, max_batch_size=2, checkpoint_policy=CheckpointPolicy.every(events=5))
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 12)
 
@@ -69,7 +69,7 @@ class TestPolicies:
     async def test_after_so_many_seconds(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=CheckpointPolicy.every(seconds=20.0))
+        recorder = scene.processor(checkpoint_policy=CheckpointPolicy.every(seconds=20.0))
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -83,7 +83,7 @@ class TestPolicies:
     @virtual
     async def test_whichever_of_events_and_seconds_comes_first(self) -> None:
         scene = Scene()
-        recorder = scene.processor(checkpoint=CheckpointPolicy.every(events=5, seconds=20.0))
+        recorder = scene.processor(checkpoint_policy=CheckpointPolicy.every(events=5, seconds=20.0))
 
         async with recorder.processor:
             scene.append(5)
@@ -99,7 +99,7 @@ class TestPolicies:
     @virtual
     async def test_at_each_renewal(self) -> None:
         scene = Scene()
-        recorder = scene.processor(checkpoint=CheckpointPolicy.on_renewal())
+        recorder = scene.processor(checkpoint_policy=CheckpointPolicy.on_renewal())
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
@@ -115,7 +115,7 @@ class TestPolicies:
     async def test_what_has_not_moved_is_not_written_again(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=CheckpointPolicy.every(seconds=1.0))
+        recorder = scene.processor(checkpoint_policy=CheckpointPolicy.every(seconds=1.0))
 
         async with recorder.processor:
             await asyncio.sleep(60)
@@ -127,7 +127,7 @@ class TestPolicies:
     async def test_a_stop_writes_the_last_one(self, policy: CheckpointPolicy) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=policy)
+        recorder = scene.processor(checkpoint_policy=policy)
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -139,8 +139,8 @@ class TestPolicies:
         scene = Scene(2)
         for partition in ("0", "1"):
             scene.append(3, partition=partition)
-        first = scene.processor(owner_id="a", checkpoint=RARELY)
-        second = scene.processor(owner_id="b", checkpoint=RARELY)
+        first = scene.processor(owner_id="a", checkpoint_policy=RARELY)
+        second = scene.processor(owner_id="b", checkpoint_policy=RARELY)
 
         async with first.processor:
             await until(lambda: len(first.handled) == 2)
@@ -152,7 +152,7 @@ class TestPolicies:
                 await until(lambda: second.handled[moved])
 
         assert second.handled[moved] == [3]
-        assert first.released[0] == f"released {moved} relinquished"
+        assert first.released[0] == f"released {moved} requested"
         assert partitions_of(first, second) == []
 
 
@@ -161,7 +161,7 @@ class TestByHand:
     async def test_nothing_is_written_unless_asked(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(checkpoint_policy=CheckpointPolicy.manual())
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -178,7 +178,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(save, max_batch_size=2, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(save, max_batch_size=2, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 4)
 
@@ -195,7 +195,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(5)
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(save, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 
@@ -208,7 +208,7 @@ class TestByHand:
 
         scene = Scene(2)
         scene.append(1, partition="0")
-        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(mix_up, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.errors)
 
@@ -226,7 +226,7 @@ class TestByHand:
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(mix_up, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(mix_up, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences or recorder.errors)
 
@@ -248,7 +248,7 @@ class TestByHand:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(2)
-        recorder = scene.processor(take_long, max_batch_size=1, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(take_long, max_batch_size=1, checkpoint_policy=CheckpointPolicy.manual())
         recorder.processor.on_renewed(save)
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 2)
@@ -268,7 +268,9 @@ class TestByHand:
         seen: dict[int, int | None] = {}
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(save_then_fail, checkpoint=CheckpointPolicy.manual(), on_failure="dead_letter")
+        recorder = scene.processor(
+            save_then_fail, checkpoint_policy=CheckpointPolicy.manual(), on_failure="dead_letter"
+        )
         async with recorder.processor:
             await until(lambda: recorder.dead_letters)
 
@@ -291,7 +293,7 @@ class TestByHand:
                 store,
                 consumer_group=GROUP,
                 starting_position=Position.earliest(),
-                options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.manual()),
+                options=ProcessorOptions(lease=LEASE, checkpoint_policy=CheckpointPolicy.manual()),
             )
             processor.on_batch(handle)
             async with processor:
@@ -308,7 +310,7 @@ class TestByHand:
 
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(block, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(block, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.errors)
 
@@ -329,7 +331,7 @@ class TestStoreDown:
     @virtual
     async def test_processing_goes_on_and_the_checkpoint_is_written_later(self, policy: CheckpointPolicy) -> None:
         scene = Scene()
-        recorder = scene.processor(checkpoint=policy)
+        recorder = scene.processor(checkpoint_policy=policy)
 
         async with recorder.processor:
             await until(lambda: recorder.owned)
@@ -352,7 +354,7 @@ class TestStoreDown:
     async def test_a_stop_tries_the_last_checkpoint_several_times(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=RARELY)
+        recorder = scene.processor(checkpoint_policy=RARELY)
         await recorder.processor.start()
         await until(lambda: recorder.sequences)
         scene.store.failing["update_checkpoint"] = StoreUnavailable("down")
@@ -368,7 +370,7 @@ class TestStoreDown:
     async def test_a_last_checkpoint_that_cannot_be_written_is_reported_and_the_stop_ends(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=RARELY)
+        recorder = scene.processor(checkpoint_policy=RARELY)
         await recorder.processor.start()
         await until(lambda: recorder.sequences)
         scene.store.failing["update_checkpoint"] = StoreUnavailable("down")
@@ -383,7 +385,7 @@ class TestStoreDown:
     async def test_a_store_that_refuses_the_last_checkpoint_is_reported_and_the_stop_ends(self) -> None:
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(checkpoint=RARELY)
+        recorder = scene.processor(checkpoint_policy=RARELY)
         await recorder.processor.start()
         await until(lambda: recorder.sequences)
         scene.store.failing["update_checkpoint"] = RuntimeError("the disk is full")
@@ -401,7 +403,7 @@ class TestStoreDown:
             await partition.checkpoint()
 
         scene = Scene()
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual(), on_failure=on_failure)
+        recorder = scene.processor(save, checkpoint_policy=CheckpointPolicy.manual(), on_failure=on_failure)
         async with recorder.processor:
             await until(lambda: recorder.owned)
             scene.store.failing["update_checkpoint"] = StoreUnavailable("down")
@@ -461,7 +463,7 @@ class TestOperator:
                 await asyncio.sleep(0.2)
 
         scene = Scene()
-        recorder = scene.processor(behaviour, checkpoint=policy, on_failure=on_failure, strategy=Greedy())
+        recorder = scene.processor(behaviour, checkpoint_policy=policy, on_failure=on_failure, load_balancing=Greedy())
         producing = asyncio.create_task(produce())
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) > 30)
@@ -499,7 +501,7 @@ class TestOperator:
 
         scene = Scene()
         scene.append(5)
-        recorder = scene.processor(save, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(save, checkpoint_policy=CheckpointPolicy.manual())
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 

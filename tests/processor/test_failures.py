@@ -45,7 +45,7 @@ class TestRetry:
         scene = Scene()
         scene.append(1)
         retry = RetryPolicy(max_attempts=6, initial_backoff_seconds=1.0, max_backoff_seconds=8.0)
-        recorder = scene.processor(failing(0, times=5), retry=retry)
+        recorder = scene.processor(failing(0, times=5), handler_retry=retry)
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -57,7 +57,7 @@ class TestRetry:
     async def test_one_attempt_is_no_retry(self) -> None:
         scene = Scene()
         scene.append(1)
-        recorder = scene.processor(failing(0), retry=RetryPolicy(max_attempts=1))
+        recorder = scene.processor(failing(0), handler_retry=RetryPolicy(max_attempts=1))
 
         async with recorder.processor:
             await until(lambda: recorder.errors)
@@ -72,7 +72,7 @@ class TestStop:
         scene = Scene()
         scene.append(1)
         recorder = scene.processor(
-            failing(0), retry=RetryPolicy(initial_backoff_seconds=60.0, max_backoff_seconds=60.0)
+            failing(0), handler_retry=RetryPolicy(initial_backoff_seconds=60.0, max_backoff_seconds=60.0)
         )
 
         async with recorder.processor:
@@ -113,7 +113,7 @@ class TestStop:
     async def test_without_a_checkpoint_it_starts_over(self) -> None:
         scene = Scene()
         scene.append(4)
-        recorder = scene.processor(failing(3, times=3), max_batch_size=2, checkpoint=CheckpointPolicy.manual())
+        recorder = scene.processor(failing(3, times=3), max_batch_size=2, checkpoint_policy=CheckpointPolicy.manual())
 
         async with recorder.processor:
             await until(lambda: 3 in recorder.sequences)
@@ -126,7 +126,7 @@ class TestStop:
         scene.append(1)
         reopen = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=16.0)
         once = RetryPolicy(max_attempts=1)
-        recorder = scene.processor(failing(0, 1, times=6), retry=once, reopen=reopen)
+        recorder = scene.processor(failing(0, 1, times=6), handler_retry=once, reconnect_backoff=reopen)
 
         async with recorder.processor:
             await until(lambda: recorder.sequences)
@@ -143,7 +143,7 @@ class TestStop:
     @virtual
     async def test_other_partitions_go_on(self) -> None:
         async def fail(batch: EventBatch, partition: PartitionContext) -> None:
-            if partition.partition == "0":
+            if partition.partition_id == "0":
                 raise ValueError("always")
 
         scene = Scene(2)
@@ -162,7 +162,7 @@ class TestStop:
         scene = Scene()
         scene.append(1)
         reopen = RetryPolicy(initial_backoff_seconds=1e5, max_backoff_seconds=1e5)
-        recorder = scene.processor(failing(0), reopen=reopen)
+        recorder = scene.processor(failing(0), reconnect_backoff=reopen)
         await recorder.processor.start()
         await until(lambda: recorder.released)
         started_at = asyncio.get_running_loop().time()
@@ -177,7 +177,7 @@ class TestStop:
         scene = Scene()
         scene.append(1)
         retry = RetryPolicy(max_attempts=100, initial_backoff_seconds=1e5, max_backoff_seconds=1e5)
-        recorder = scene.processor(failing(0), retry=retry)
+        recorder = scene.processor(failing(0), handler_retry=retry)
         await recorder.processor.start()
         await until(lambda: recorder.batches)
         started_at = asyncio.get_running_loop().time()
@@ -313,7 +313,7 @@ class TestDeadLetters:
         seen: list[int | None] = []
         scene = Scene()
         scene.append(6)
-        processor = scene.bare(on_failure="dead_letter", checkpoint=CheckpointPolicy.manual())
+        processor = scene.bare(on_failure="dead_letter", checkpoint_policy=CheckpointPolicy.manual())
         behaviour = failing(3)
         processor.on_batch(behaviour)
         processor.on_dead_letter(save)
@@ -383,7 +383,7 @@ class TestOtherHandlers:
         scene = Scene()
         scene.append(1)
         recorder = scene.processor(
-            failing(0), reopen=RetryPolicy(initial_backoff_seconds=20.0, max_backoff_seconds=20.0)
+            failing(0), reconnect_backoff=RetryPolicy(initial_backoff_seconds=20.0, max_backoff_seconds=20.0)
         )
         recorder.processor.on_renewed(lambda partition: recorder.happened.append("renewed 0"))
         async with recorder.processor:
@@ -466,7 +466,7 @@ class TestCancellation:
 
         scene = Scene()
         scene.append(2)
-        recorder = scene.processor(hang, handler_timeout_seconds=10.0, retry=RetryPolicy(max_attempts=1))
+        recorder = scene.processor(hang, handler_timeout_seconds=10.0, handler_retry=RetryPolicy(max_attempts=1))
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 
@@ -521,7 +521,7 @@ class TestCancellation:
 
         scene = Scene()
         scene.append(2)
-        recorder = scene.processor(take_long, stall_seconds=30.0)
+        recorder = scene.processor(take_long, slow_handler_seconds=30.0)
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 

@@ -74,7 +74,7 @@ class Ledger:
     def listen(self, processor: Processor) -> Processor:
         @processor.on_released
         async def released(partition: PartitionContext, reason: ReleaseReason) -> None:
-            self.released.append((partition.partition, reason))
+            self.released.append((partition.partition_id, reason))
 
         @processor.on_error
         async def error(error: HublineError) -> None:
@@ -145,7 +145,7 @@ class TestHandOver:
         assert {p: sorted(handled) for p, handled in ledger.handled.items()} == {
             p: list(range(last + 1)) for p, last in sequences.items()
         }
-        assert {reason for _, reason in ledger.released} == {ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED}
+        assert {reason for _, reason in ledger.released} == {ReleaseReason.REQUESTED, ReleaseReason.STOPPED}
         assert ledger.errors == []
 
     def test_a_restart_goes_on_where_the_last_one_ended(self, tmp_path: Path, new_store: StoreFactory) -> None:
@@ -316,7 +316,7 @@ class TestBlockedLoop:
 
         async def block() -> None:
             store = SqliteStore(tmp_path / "state.db")
-            processor = blocker.listen(made(tmp_path, store, lease=lease, stall_seconds=0.5))
+            processor = blocker.listen(made(tmp_path, store, lease=lease, slow_handler_seconds=0.5))
 
             @processor.on_batch
             async def handle(batch: EventBatch) -> None:

@@ -17,10 +17,11 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.model.positions import Position
-from hubline.processor import CheckpointPolicy, PartitionContext, Processor, ProcessorOptions
+from hubline.processor import CheckpointPolicy, PartitionContext, ProcessorOptions
 from hubline.testing.simulation.faults import RemoteHub, RemoteStore, Weather
 from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
+from hubline.testing.simulation.virtual_processor import VirtualProcessor
 from tests.support.scene import GROUP, LEASE, FaultyStore, Recorder, Scene, partitions_of, until, virtual
 
 
@@ -47,7 +48,7 @@ class TestSharing:
     @virtual
     async def test_processors_that_start_together_share_evenly(self, strategy: Strategy) -> None:
         scene = Scene(8)
-        recorders = [scene.processor(owner_id=name, strategy=strategy) for name in "abc"]
+        recorders = [scene.processor(owner_id=name, load_balancing=strategy) for name in "abc"]
         await asyncio.gather(*(recorder.processor.start() for recorder in recorders))
         await until(lambda: shares(*recorders) == [2, 3, 3])
         await asyncio.sleep(60)
@@ -63,7 +64,7 @@ class TestSharing:
 
         scene = Scene(6)
         recorders = [
-            scene.processor(take_a_while, owner_id=name, strategy=strategy, max_batch_size=3) for name in "abc"
+            scene.processor(take_a_while, owner_id=name, load_balancing=strategy, max_batch_size=3) for name in "abc"
         ]
         producing = asyncio.create_task(produce(scene, seconds=100))
         for recorder in recorders:
@@ -92,7 +93,7 @@ class TestSharing:
             await until(lambda: shares(first) == [6])
             async with second.processor:
                 await until(lambda: shares(first, second) == [3, 3])
-                assert [what.split()[2] for what in first.released] == ["relinquished"] * 3
+                assert [what.split()[2] for what in first.released] == ["requested"] * 3
             await until(lambda: shares(first) == [6])
 
     @virtual
@@ -115,8 +116,8 @@ class TestSharing:
     @virtual
     async def test_a_processor_takes_no_more_than_its_maximum(self) -> None:
         scene = Scene(6)
-        small = scene.processor(owner_id="a", strategy=Greedy(max_partitions=1))
-        large = scene.processor(owner_id="b", strategy=Greedy())
+        small = scene.processor(owner_id="a", load_balancing=Greedy(max_partitions=1))
+        large = scene.processor(owner_id="b", load_balancing=Greedy())
         async with small.processor:
             await asyncio.sleep(30)
             assert shares(small) == [1]
@@ -126,8 +127,8 @@ class TestSharing:
     @virtual
     async def test_fixed_members_take_their_count_and_keep_it(self) -> None:
         scene = Scene(6)
-        first = scene.processor(owner_id="a", strategy=Fixed(3))
-        second = scene.processor(owner_id="b", strategy=Fixed(2))
+        first = scene.processor(owner_id="a", load_balancing=Fixed(3))
+        second = scene.processor(owner_id="b", load_balancing=Fixed(2))
         async with first.processor:
             await until(lambda: shares(first) == [3])
             async with second.processor:
@@ -181,13 +182,13 @@ class TestCrash:
 
     def start(self, owner_id: str) -> SimProcess:
         process = SimProcess(self.world, owner_id)  # type: ignore[abstract]
-        processor = Processor(
+        processor = VirtualProcessor(
             RemoteHub(process, self.hub, Weather()),
             RemoteStore(process, self.store, Weather()),
             consumer_group=GROUP,
             starting_position=Position.earliest(),
             owner_id=owner_id,
-            options=ProcessorOptions(lease=LEASE, control_thread=False, checkpoint=CheckpointPolicy.every_batch()),
+            options=ProcessorOptions(lease=LEASE, checkpoint_policy=CheckpointPolicy.every_batch()),
             rng=random.Random(owner_id),
         )
 
@@ -503,7 +504,7 @@ class TestStoreDown:
                     raise ZeroDivisionError("no members")
                 return Greedy().plan(snapshot, rng)
 
-        recorder = Scene(2).processor(strategy=Moody())
+        recorder = Scene(2).processor(load_balancing=Moody())
         async with recorder.processor:
             await until(lambda: shares(recorder) == [2])
 
@@ -610,8 +611,8 @@ class TestContext:
             await until(lambda: recorder.sequences)
             contexts = recorder.processor.partitions
             first = contexts[0]
-            assert [context.partition for context in contexts] == [str(number) for number in range(12)]
-            assert (first.last_handled_sequence, first.last_sequence, first.epoch) == (4, 4, 1)
+            assert [context.partition_id for context in contexts] == [str(number) for number in range(12)]
+            assert (first.last_handled_sequence, first.last_enqueued_sequence, first.epoch) == (4, 4, 1)
             assert (first.is_lost, first.is_paused) == (False, False)
             assert repr(first) == "PartitionContext(memory/hub/tests/0, epoch=1)"
 

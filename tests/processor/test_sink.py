@@ -27,6 +27,7 @@ from hubline.processor import (
     RetryPolicy,
 )
 from hubline.sinks import DropDuplicates, SqlSink, Transaction
+from hubline.testing.simulation.virtual_processor import VirtualProcessor
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
 
 ONCE = RetryPolicy(max_attempts=1)
@@ -71,12 +72,17 @@ def results(tmp_path: Path) -> Iterator[Results]:
 
 
 def processor_of(
-    scene: Scene, results: Results, *, owner_id: str = "a", **options: Any
+    scene: Scene,
+    results: Results,
+    *,
+    owner_id: str = "a",
+    kind: type[Processor] = VirtualProcessor,
+    **options: Any,
 ) -> tuple[Processor, list[HublineError]]:
     """A processor into the sink, and what its on_error was told."""
     start = options.pop("start", Position.earliest())
-    options = {"lease": LEASE, "retry": ONCE, "control_thread": False, **options}
-    processor = Processor(
+    options = {"lease": LEASE, "handler_retry": ONCE, **options}
+    processor = kind(
         scene.hub,
         scene.store,
         consumer_group=GROUP,
@@ -127,7 +133,7 @@ class TestHungHandler:
         async def main() -> None:
             scene = Scene()
             scene.append(1)
-            processor, _ = processor_of(scene, results, control_thread=True, stop_timeout_seconds=0.2)
+            processor, _ = processor_of(scene, results, kind=Processor, stop_timeout_seconds=0.2)
             processor.on_batch(handle_tx if takes_tx else handle)
             async with processor:
                 await until(entered.is_set, seconds_max=30)
@@ -400,7 +406,9 @@ class TestDeadLetters:
         scene = Scene()
         scene.append(20)
         told: list[DeadLetter] = []
-        processor, errors = processor_of(scene, results, retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1))
+        processor, errors = processor_of(
+            scene, results, handler_retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1)
+        )
         processor.on_dead_letter(told.append)
 
         @processor.on_batch
@@ -419,7 +427,9 @@ class TestDeadLetters:
     async def test_an_event_is_retried_by_policy_first(self, results: Results) -> None:
         scene = Scene()
         scene.append(3)
-        processor, _ = processor_of(scene, results, retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1))
+        processor, _ = processor_of(
+            scene, results, handler_retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1)
+        )
         calls: list[int] = []
 
         @processor.on_event
@@ -722,7 +732,7 @@ class TestOwners:
     async def test_without_a_sink_events_come_one_by_one_too(self, results: Results) -> None:
         scene = Scene()
         scene.append(5)
-        processor = scene.bare(retry=ONCE, on_failure="dead_letter")
+        processor = scene.bare(handler_retry=ONCE, on_failure="dead_letter")
         seen: list[int] = []
         dead_letters: list[DeadLetter] = []
         processor.on_dead_letter(dead_letters.append)

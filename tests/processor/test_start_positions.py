@@ -60,7 +60,7 @@ class TestKinds:
         for _ in range(5):
             scene.append(1)
             await asyncio.sleep(10)
-        recorder = scene.processor(start=position_in(scene.hub))
+        recorder = scene.processor(starting_position=position_in(scene.hub))
 
         assert await first_handled(scene, recorder) == expected
 
@@ -70,7 +70,7 @@ class TestKinds:
         for partition in ("0", "1", "2"):
             scene.append(5, partition=partition)
         start = {"*": Position.earliest(), "1": Position.sequence(2), "2": Position.latest()}
-        recorder = scene.processor(start=start)
+        recorder = scene.processor(starting_position=start)
 
         async with recorder.processor:
             await until(lambda: len(recorder.owned) == 3)
@@ -88,7 +88,7 @@ class TestPrecedence:
         scene.append(5)
         await scene.set_checkpoint(2)
 
-        assert await first_handled(scene, scene.processor(start=Position.earliest())) == 3
+        assert await first_handled(scene, scene.processor(starting_position=Position.earliest())) == 3
 
     @virtual
     async def test_start_at_comes_before_the_checkpoint(self) -> None:
@@ -111,7 +111,7 @@ class TestPrecedence:
             seen.append(await scene.checkpoint())
 
         recorder = self.starting_at(
-            scene, Position.earliest(), look, max_batch_size=1, checkpoint=CheckpointPolicy.manual()
+            scene, Position.earliest(), look, max_batch_size=1, checkpoint_policy=CheckpointPolicy.manual()
         )
         async with recorder.processor:
             await until(lambda: len(seen) == 5)
@@ -182,7 +182,7 @@ class TestLatest:
 
         scene = Scene()
         scene.append(3)
-        recorder = scene.processor(fail_at_first, start=Position.latest(inclusive=inclusive))
+        recorder = scene.processor(fail_at_first, starting_position=Position.latest(inclusive=inclusive))
         async with recorder.processor:
             await until(lambda: recorder.owned)
             await asyncio.sleep(1)
@@ -196,13 +196,13 @@ class TestLatest:
     async def test_a_crash_before_the_first_event_loses_nothing(self, count: int) -> None:
         scene = Scene()
         scene.append(count)
-        first = scene.processor(start=Position.latest())
+        first = scene.processor(starting_position=Position.latest())
         async with first.processor:
             await until(lambda: first.owned)
             await asyncio.sleep(1)
         scene.append(4)  # while nobody is there
 
-        second = scene.processor(start=Position.latest())
+        second = scene.processor(starting_position=Position.latest())
         async with second.processor:
             await until(lambda: len(second.sequences) == 4)
 
@@ -215,7 +215,7 @@ class TestLatest:
         hub = FlakyHub(1, now=asyncio.get_running_loop().time)
         hub.append("0", [b"before"] * 3)
         hub.failures_left = 3
-        recorder = scene.processor(hub=hub, start=Position.earliest() if by_start_at else Position.latest())
+        recorder = scene.processor(hub=hub, starting_position=Position.earliest() if by_start_at else Position.latest())
         if by_start_at:
             recorder.assigning = lambda partition: partition.seek(Position.latest())
 

@@ -88,7 +88,7 @@ class TestStall:
         scene = Scene()
         hub = BrokenHub(way)
         hub.inner.append("0", [b"x"] * 3)
-        recorder = scene.processor(hub=hub, stall_seconds=20.0)
+        recorder = scene.processor(hub=hub, hub_timeout_seconds=20.0)
         async with recorder.processor:
             await until(lambda: recorder.sequences)
 
@@ -102,7 +102,7 @@ class TestStall:
     async def test_a_hub_that_hangs_is_reported_and_asked_again(self, way: str) -> None:
         scene = Scene()
         hub = BrokenHub(way)
-        recorder = scene.processor(hub=hub, stall_seconds=20.0)
+        recorder = scene.processor(hub=hub, hub_timeout_seconds=20.0)
         async with recorder.processor:
             await asyncio.sleep(100)
             hub.inner.append("0", [b"x"])
@@ -114,7 +114,7 @@ class TestStall:
     @virtual
     async def test_a_receiver_that_cannot_be_closed_does_not_hang_the_stop(self, way: str) -> None:
         scene = Scene()
-        recorder = scene.processor(hub=BrokenHub(way), stall_seconds=5.0)
+        recorder = scene.processor(hub=BrokenHub(way), hub_timeout_seconds=5.0)
         await recorder.processor.start()
         await until(lambda: recorder.owned)
         await asyncio.sleep(1)
@@ -134,14 +134,14 @@ class TestStall:
                 raise AssertionError
 
         with pytest.raises(HubUnavailable, match="within 20 s"):
-            await Scene().processor(hub=Hanging(1), stall_seconds=20.0).processor.start()
+            await Scene().processor(hub=Hanging(1), hub_timeout_seconds=20.0).processor.start()
 
     @virtual
     async def test_a_quiet_partition_is_left_alone(self) -> None:
         scene = Scene()
         hub = BrokenHub("", broken_count=0)
         hub.inner.append("0", [b"x"] * 3)
-        recorder = scene.processor(hub=hub, stall_seconds=20.0)
+        recorder = scene.processor(hub=hub, hub_timeout_seconds=20.0)
         async with recorder.processor:
             await asyncio.sleep(1_000)
 
@@ -153,7 +153,7 @@ class TestStall:
         scene = Scene()
         hub = BrokenHub("", broken_count=0)
         hub.inner.append("0", [b"x"] * 3)
-        recorder = scene.processor(hub=hub, start=start, stall_seconds=20.0)
+        recorder = scene.processor(hub=hub, starting_position=start, hub_timeout_seconds=20.0)
         async with recorder.processor:
             await asyncio.sleep(1_000)
 
@@ -167,7 +167,7 @@ class TestStall:
         scene = Scene()
         hub = BrokenHub("", broken_count=0)
         hub.inner.append("0", [b"x"] * 20)
-        recorder = scene.processor(slow, hub=hub, stall_seconds=60.0, max_batch_size=1, prefetch_bytes=1)
+        recorder = scene.processor(slow, hub=hub, hub_timeout_seconds=60.0, max_batch_size=1, prefetch_bytes=1)
         async with recorder.processor:
             await until(lambda: len(recorder.sequences) == 10, seconds_max=1_000)
 
@@ -197,7 +197,7 @@ class TestBroken:
         hub.inner.append("0", [b"x"] * 3)
         times: list[float] = []
         reopen = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
-        processor = scene.bare(hub=hub, reopen=reopen)
+        processor = scene.bare(hub=hub, reconnect_backoff=reopen)
         handled: list[int] = []
         loop = asyncio.get_running_loop()
 

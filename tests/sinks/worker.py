@@ -78,11 +78,11 @@ def run(task: Task) -> None:
         sink=SqlSink(task.url, table="results", transaction_timeout_seconds=TRANSACTION_SECONDS_MAX),
         options=ProcessorOptions(
             max_batch_size=20,
-            checkpoint=CheckpointPolicy.on_renewal(),
+            checkpoint_policy=CheckpointPolicy.on_renewal(),
             lease=LeaseOptions(
                 lease_seconds=LEASE_SECONDS, load_balancing_interval_seconds=0.3, startup_delay_seconds=0.05
             ),
-            reopen=RetryPolicy(initial_backoff_seconds=0.05, max_backoff_seconds=0.5),
+            reconnect_backoff=RetryPolicy(initial_backoff_seconds=0.05, max_backoff_seconds=0.5),
         ),
     )
 

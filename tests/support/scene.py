@@ -21,6 +21,7 @@ from hubline.ports import CheckpointStore, Hub
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
 from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import SimProcess, run_virtual
+from hubline.testing.simulation.virtual_processor import VirtualProcessor
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,12 +180,12 @@ class Recorder:
 
     async def _on_assigned(self, partition: PartitionContext) -> None:
         self.assigning(partition)
-        self.happened.append(f"assigned {partition.partition}")
-        self.contexts[partition.partition] = partition
+        self.happened.append(f"assigned {partition.partition_id}")
+        self.contexts[partition.partition_id] = partition
 
     async def _on_released(self, partition: PartitionContext, reason: ReleaseReason) -> None:
-        self.happened.append(f"released {partition.partition} {reason}")
-        self.contexts.pop(partition.partition, None)
+        self.happened.append(f"released {partition.partition_id} {reason}")
+        self.contexts.pop(partition.partition_id, None)
 
     async def _on_error(self, error: HublineError, partition: PartitionContext | None) -> None:
         self.errors.append(error)
@@ -222,24 +223,23 @@ class Scene:
         self,
         *,
         owner_id: str = "a",
-        start: Position | Mapping[str, Position] | None = None,
-        strategy: Strategy | str = "greedy",
+        starting_position: Position | Mapping[str, Position] | None = None,
+        load_balancing: Strategy | str = "greedy",
         hub: Hub | None = None,
         **options: Any,
     ) -> Processor:
         """A processor without handlers."""
         options = {
             "lease": LEASE,
-            "retry": RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1),
-            "control_thread": False,
+            "handler_retry": RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1),
             **options,
         }
-        return Processor(
+        return VirtualProcessor(
             hub or self.hub,
             self.store,
             consumer_group=GROUP,
-            starting_position=start or Position.earliest(),
-            load_balancing=strategy,
+            starting_position=starting_position or Position.earliest(),
+            load_balancing=load_balancing,
             owner_id=owner_id,
             options=ProcessorOptions(**options),
             rng=random.Random(owner_id),

@@ -120,7 +120,7 @@ class Journal:
         self._worker = f"{Path(path).stem}"
 
     def write(self, what: str, partition: PartitionContext | None = None, *, first: int = -1, last: int = -1) -> None:
-        name, epoch = (partition.partition, partition.epoch) if partition else ("", 0)
+        name, epoch = (partition.partition_id, partition.epoch) if partition else ("", 0)
         fact = Fact(time.monotonic_ns(), self._worker, what, name, epoch, first, last)
         os.write(self._file, json.dumps(asdict(fact)).encode() + b"\n")
 
@@ -134,7 +134,7 @@ def processor_of(task: Task, journal: Journal) -> Processor:
         owner_id=task.owner_id,
         options=ProcessorOptions(
             max_batch_size=50,
-            checkpoint=CheckpointPolicy.every(seconds=0.2),
+            checkpoint_policy=CheckpointPolicy.every(seconds=0.2),
             lease=LeaseOptions(
                 lease_seconds=task.lease_seconds, load_balancing_interval_seconds=0.3, startup_delay_seconds=0.1
             ),

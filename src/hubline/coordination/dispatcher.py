@@ -185,12 +185,12 @@ class Dispatcher:
             await self._claim([*plan.claims, *plan.steals], snapshot)
         if plan.requests:
             await self._calls.request_handover(plan.requests, owner_id=self._leases.member.owner_id)
-        for partition in plan.relinquish:
-            self._handovers.release(partition, ReleaseReason.RELINQUISHED)
+        for partition in plan.releases:
+            self._handovers.release(partition, ReleaseReason.REQUESTED)
         if not plan.is_idle:
             log.info(
-                "cycle claims=%d steals=%d requests=%d relinquished=%d held=%d",
-                *map(len, (plan.claims, plan.steals, plan.requests, plan.relinquish, self._leases.held)),
+                "cycle claims=%d steals=%d requests=%d releases=%d held=%d",
+                *map(len, (plan.claims, plan.steals, plan.requests, plan.releases, self._leases.held)),
             )
         return plan
 

@@ -1,16 +1,16 @@
-"""The balancer: a snapshot of the group in, a plan out. Pure: no I/O, no clock, randomness as an argument.
+"""What is each member's fair share, and what stands against it now.
 
 Every member computes the same shares from the same listing and acts on its own part only, so that members that
-see the same state never reach for the same partition. Where their views differ, the store's compare-and-swap
+see the same state never claim the same partition. Where their views differ, the store's compare-and-swap
 decides, and the next cycle starts from what came of it.
 
 Partitions are classified first, then a strategy chooses:
 
     held       this processor runs it
     recovered  recorded as this processor's, but not held: it restarted under the same owner id
-    free       no owner, or one whose lease ran out
-    promised   on its way to a member: given up for it, or asked for and not yet given up
-    overdue    asked for, and not given up within the grace: who asked may take it
+    free       no owner, or one whose lease expired
+    promised   on its way to a member: released for it, or requested and not yet released
+    overdue    requested, and not released within the handover timeout: the requester may steal it
     surplus    owned by a member above its share, and not promised to anyone
 """
 
@@ -35,7 +35,7 @@ class _Share:
     claims: tuple[str, ...]
     steals: tuple[str, ...]
     requests: tuple[str, ...]
-    relinquish: tuple[str, ...]
+    releases: tuple[str, ...]
     is_waiting: bool
 
 
@@ -60,7 +60,7 @@ def fair_share(snapshot: Snapshot) -> _Share:
         claims=claims[:room],
         steals=tuple(partition for partition in dealt if partition in steals)[: max(room - len(claims), 0)],
         requests=tuple(partition for partition in dealt if partition not in steals),
-        relinquish=tuple(p for p, name in classes.promised.items() if p in snapshot.held and name != me),
+        releases=tuple(p for p, name in classes.promised.items() if p in snapshot.held and name != me),
         is_waiting=len(given_up) < len(mine),
     )
 

@@ -65,7 +65,7 @@ class HandoverQueue:
             await asyncio.sleep(self._lease.renew_interval_seconds / RELEASE_ATTEMPTS_MAX * (attempt > 0))
         self._leases.forget(partition, held)
         log.info("released partition=%s reason=%s", partition, reason)
-        if reason is not ReleaseReason.RELINQUISHED:
+        if reason is not ReleaseReason.REQUESTED:
             self._wake.set()
 
     async def _release_with_others(self, partition: str, held: HeldLease) -> bool:

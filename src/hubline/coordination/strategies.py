@@ -1,17 +1,6 @@
-"""The balancer: a snapshot of the group in, a plan out. Pure: no I/O, no clock, randomness as an argument.
+"""Load balancing: a snapshot of the group in, a plan out. Pure: no I/O, no clock, randomness as an argument.
 
-Every member computes the same shares from the same listing and acts on its own part only, so that members that
-see the same state never reach for the same partition. Where their views differ, the store's compare-and-swap
-decides, and the next cycle starts from what came of it.
-
-Partitions are classified first, then a strategy chooses:
-
-    held       this processor runs it
-    recovered_after_restart   recorded as this processor's, but not held: it restarted under the same owner id
-    free       no owner, or one whose lease ran out
-    promised   on its way to a member: given up for it, or asked for and not yet given up
-    overdue    asked for, and not given up within the grace: who asked may take it
-    surplus    owned by a member above its share, and not promised to anyone
+Each strategy is a small class that chooses from what :mod:`.fair_share` computes.
 """
 
 from __future__ import annotations
@@ -42,7 +31,7 @@ FIXED_PACE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now: claim free partitions, take overdue ones, ask for others, give up what was asked for.
+    """What to do now: claim free partitions, take overdue ones, request others, release what was requested.
 
     ``rerun_seconds`` is when to plan again, if that is sooner than the usual interval.
     """
@@ -50,12 +39,12 @@ class Plan:
     claims: tuple[str, ...] = ()
     steals: tuple[str, ...] = ()
     requests: tuple[str, ...] = ()
-    relinquish: tuple[str, ...] = ()
+    releases: tuple[str, ...] = ()
     rerun_seconds: float | None = None
 
     @property
     def is_idle(self) -> bool:
-        return not (self.claims or self.steals or self.requests or self.relinquish)
+        return not (self.claims or self.steals or self.requests or self.releases)
 
 
 class Strategy(Protocol):
@@ -92,7 +81,7 @@ class Balanced:
             claims=claims,
             steals=() if claims else share.steals[:1],
             requests=share.requests[:1],
-            relinquish=share.relinquish,
+            releases=share.releases,
         )
 
 
@@ -121,7 +110,7 @@ class Greedy:
             rerun_seconds = 0.0
         else:
             rerun_seconds = first_expiry_seconds(snapshot)
-        return Plan(claims, share.steals, share.requests, share.relinquish, rerun_seconds)
+        return Plan(claims, share.steals, share.requests, share.releases, rerun_seconds)
 
 
 @dataclass(frozen=True, slots=True)

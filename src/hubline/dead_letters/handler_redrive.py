@@ -24,11 +24,12 @@ from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
 from hubline.model.keys import GroupKey
 from hubline.processor import Processor
 from hubline.processor.checkpointer import Checkpointer
-from hubline.processor.context import PartitionContext
+from hubline.processor.context import HandlerContext, PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.failure_limits import FailureCount, FailureLimits
 from hubline.processor.handler_caller import HandlerCaller
 from hubline.processor.partition_status import PartitionStatus
+from hubline.processor.processor import partition_dependencies
 from hubline.processor.sql_delivery import DeliveryPolicy, SqlDelivery
 from hubline.sinks import OpenedPartition, SqlSink
 
@@ -56,7 +57,7 @@ class HandlerRedrive:
     @classmethod
     def of(cls, processor: Processor) -> HandlerRedrive:
         """Raises ConfigError where the processor could not be started, or has no sink."""
-        dependencies = processor.dependencies()
+        dependencies = partition_dependencies(processor)
         if dependencies.sink is None:
             raise ConfigError(
                 "the processor has no sink, whose transaction a redrive needs: without one, send the dead letters "
@@ -80,7 +81,7 @@ class HandlerRedrive:
         key = dead_letters[0].key
         status = PartitionStatus(key, 0, is_current=lambda: True, is_paused=False)
         checkpointer = Checkpointer(status, self.dependencies, _NoControl(), report=_report)
-        caller = HandlerCaller(status, self.dependencies, PartitionContext(status, checkpointer), report=_report)
+        caller = HandlerCaller(status, self.dependencies, HandlerContext(status, checkpointer), report=_report)
         delivery = SqlDelivery(
             OpenedPartition(self.sink.database, key, 0, None),
             caller,
@@ -116,8 +117,8 @@ class _NoControl:
     def is_current(self, partition: str, epoch: int) -> bool:  # noqa: ARG002
         return True
 
-    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
-        """There is nothing to give up."""
+    def release_fenced(self, partition: str, *, epoch: int, held_epoch: int) -> None:
+        """There is nothing to release."""
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:  # noqa: ARG002
         _report(error)

@@ -103,8 +103,8 @@ class StoreExamination:
 class ReleaseReason(enum.StrEnum):
     """Why a partition was released."""
 
-    RELINQUISHED = "relinquished"
-    """Given up for another processor that asked for it."""
+    REQUESTED = "requested"
+    """Another processor requested it."""
     LOST = "lost"
     """Taken by another processor, or the lease ran out."""
     STOPPED = "stopped"
@@ -115,4 +115,4 @@ class ReleaseReason(enum.StrEnum):
     @property
     def drains(self) -> bool:
         """Whether the batch in progress is finished and checkpointed first."""
-        return self in (ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED)
+        return self in (ReleaseReason.REQUESTED, ReleaseReason.STOPPED)

@@ -45,8 +45,8 @@ class Checkpointer:
     ) -> None:
         self._status = status
         self._store = dependencies.store
-        self._policy = dependencies.options.checkpoint
-        self._retry = dependencies.options.retry
+        self._policy = dependencies.options.checkpoint_policy
+        self._retry = dependencies.options.handler_retry
         self._call_seconds_max = dependencies.options.lease.renew_interval_seconds
         self._is_the_sinks = dependencies.sink is not None
         self._rng = dependencies.rng
@@ -157,7 +157,7 @@ class Checkpointer:
         try:
             await self._write_handled()
         except Fenced as error:
-            self._control.surrender(self._status.partition, epoch=self._status.epoch, held_epoch=error.held_epoch)
+            self._control.release_fenced(self._status.partition, epoch=self._status.epoch, held_epoch=error.held_epoch)
         except StoreError as error:
             self._report(error)
 

@@ -39,10 +39,12 @@ class PartitionContext:
 
     @property
     def key(self) -> PartitionKey:
+        """The partition, with its hub and consumer group."""
         return self._status.key
 
     @property
-    def partition(self) -> str:
+    def partition_id(self) -> str:
+        """The partition, as the hub names it."""
         return self._status.partition
 
     @property
@@ -62,7 +64,7 @@ class PartitionContext:
         return handled[1] if handled else None
 
     @property
-    def last_sequence(self) -> int | None:
+    def last_enqueued_sequence(self) -> int | None:
         """The newest event of the partition, as far as is known: less ``last_handled_sequence`` it is the lag."""
         return self._status.last_enqueued_sequence
 
@@ -78,7 +80,7 @@ class PartitionContext:
     def seek(self, position: Position) -> None:
         """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
         if self._seek is None:
-            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition)
+            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition_id)
         self._seek(position)
 
     async def checkpoint(self, event: Event | None = None) -> None:
@@ -95,14 +97,23 @@ class PartitionContext:
             asyncio.get_running_loop()
             raise ProcessorError(
                 "checkpoint_sync would block the event loop: in an async handler, await partition.checkpoint()",
-                partition=self.partition,
+                partition=self.partition_id,
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._status.loop).result()
 
-    def given(self, events: EventBatch | Event) -> PartitionContext:
+    def __repr__(self) -> str:
+        return f"PartitionContext({self.key}, epoch={self.epoch})"
+
+
+class HandlerContext(PartitionContext):
+    """The context that a session makes, and gives its handlers for as long as they run."""
+
+    __slots__ = ()
+
+    def given(self, events: EventBatch | Event) -> HandlerContext:
         """The context for a handler that is given these events: until `end`, its checkpoints cover them."""
         place = place_after(events)
-        return PartitionContext(self._status, self._checkpointer, self._initial_checkpoint, in_progress=place)
+        return HandlerContext(self._status, self._checkpointer, self._initial_checkpoint, in_progress=place)
 
     def end(self) -> None:
         """The handler returned, or failed: its events may come again, and on_assigned's time to seek is over."""
@@ -110,13 +121,10 @@ class PartitionContext:
         self._seek = None
 
     @contextmanager
-    def during(self, events: EventBatch | Event) -> Iterator[PartitionContext]:
+    def during(self, events: EventBatch | Event) -> Iterator[HandlerContext]:
         """Within, the context for a handler that is given these events."""
         context = self.given(events)
         try:
             yield context
         finally:
             context.end()
-
-    def __repr__(self) -> str:
-        return f"PartitionContext({self.key}, epoch={self.epoch})"

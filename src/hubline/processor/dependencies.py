@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from hubline.errors import HublineError, ProcessorError
 from hubline.model.positions import StartPositions
-from hubline.ports import CheckpointStore, DeadLetters, Hub
+from hubline.ports import CheckpointStore, DeadLetterSink, Hub
 from hubline.processor.handlers import Handler
 from hubline.processor.options import ProcessorOptions
 from hubline.sinks import SqlSink
@@ -23,7 +23,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PartitionDependencies:
-    """What a processor was given, as the runners of its partitions share it."""
+    """What a processor was given, as the runners of its partitions share it.
+
+    With `has_control_thread`, the dispatch cycle runs in a thread of its own: a handler that blocks the event loop of
+    the partitions holds up no renewal.
+    """
 
     hub: Hub
     store: CheckpointStore
@@ -32,7 +36,8 @@ class PartitionDependencies:
     start: StartPositions
     rng: random.Random
     sink: SqlSink | None = None
-    dead_letters: DeadLetters | None = None
+    dead_letters: DeadLetterSink | None = None
+    has_control_thread: bool = True
 
     @property
     def handler_name(self) -> str:
@@ -51,8 +56,8 @@ class Control(Protocol):
         """Whether the lease still runs. Any thread may ask."""
         ...
 
-    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
-        """Gives up a partition that another epoch holds."""
+    def release_fenced(self, partition: str, *, epoch: int, held_epoch: int) -> None:
+        """Releases a partition that another epoch holds."""
         ...
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:

@@ -12,7 +12,7 @@ from typing import ParamSpec, TypeVar
 
 from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, StoreError
 from hubline.model.events import Event, EventBatch
-from hubline.processor.context import PartitionContext
+from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.event_run import EventRun, timed_out
 from hubline.processor.handler_thread import HandlerThread, NotDue
@@ -44,7 +44,7 @@ class HandlerCaller:
         self,
         status: PartitionStatus,
         dependencies: PartitionDependencies,
-        context: PartitionContext,
+        context: HandlerContext,
         *,
         report: Callable[[HublineError], None],
     ) -> None:
@@ -55,9 +55,9 @@ class HandlerCaller:
         self._status = status
         self._handlers = dependencies.handlers
         self._handler = dependencies.handlers[self.name]
-        self._retry = options.retry
+        self._retry = options.handler_retry
         self._timeout_seconds = options.handler_timeout_seconds
-        self._slow_seconds = options.stall_seconds
+        self._slow_seconds = options.slow_handler_seconds
         self._rng = dependencies.rng
         self._pool = None if dependencies.sink is None else dependencies.sink.database.pool
         self._report = report
@@ -107,9 +107,7 @@ class HandlerCaller:
         finally:
             slow.cancel()
 
-    async def _call_handler(
-        self, given: EventBatch | Event, context: PartitionContext, tx: Transaction | None
-    ) -> object:
+    async def _call_handler(self, given: EventBatch | Event, context: HandlerContext, tx: Transaction | None) -> object:
         is_async, is_due = self._handler.is_async, self._status.is_current
         own = AsyncTransaction(tx, self.in_thread) if tx is not None and is_async else tx
         return await self._handler.call(given, context, tx=own, thread=self.thread, name=self.name, is_due=is_due)
@@ -298,7 +296,7 @@ def _sequences(given: EventBatch | Event | None) -> tuple[int, int]:
     return (given.first_sequence, given.last_sequence) if given else (-1, -1)
 
 
-async def _ending(context: PartitionContext, running: Awaitable[object]) -> object:
+async def _ending(context: HandlerContext, running: Awaitable[object]) -> object:
     """What a plain function returned to be awaited is still the handler's work."""
     try:
         return await running

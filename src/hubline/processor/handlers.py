@@ -20,7 +20,7 @@ HANDLER_ARGUMENTS = {
     "on_assigned": ("partition",),
     "on_renewed": ("partition",),
     "on_released": ("partition", "reason"),
-    "on_dead_letter": ("dead letter", "partition"),
+    "on_dead_letter": ("dead_letter", "partition"),
 }
 """The handlers, and the arguments each may take; one that needs fewer takes the first ones."""
 

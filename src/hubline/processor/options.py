@@ -25,8 +25,8 @@ ON_FAILURE: Final[tuple[OnFailure, ...]] = get_args(OnFailure)
 class CheckpointPolicy:
     """When progress is written to the store. Make one with the class methods.
 
-    Whatever the policy, a partition that is handed over or stopped in good order is checkpointed first, unless
-    checkpoints are made by hand.
+    Whatever the policy, a partition is checkpointed before it is handed over or its processor stops, unless the policy
+    is `manual`.
     """
 
     events: int | None = None
@@ -35,9 +35,9 @@ class CheckpointPolicy:
 
     def __post_init__(self) -> None:
         if self.events is not None and self.events < 1:
-            raise ConfigError(f"checkpoints are written every 1 or more events, not {self.events}")
+            raise ConfigError(f"events must be 1 or more, and is {self.events}")
         if self.seconds is not None and not self.seconds > 0:
-            raise ConfigError(f"checkpoints are written every so many seconds, more than 0, not {self.seconds}")
+            raise ConfigError(f"seconds must be more than 0, and is {self.seconds}")
 
     @classmethod
     def manual(cls) -> CheckpointPolicy:
@@ -51,14 +51,14 @@ class CheckpointPolicy:
 
     @classmethod
     def every(cls, *, events: int | None = None, seconds: float | None = None) -> CheckpointPolicy:
-        """After so many events, or so many seconds, or whichever comes first; never inside a batch."""
+        """After this many events or seconds, whichever comes first; never inside a batch."""
         if events is None and seconds is None:
             raise ConfigError("say after how many events or seconds a checkpoint is written")
         return cls(events=events, seconds=seconds)
 
     @classmethod
     def every_batch(cls) -> CheckpointPolicy:
-        """After every batch: the fewest repeats after a crash, and the most writes."""
+        """After every batch: the fewest events come again after a crash, at the price of the most writes."""
         return cls(events=1)
 
     @property
@@ -70,24 +70,39 @@ class CheckpointPolicy:
 class ProcessorOptions:
     """Everything about a processor that has a sensible default.
 
-    ``max_wait_seconds`` is how long a batch may wait to fill up; 0 delivers what is there at once.
-    ``heartbeat`` delivers an empty batch when nothing came within that wait. ``prefetch_bytes`` is how far the receiver
-    of a partition reads ahead of the handler; the batch that is being filled comes on top. ``handler_timeout_seconds``
-    cancels an async handler that runs longer, as a failure. ``stall_seconds`` is when a long-running handler, or a
-    partition that has events and delivers none, is reported. The two limits of failures stop a partition whose
-    events all fail; the ratio is of its last 1,000 events. ``preserve_key_order`` lets the later events of a failed
-    partition key follow it to the dead letters, so that order per key holds. ``control_thread=False`` runs the dispatch
-    cycle on the caller's event loop, where a handler that blocks the loop also stops renewals.
+    Attributes:
+        max_batch_size: The most events in a batch. Default: 1,000.
+        max_wait_seconds: How long a batch may wait to fill up. By default 0: what is there is delivered at once.
+        heartbeat: Deliver an empty batch when nothing came within `max_wait_seconds`.
+        prefetch_bytes: How far the receiver of a partition reads ahead of the handler; the batch that is being filled
+            comes on top. Default: 16 MiB.
+        checkpoint_policy: When progress is written to the store. By default every 5 seconds.
+        lease: How partitions are owned.
+        handler_retry: How often a handler is called again for what it failed with.
+        reconnect_backoff: The pauses before a partition that failed is opened again, and before its receiver is.
+            From 1 to 60 seconds by default.
+        on_failure: What to do with events whose handler fails after its retries: `"stop"` or `"dead_letter"`. By
+            default `"dead_letter"` with a sink, else `"stop"`.
+        max_consecutive_failures: After this many failing events in a row, the partition stops. Default: 100.
+        max_failure_ratio: So it does when more than this part of its last 1,000 events failed. Default: 0.5.
+        preserve_key_order: The later events of a failed event's partition key follow it to the dead letters.
+        on_data_loss: What to do where events have expired or are another hub's: `"fail"`, `"earliest"` or `"latest"`.
+        handler_timeout_seconds: An async handler that runs longer is cancelled, and has failed. By default none is.
+        slow_handler_seconds: A handler that runs longer is reported to `on_error`, as is a blocked event loop.
+            Default: 60.
+        hub_timeout_seconds: How long a call of the hub may take, and a partition that has events may deliver none
+            before its receiver is replaced. Default: 60.
+        stop_timeout_seconds: How long a stop waits for batches in progress. Default: 30.
     """
 
     max_batch_size: int = 1_000
     max_wait_seconds: float = 0.0
     heartbeat: bool = False
     prefetch_bytes: int = 16 * 1024 * 1024
-    checkpoint: CheckpointPolicy = field(default_factory=lambda: CheckpointPolicy.every(seconds=5.0))
+    checkpoint_policy: CheckpointPolicy = field(default_factory=lambda: CheckpointPolicy.every(seconds=5.0))
     lease: LeaseOptions = field(default_factory=LeaseOptions)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
-    reopen: RetryPolicy = field(
+    handler_retry: RetryPolicy = field(default_factory=RetryPolicy)
+    reconnect_backoff: RetryPolicy = field(
         default_factory=lambda: RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
     )
     on_failure: OnFailure | None = None
@@ -96,9 +111,9 @@ class ProcessorOptions:
     preserve_key_order: bool = False
     on_data_loss: OnDataLoss = "fail"
     handler_timeout_seconds: float | None = None
-    stall_seconds: float = 60.0
+    slow_handler_seconds: float = 60.0
+    hub_timeout_seconds: float = 60.0
     stop_timeout_seconds: float = 30.0
-    control_thread: bool = True
 
     def __post_init__(self) -> None:
         _at_least_one("max_batch_size", self.max_batch_size)
@@ -109,7 +124,8 @@ class ProcessorOptions:
         if self.heartbeat and self.max_wait_seconds == 0:
             raise ConfigError("heartbeat batches need a max_wait_seconds above 0: that is their interval")
         for name, seconds in (
-            ("stall_seconds", self.stall_seconds),
+            ("slow_handler_seconds", self.slow_handler_seconds),
+            ("hub_timeout_seconds", self.hub_timeout_seconds),
             ("stop_timeout_seconds", self.stop_timeout_seconds),
             ("handler_timeout_seconds", self.handler_timeout_seconds),
         ):

@@ -35,8 +35,8 @@ class Source:
     max_batch_size: int
     prefetch_bytes: int
     on_data_loss: OnDataLoss
-    reopen: RetryPolicy
-    stall_seconds: float
+    reconnect_backoff: RetryPolicy
+    hub_timeout_seconds: float
     report: Callable[[HublineError], None]
     start_over: Callable[[], Awaitable[None]]
     """Called where the position is of another hub than this one, before it is jumped from. May end the reading."""
@@ -52,7 +52,9 @@ class PartitionReader:
 
     def __init__(self, source: Source, position: Position, *, after_sequence: int | None) -> None:
         self._source = source
-        policy = ResumePolicy(source.reopen, source.report, stall_seconds=source.stall_seconds, rng=source.rng)
+        policy = ResumePolicy(
+            source.reconnect_backoff, source.report, stall_seconds=source.hub_timeout_seconds, rng=source.rng
+        )
         self._receiver = ResumingReceiver(
             source.hub,
             source.partition,
@@ -129,7 +131,9 @@ class PartitionReader:
 
     async def _read(self) -> None:
         try:
-            batch = await self._receiver.receive(max_count=FETCH_COUNT_MAX, wait_seconds=self._source.stall_seconds)
+            batch = await self._receiver.receive(
+                max_count=FETCH_COUNT_MAX, wait_seconds=self._source.hub_timeout_seconds
+            )
         except PositionInvalid as error:
             await self._receiver.seek(await self._position_instead(error))
             return
@@ -149,4 +153,4 @@ class PartitionReader:
         if choice == "earliest":
             return Position.earliest()
         source = self._source
-        return await pinned(source.hub, source.partition, Position.latest(), seconds_max=source.stall_seconds)
+        return await pinned(source.hub, source.partition, Position.latest(), seconds_max=source.hub_timeout_seconds)

@@ -12,7 +12,7 @@ from typing import Any
 from hubline.errors import Fenced, HublineError
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.checkpointer import Checkpointer
-from hubline.processor.context import PartitionContext
+from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
 from hubline.processor.failure_limits import FailureCount, FailureLimits
 from hubline.processor.handler_caller import HandlerCaller
@@ -43,7 +43,7 @@ class PartitionRunner:
             key, epoch, is_current=lambda: control.is_current(key.partition, epoch), is_paused=is_paused
         )
         self._checkpointer = Checkpointer(self._status, dependencies, control, report=self._report)
-        context = PartitionContext(self._status, self._checkpointer)
+        context = HandlerContext(self._status, self._checkpointer)
         self._caller = HandlerCaller(self._status, dependencies, context, report=self._report)
         self._start = StartingPosition(self._status, dependencies)
         limits = FailureLimits(options.max_consecutive_failures, options.max_failure_ratio)
@@ -54,7 +54,7 @@ class PartitionRunner:
         self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
 
     @property
-    def context(self) -> PartitionContext:
+    def context(self) -> HandlerContext:
         """What handlers are given, of the newest session."""
         return self._caller.context
 
@@ -116,7 +116,7 @@ class PartitionRunner:
             await self._caller.call_reported("on_renewed", self._caller.context)
             await session.check_sink()
         except Fenced as error:
-            self._surrender(error)
+            self._release_fenced(error)
         finally:
             self._is_reporting_renewal = False
 
@@ -147,7 +147,7 @@ class PartitionRunner:
                 return
             except Fenced as error:
                 self._report(error)
-                self._surrender(error)
+                self._release_fenced(error)
                 return
             except HublineError as error:
                 self._report(error)
@@ -156,7 +156,7 @@ class PartitionRunner:
             if self._status.is_closing():
                 return  # it does not reopen: whatever failed last was interrupted, or is the next owner's
             failures = failures + 1 if self._checkpointer.handled == handled_before else 1
-            delay = self._dependencies.options.reopen.delay(failures, self._dependencies.rng)
+            delay = self._dependencies.options.reconnect_backoff.delay(failures, self._dependencies.rng)
             log.warning("partition_failed partition=%s reopens_in_seconds=%.1f", self._status.partition, delay)
             await self._status.is_closed_within(delay)
 
@@ -172,8 +172,8 @@ class PartitionRunner:
         )
         await self._session.run()
 
-    def _surrender(self, error: Fenced) -> None:
-        self._control.surrender(self._status.partition, epoch=self.epoch, held_epoch=error.held_epoch)
+    def _release_fenced(self, error: Fenced) -> None:
+        self._control.release_fenced(self._status.partition, epoch=self.epoch, held_epoch=error.held_epoch)
 
     def _report(self, error: HublineError) -> None:
         self._control.report(error, self._caller.context)

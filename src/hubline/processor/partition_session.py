@@ -26,7 +26,7 @@ from hubline.model.ownership import Checkpoint, ReleaseReason
 from hubline.model.positions import Position
 from hubline.ports import reader_epoch
 from hubline.processor.checkpointer import Checkpointer
-from hubline.processor.context import PartitionContext
+from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.direct_delivery import DirectDelivery
 from hubline.processor.failure_limits import FailureCount
@@ -124,7 +124,7 @@ class PartitionSession:
         if into_sink is None:
             checkpoint = stored
         self._into_sink = into_sink
-        context = PartitionContext(self._status, self._checkpointer, checkpoint, self._seek)
+        context = HandlerContext(self._status, self._checkpointer, checkpoint, self._seek)
         self._caller.context = context
         try:
             await self._caller.call_guarded("on_assigned", context)
@@ -168,10 +168,10 @@ class PartitionSession:
             group=self._status.key.group,
             epoch=reader_epoch(self._dependencies.store, self._status.epoch),
             on_data_loss=options.on_data_loss,
-            reopen=options.reopen,
+            reconnect_backoff=options.reconnect_backoff,
             max_batch_size=options.max_batch_size,
             prefetch_bytes=options.prefetch_bytes,
-            stall_seconds=options.stall_seconds,
+            hub_timeout_seconds=options.hub_timeout_seconds,
             report=self._report,
             start_over=self._start_over,
             rng=self._dependencies.rng,
@@ -180,7 +180,7 @@ class PartitionSession:
     def _keep_end(self) -> KeepEnd | None:
         if self._into_sink is not None:
             return self._into_sink.skip_to
-        return self._checkpointer.write if self._options.checkpoint.is_automatic else None
+        return self._checkpointer.write if self._options.checkpoint_policy.is_automatic else None
 
     async def _start_over(self) -> None:
         """The hub was re-created: sets the old one's checkpoint, if there is one, to where this one is to be read from.

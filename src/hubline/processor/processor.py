@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import ClassVar, Self, TypeVar
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
@@ -25,15 +25,26 @@ from hubline.errors import ConfigError, ProcessorError
 from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
-from hubline.ports import CheckpointStore, DeadLetters, Hub
+from hubline.ports import CheckpointStore, DeadLetterSink, Hub
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler, caller
+from hubline.processor.handler_registry import HandlerRegistry
+from hubline.processor.handler_types import (
+    BatchHandler,
+    DeadLetterHandler,
+    ErrorHandler,
+    EventHandler,
+    PartitionHandler,
+    ReleaseHandler,
+)
+from hubline.processor.handlers import caller
 from hubline.processor.options import ProcessorOptions
 from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import SqlSink
 
 log = logging.getLogger("hubline.processor")
+
+HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
 
 class Processor:
@@ -64,14 +75,16 @@ class Processor:
         on_event(event, partition)         the same events one by one
         on_assigned(partition)             before the first batch; may call partition.seek(position)
         on_renewed(partition)              the lease was renewed
-        on_released(partition, reason)     relinquished, lost, stopped or failed
+        on_released(partition, reason)     requested, lost, stopped or failed
         on_error(error, partition)         what went wrong beside the handlers; partition may be None
-        on_dead_letter(dead letter, partition)  an event that its handler could not take, if on_failure says so
+        on_dead_letter(dead_letter, partition)  an event that its handler could not take, if on_failure says so
 
     With a ``sink``, what on_batch and on_event return (Arrow, or dictionaries) goes into its table, together with the
     checkpoint and the dead letters, exactly once. An argument called ``tx`` is given the transaction, for SQL of one's
     own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
     """
+
+    _has_control_thread: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -84,8 +97,7 @@ class Processor:
         owner_id: str | None = None,
         options: ProcessorOptions | None = None,
         sink: SqlSink | None = None,
-        dead_letters: DeadLetters | None = None,
-        rng: random.Random | None = None,
+        dead_letters: DeadLetterSink | None = None,
     ) -> None:
         self._group_name = validate_group_name(consumer_group)
         self._start_positions = parse_starting_position(starting_position)
@@ -93,7 +105,7 @@ class Processor:
         self._options = _resolved(options or ProcessorOptions(), sink)
         self._sink = sink
         self._dead_letters = dead_letters
-        self._rng = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
         validate_owner_id(self.owner_id)
         self._hub = open_hub(hub)
@@ -101,54 +113,57 @@ class Processor:
         self._store = locking_store(opened, self._strategy, self._options.lease)
         self._owned_resources = [made for given, made in ((hub, self._hub), (store, opened)) if given is not made]
         self._run: ProcessorRun | None = None
-        self._handlers: dict[str, Handler] = {}
-        self._register_overrides()
+        self._registry = HandlerRegistry()
+        self._registry.register_overrides(self, Processor)
         self._starting_or_stopping = asyncio.Lock()
 
-    # Handlers. As methods that take anything, they can be overridden in a subclass with the handler's own arguments.
+    # Handlers
 
-    def on_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers the handler of batches: ``(batch, partition)``."""
-        return self._register("on_batch", *args, **kwargs)
+    def on_batch(self, *handler: BatchHandler) -> BatchHandler:
+        """Registers the handler of batches: `(batch)`, `(batch, partition)`, and with a sink also `tx`."""
+        return self._register("on_batch", handler)
 
-    def on_event(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers the handler of single events: ``(event, partition)``."""
-        return self._register("on_event", *args, **kwargs)
+    def on_event(self, *handler: EventHandler) -> EventHandler:
+        """Registers the handler of single events: `(event)`, `(event, partition)`, and with a sink also `tx`."""
+        return self._register("on_event", handler)
 
-    def on_assigned(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what is called before a partition's first batch: ``(partition)``."""
-        return self._register("on_assigned", *args, **kwargs)
+    def on_assigned(self, *handler: PartitionHandler) -> PartitionHandler:
+        """Registers what is called before a partition's first batch: `(partition)`."""
+        return self._register("on_assigned", handler)
 
-    def on_renewed(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what is called when a lease was renewed: ``(partition)``."""
-        return self._register("on_renewed", *args, **kwargs)
+    def on_renewed(self, *handler: PartitionHandler) -> PartitionHandler:
+        """Registers what is called when a lease was renewed: `(partition)`."""
+        return self._register("on_renewed", handler)
 
-    def on_released(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what is called when a partition was released: ``(partition, reason)``."""
-        return self._register("on_released", *args, **kwargs)
+    def on_released(self, *handler: ReleaseHandler) -> ReleaseHandler:
+        """Registers what is called when a partition was released: `(partition)` or `(partition, reason)`."""
+        return self._register("on_released", handler)
 
-    def on_error(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers a handler of errors: ``(error, partition)``; partition is None where none is concerned."""
-        return self._register("on_error", *args, **kwargs)
+    def on_error(self, *handler: ErrorHandler) -> ErrorHandler:
+        """Registers a handler of errors: `(error)` or `(error, partition)`, which may be None."""
+        return self._register("on_error", handler)
 
-    def on_dead_letter(self, *args: Any, **kwargs: Any) -> Any:
-        """Registers what takes events that failed: ``(dead letter, partition)``. If it raises, the partition stops."""
-        return self._register("on_dead_letter", *args, **kwargs)
+    def on_dead_letter(self, *handler: DeadLetterHandler) -> DeadLetterHandler:
+        """Registers what takes failed events: `(dead_letter)` or `(dead_letter, partition)`.
+
+        If it raises, the partition stops.
+        """
+        return self._register("on_dead_letter", handler)
 
     # Running
 
     async def start(self) -> None:
         """Joins the group and begins to process. Returns once that is under way; raises if it cannot be."""
         async with self._starting_or_stopping:
-            self._check_startable()
+            dependencies = self._dependencies()
             try:
-                await self._start()
+                await self._start(dependencies)
             except BaseException:
                 await self._close_owned()
                 raise
 
     async def stop(self) -> None:
-        """Ends in good order: batches in progress finish, progress is checkpointed, partitions are released.
+        """Stops cleanly: batches in progress finish, progress is checkpointed, partitions are released.
 
         After ``stop_timeout_seconds`` what still runs is left behind, and its partitions to the end of their leases.
         Before the start there is nothing to stop.
@@ -165,7 +180,7 @@ class Processor:
             try:
                 if not self._run.is_stopped:
                     await self._run.stop()
-                    log.info("stopped owner=%s", self.owner_id)
+                    log.info("stopped owner_id=%s", self.owner_id)
             finally:
                 await self._close_owned()
 
@@ -210,30 +225,16 @@ class Processor:
         """The name of the consumer group."""
         return self._group_name
 
-    def dependencies(self) -> PartitionDependencies:
-        """What its partitions are run with. Raises ConfigError where it could not be started."""
-        self._check_startable()
-        return PartitionDependencies(
-            self._hub,
-            self._store,
-            self._handlers,
-            self._options,
-            self._start_positions,
-            self._rng,
-            self._sink,
-            self._dead_letters,
-        )
-
     @property
     def partitions(self) -> list[PartitionContext]:
         """The partitions that this processor runs now, with their progress."""
         return self._run.contexts() if self._run else []
 
-    async def _start(self) -> None:
-        hub = await within(self._options.stall_seconds, self._hub.describe(), what="describe itself")
+    async def _start(self, dependencies: PartitionDependencies) -> None:
+        hub = await within(self._options.hub_timeout_seconds, self._hub.describe(), what="describe itself")
         group = GroupKey(hub.namespace, hub.name, self._group_name)
         self._run = ProcessorRun(
-            self.dependencies(),
+            dependencies,
             group=group,
             owner_id=self.owner_id,
             strategy=self._strategy,
@@ -244,27 +245,35 @@ class Processor:
         except BaseException:
             await self._run.close()
             raise
-        log.info("started group=%s owner=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
+        log.info("started group=%s owner_id=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
     def _running(self) -> ProcessorRun:
         if self._run is None:
             raise ProcessorError("the processor is not started", partition="")
         return self._run
 
-    def _register(self, name: str, *functions: Callable[..., Any]) -> Callable[..., Any]:
-        if len(functions) != 1:
-            raise ConfigError(f"{name} takes one function: decorate it with @processor.{name}, without parentheses")
-        if name in self._handlers:
-            raise ConfigError(f"{name} has a handler already: call both from one function")
+    def _register(self, name: str, functions: tuple[HandlerT, ...]) -> HandlerT:
         if self._run is not None:
             raise ConfigError(f"register {name} before the processor starts")
-        self._handlers[name] = Handler.of(name, functions[0])
+        self._registry.register(name, functions)
         return functions[0]
 
-    def _register_overrides(self) -> None:
-        for name in HANDLER_ARGUMENTS:
-            if getattr(type(self), name) is not getattr(Processor, name):
-                self._register(name, getattr(self, name))
+    def _dependencies(self) -> PartitionDependencies:
+        """What its partitions are run with. Raises ConfigError where it cannot be started."""
+        if self._run is not None:
+            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
+        self._registry.check(self._options, self._sink, self._dead_letters)
+        return PartitionDependencies(
+            self._hub,
+            self._store,
+            self._registry.handlers,
+            self._options,
+            self._start_positions,
+            self._rng,
+            self._sink,
+            self._dead_letters,
+            self._has_control_thread,
+        )
 
     async def _close_owned(self) -> None:
         for resource in self._owned_resources:
@@ -272,45 +281,10 @@ class Processor:
         if self._sink is not None:
             await asyncio.to_thread(self._sink.close)  # its idle connections: the next use opens new ones
 
-    def _check_startable(self) -> None:
-        if self._run is not None:
-            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
-        names = [name for name in ("on_batch", "on_event") if name in self._handlers]
-        if not names:
-            raise ConfigError(
-                "a processor needs a handler of batches or of events: decorate one with @processor.on_batch "
-                "or @processor.on_event"
-            )
-        if len(names) > 1:
-            raise ConfigError("events come by on_batch or by on_event: register one of them")
-        (name,) = names
-        handler = self._handlers[name]
-        if self._options.handler_timeout_seconds is not None and not handler.is_async:
-            raise ConfigError(
-                f"handler_timeout_seconds needs an async {name}: a plain one runs in a thread, to its end"
-            )
-        if self._options.heartbeat and name == "on_event":
-            raise ConfigError("a heartbeat is an empty batch: it needs on_batch")
-        self._check_dead_letters(handler)
 
-    def _check_dead_letters(self, handler: Handler) -> None:
-        """What fails has to go somewhere."""
-        options, is_dead_letter_taken = (
-            self._options,
-            "on_dead_letter" in self._handlers or self._dead_letters is not None,
-        )
-        if self._sink is not None:
-            if self._dead_letters is not None:
-                raise ConfigError("the sink keeps the dead letters, together with its rows: leave out dead_letters")
-            if options.heartbeat:
-                raise ConfigError("a heartbeat moves no checkpoint, and so cannot be committed: not with a sink")
-            return
-        if handler.takes_tx:
-            raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
-        if options.preserve_key_order:
-            raise ConfigError("preserve_key_order needs a sink: it is by its dead letters that a key is known to wait")
-        if options.on_failure == "dead_letter" and not is_dead_letter_taken:
-            raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
+def partition_dependencies(processor: Processor) -> PartitionDependencies:
+    """What a redrive runs the processor's handlers with. Raises ConfigError where it cannot be started."""
+    return processor._dependencies()  # noqa: SLF001
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import threading
@@ -54,7 +55,7 @@ class ProcessorRun:
         self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
         self._errors_thread = HandlerThread("hubline-errors")
         self.is_stopped = False
-        self._control = ControlLoop(in_thread=self._options.control_thread)
+        self._control = ControlLoop(in_thread=dependencies.has_control_thread)
         self._dispatcher = Dispatcher(
             dependencies.store,
             self,
@@ -69,7 +70,7 @@ class ProcessorRun:
     async def start(self) -> None:
         await self._control.call(self._dispatcher.start)
         self._spawn(self._watch_hub())
-        if self._options.control_thread:
+        if self._dependencies.has_control_thread:
             asyncio.run_coroutine_threadsafe(self._watch_loop(), self._control.loop)
 
     async def stop(self) -> None:
@@ -113,11 +114,11 @@ class ProcessorRun:
         while True:
             answer = threading.Event()
             self._loop.call_soon_threadsafe(answer.set)
-            await asyncio.sleep(self._options.stall_seconds)
+            await asyncio.sleep(self._options.slow_handler_seconds)
             if not answer.is_set():
                 log.error(
                     "event_loop_blocked seconds=%g: an async handler blocks it; make it a plain def, or await",
-                    self._options.stall_seconds,
+                    self._options.slow_handler_seconds,
                 )
 
     def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
@@ -132,11 +133,9 @@ class ProcessorRun:
     def is_current(self, partition: str, epoch: int) -> bool:
         return self._dispatcher.is_current(partition, epoch)
 
-    def surrender(self, partition: str, *, epoch: int, held_epoch: int) -> None:
-        def surrender() -> None:
-            self._dispatcher.release_fenced(partition, epoch=epoch, held_epoch=held_epoch)
-
-        self._control.loop.call_soon_threadsafe(surrender)
+    def release_fenced(self, partition: str, *, epoch: int, held_epoch: int) -> None:
+        release = functools.partial(self._dispatcher.release_fenced, partition, epoch=epoch, held_epoch=held_epoch)
+        self._control.loop.call_soon_threadsafe(release)
 
     # What the dispatcher needs of the runners; called on the control loop
 
@@ -179,7 +178,7 @@ class ProcessorRun:
         self.report(error, runner.context if runner else None)
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:
-        partition, where = context.partition if context else None, ""
+        partition, where = context.partition_id if context else None, ""
         if isinstance(error, ProcessorError) and error.__cause__ is not None:
             where = "".join(f"\n{line}" for line in where_raised(error.__cause__))
         log.warning("error partition=%s %s: %s%s", partition, type(error).__name__, error, where)
@@ -199,7 +198,7 @@ class ProcessorRun:
             await asyncio.sleep(self._options.lease.load_balancing_interval_seconds)
             try:
                 describing = within(
-                    self._options.stall_seconds, self._dependencies.hub.describe(), what="describe itself"
+                    self._options.hub_timeout_seconds, self._dependencies.hub.describe(), what="describe itself"
                 )
                 self._partition_ids = (await describing).partition_ids
             except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything

@@ -21,7 +21,7 @@ class StartingPosition:
         self._key = status.key
         self._hub = dependencies.hub
         self._asked = dependencies.start.for_partition(status.partition)
-        self._call_seconds_max = dependencies.options.stall_seconds
+        self._call_seconds_max = dependencies.options.hub_timeout_seconds
         self._first: Position | None = None
 
     async def find(

@@ -28,7 +28,7 @@ LEASE_SECONDS = 15
 
 def options(*, lease_seconds: float = LEASE_SECONDS) -> ProcessorOptions:
     return ProcessorOptions(
-        checkpoint=CheckpointPolicy.every_batch(),
+        checkpoint_policy=CheckpointPolicy.every_batch(),
         lease=LeaseOptions(
             lease_seconds=lease_seconds,
             renew_interval_seconds=1.0,

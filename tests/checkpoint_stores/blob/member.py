@@ -140,7 +140,7 @@ async def run_ours(task: Task, journal: _Journal) -> None:
         consumer_group=GROUP,
         starting_position=Position.earliest(),
         options=ProcessorOptions(
-            checkpoint=CheckpointPolicy.every_batch(),
+            checkpoint_policy=CheckpointPolicy.every_batch(),
             lease=LeaseOptions(
                 lease_seconds=LEASE_SECONDS,
                 load_balancing_interval_seconds=1.0,

@@ -212,7 +212,7 @@ async def _outages(stop: Callable[[], None], start: Callable[[], None], containe
 
     @processor.on_renewed
     async def renewed(partition: PartitionContext) -> None:
-        renewals.append(partition.partition)
+        renewals.append(partition.partition_id)
 
     @processor.on_error
     async def failed(error: Exception) -> None:

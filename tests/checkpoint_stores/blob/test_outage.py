@@ -44,7 +44,7 @@ async def _scenario(stop: Callable[[], None], start: Callable[[], None], address
         store,
         consumer_group="tests",
         starting_position=Position.earliest(),
-        options=ProcessorOptions(lease=LEASE, checkpoint=CheckpointPolicy.every_batch()),
+        options=ProcessorOptions(lease=LEASE, checkpoint_policy=CheckpointPolicy.every_batch()),
     )
 
     @processor.on_batch

@@ -65,7 +65,7 @@ def test_joining_and_leaving_handles_every_event_exactly_once(tmp_path: Path) ->
     assert {p: sorted(sequences) for p, sequences in ledger.handled.items()} == {
         p: list(range(last + 1)) for p, last in sequences.items()
     }
-    assert {reason for _, reason in ledger.released} == {ReleaseReason.RELINQUISHED, ReleaseReason.STOPPED}
+    assert {reason for _, reason in ledger.released} == {ReleaseReason.REQUESTED, ReleaseReason.STOPPED}
     assert ledger.errors == []
 
 

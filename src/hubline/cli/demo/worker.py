@@ -29,7 +29,10 @@ def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
         load_balancing=Greedy(),
         owner_id=name,
         options=ProcessorOptions(
-            max_batch_size=500, checkpoint=CheckpointPolicy.every(seconds=1.0), lease=LEASE, stop_timeout_seconds=10.0
+            max_batch_size=500,
+            checkpoint_policy=CheckpointPolicy.every(seconds=1.0),
+            lease=LEASE,
+            stop_timeout_seconds=10.0,
         ),
     )
     # Written by the kernel even if this process is killed the moment after: the journal is what really happened.

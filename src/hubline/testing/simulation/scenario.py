@@ -83,17 +83,17 @@ def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
         max_batch_size=rng.choice([1, 7, 50]),
         max_wait_seconds=rng.choice([0.0, 0.0, 0.5]),
         prefetch_bytes=rng.choice([1, 2_000, 1_000_000]),
-        checkpoint=checkpoint,
+        checkpoint_policy=checkpoint,
         lease=LeaseOptions(
             lease_seconds=lease_seconds,
             load_balancing_interval_seconds=lease_seconds / rng.choice([2, 3]),
             # Calm runs promise hand-overs without repeats: the grace must outlast the slowest batch.
             handover_timeout_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
         ),
-        retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),
-        reopen=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
-        stall_seconds=20.0,
-        control_thread=False,
+        handler_retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),
+        reconnect_backoff=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
+        slow_handler_seconds=20.0,
+        hub_timeout_seconds=20.0,
     )
 
 

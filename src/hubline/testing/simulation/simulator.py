@@ -23,11 +23,7 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
-from hubline.processor import (
-    PartitionContext,
-    Processor,
-    ReleaseReason,
-)
+from hubline.processor import PartitionContext, Processor, ReleaseReason
 from hubline.testing.simulation.faults import RemoteHub, RemoteStore
 from hubline.testing.simulation.final_checks import check_liveness, check_sink
 from hubline.testing.simulation.ledger import Ledger, LedgerStore, Session
@@ -35,6 +31,7 @@ from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.recording_sink import BAD, RemoteSink, SimulatedDatabase, rows_of
 from hubline.testing.simulation.scenario import FAULTY_SECONDS, Scenario
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
+from hubline.testing.simulation.virtual_processor import VirtualProcessor
 
 GROUP = "simulated"
 
@@ -145,7 +142,7 @@ class Simulation:
             rate=1 + rng.uniform(-CLOCK_ERROR, CLOCK_ERROR),
             clock_start=rng.uniform(0, 1e6),
         )
-        processor = Processor(
+        processor = VirtualProcessor(
             RemoteHub(process, self.hub, self.weather),
             RemoteStore(process, self.store, self.weather),
             consumer_group=GROUP,
@@ -181,13 +178,13 @@ class Simulation:
 
         @processor.on_assigned
         async def assigned(partition: PartitionContext) -> None:
-            sessions[partition.partition] = self.ledger.session(
-                process.name, partition.partition, partition.epoch, partition.initial_checkpoint
+            sessions[partition.partition_id] = self.ledger.session(
+                process.name, partition.partition_id, partition.epoch, partition.initial_checkpoint
             )
 
         @processor.on_batch
         async def handle(batch: EventBatch, partition: PartitionContext) -> pa.Table | None:
-            session = sessions[partition.partition]
+            session = sessions[partition.partition_id]
             self.ledger.handling(session, batch)
             await asyncio.sleep(0 if self._is_recovering else rng.uniform(0, self.scenario.handler_timeout_seconds))
             if not self._is_recovering and rng.random() < self.scenario.handler_failure:
@@ -198,7 +195,7 @@ class Simulation:
 
         @processor.on_released
         async def released(partition: PartitionContext, reason: ReleaseReason) -> None:
-            self.ledger.note(f"{process.name} released {partition.partition} {reason}")
+            self.ledger.note(f"{process.name} released {partition.partition_id} {reason}")
 
     def _inject(self, kind: str) -> None:
         rng = self.world.rng
@@ -291,7 +288,7 @@ class Simulation:
         # A crash costs the lease, a hand-over that is not answered the grace; balanced members then claim one
         # partition a cycle, and a partition that failed may be backing off.
         cycles = 4 + len(self.partition_ids())
-        reopen = self.scenario.options.reopen.max_backoff_seconds
+        reopen = self.scenario.options.reconnect_backoff.max_backoff_seconds
         return (
             3 * (lease.lease_seconds + lease.handover_timeout_seconds)
             + cycles * lease.load_balancing_interval_seconds

@@ -1,0 +1,23 @@
+"""A processor for virtual time."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hubline.processor import Processor
+
+
+class VirtualProcessor(Processor):
+    """A processor that runs wholly on its caller's event loop, with the randomness that it is given.
+
+    A `Processor` renews its leases in a thread of its own, so that a handler that blocks the event loop loses none.
+    Threads wait for the real clock: under a `VirtualLoop` there must be none.
+    """
+
+    _has_control_thread = False
+
+    def __init__(self, *arguments: Any, rng: random.Random | None = None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if rng is not None:
+            self._rng = rng
