@@ -28,7 +28,7 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.processor.handler_thread import HandlerThread
+from hubline.processor.handlers.thread import HandlerThread
 from hubline.sinks import SqlSink
 from tests.support.postgres import PostgresServer
 

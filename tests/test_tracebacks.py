@@ -53,7 +53,7 @@ def test_the_users_innermost_line_comes_first_then_what_it_called_and_who_called
 
 def test_frames_of_hubline_are_counted_and_not_shown_wherever_it_is_installed() -> None:
     text = f"""Traceback (most recent call last):
-  File "/opt/venv/lib/python3.12/site-packages/hubline/processor/handlers.py", line 91, in call
+  File "/opt/venv/lib/python3.12/site-packages/hubline/processor/handlers/handler.py", line 91, in call
     return await function()
   File "{HUBLINE}/processor/processor.py", line 9, in call
   File "/home/me/hubline/app.py", line 7, in parse

@@ -141,7 +141,7 @@ class TestShowing:
 
     def test_line_of_the_user_is_shown_and_those_of_hubline_are_folded(self, cli: Cli, tmp_path: Path) -> None:
         own = "".join(
-            f'  File "{Path(hubline.__file__).parent}/processor/handler_caller.py", line {number}, in _call_handler\n'
+            f'  File "{Path(hubline.__file__).parent}/processor/handlers/caller.py", line {number}, in _call_handler\n'
             for number in range(9)
         )
         url = f"sqlite:///{tmp_path}/traceback.db"

@@ -33,8 +33,8 @@ from hubline.processor import (
     ReleaseReason,
     RetryPolicy,
 )
-from hubline.processor.handler_thread import HandlerThread, NotDue
-from hubline.processor.handlers import Handler
+from hubline.processor.handlers.handler import Handler
+from hubline.processor.handlers.thread import HandlerThread, NotDue
 from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_processor import VirtualProcessor
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hubline.errors import DeadLetterLimit
-from hubline.processor.failure_limits import FailureCount, FailureLimits, FailureTally
+from hubline.processor.delivery.failure_limits import FailureCount, FailureLimits, FailureTally
 
 
 def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0) -> FailureTally:

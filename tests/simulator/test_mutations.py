@@ -27,8 +27,8 @@ from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership, ReleaseReason
 from hubline.model.positions import Position
 from hubline.processor.checkpointer import Checkpointer
-from hubline.processor.direct_delivery import DirectDelivery
-from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.delivery.without_sink import DeliveryWithoutSink
+from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import Move
 from hubline.sinks.sql_sink.connection import CommitPlan
@@ -79,13 +79,13 @@ def a_claim_keeps_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @mutation("not past handled")
 def the_checkpoint_comes_before_the_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = DirectDelivery._deliver_batch
+    original = DeliveryWithoutSink._deliver_batch
 
-    async def deliver(self: DirectDelivery, batch: EventBatch) -> None:
+    async def deliver(self: DeliveryWithoutSink, batch: EventBatch) -> None:
         await self._checkpointer.mark_handled(batch)
         await original(self, batch)
 
-    monkeypatch.setattr(DirectDelivery, "_deliver_batch", deliver)
+    monkeypatch.setattr(DeliveryWithoutSink, "_deliver_batch", deliver)
 
 
 @mutation("order")

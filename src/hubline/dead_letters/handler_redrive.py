@@ -25,12 +25,12 @@ from hubline.model.keys import GroupKey
 from hubline.processor import Processor
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext, PartitionContext
+from hubline.processor.delivery.failure_limits import FailureCount, FailureLimits
+from hubline.processor.delivery.into_sink import DeliveryIntoSink, DeliveryPolicy
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.failure_limits import FailureCount, FailureLimits
-from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.processor import partition_dependencies
-from hubline.processor.sql_delivery import DeliveryPolicy, SqlDelivery
 from hubline.sinks import OpenedPartition, SqlSink
 
 log = logging.getLogger("hubline.redrive")
@@ -82,7 +82,7 @@ class HandlerRedrive:
         status = PartitionStatus(key, 0, is_current=lambda: True, is_paused=False)
         checkpointer = Checkpointer(status, self.dependencies, _NoControl(), report=_report)
         caller = HandlerCaller(status, self.dependencies, HandlerContext(status, checkpointer), report=_report)
-        delivery = SqlDelivery(
+        delivery = DeliveryIntoSink(
             OpenedPartition(self.sink.database, key, 0, None),
             caller,
             self._policy(dead_letters),

@@ -3,7 +3,7 @@
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.model.ownership import ReleaseReason
 from hubline.processor.context import PartitionContext
-from hubline.processor.handler_transaction import AsyncTransaction
+from hubline.processor.handlers.transaction import AsyncTransaction
 from hubline.processor.options import CheckpointPolicy, OnFailure, ProcessorOptions
 from hubline.processor.processor import Processor
 from hubline.retry import RetryPolicy

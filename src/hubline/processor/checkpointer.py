@@ -13,7 +13,7 @@ from hubline.errors import ConfigError, Fenced, HublineError, ProcessorError, St
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
-from hubline.processor.event_run import EventRun
+from hubline.processor.handlers.event_run import EventRun
 from hubline.processor.partition_status import PartitionStatus
 
 P = ParamSpec("P")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 from hubline.errors import HublineError, ProcessorError
 from hubline.model.positions import StartPositions
 from hubline.ports import CheckpointStore, DeadLetterSink, Hub
-from hubline.processor.handlers import Handler
+from hubline.processor.handlers.handler import Handler
 from hubline.processor.options import ProcessorOptions
 from hubline.sinks import SqlSink
 

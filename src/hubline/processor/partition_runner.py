@@ -13,9 +13,9 @@ from hubline.errors import Fenced, HublineError
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext
+from hubline.processor.delivery.failure_limits import FailureCount, FailureLimits
 from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
-from hubline.processor.failure_limits import FailureCount, FailureLimits
-from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_session import PartitionSession
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.starting_position import StartingPosition

@@ -9,7 +9,7 @@ What if it dies here? The order of the steps is the answer:
     5. checkpoint   after the handler returned; dying between 4 and 5 repeats the events since the last one
     6. release      cleanly: the batch in progress ends, 5 once more, then the receiver closes
 
-With a sink, 1 is taken there too, and 4 ends with a commit of results and checkpoint (:mod:`.sql_delivery`): nothing
+With a sink, 1 is taken there too, and 4 ends with a commit of results and checkpoint: see :mod:`.delivery`. Nothing
 is repeated. The sink's checkpoint is then the truth, and what 5 writes to the store only follows it.
 """
 
@@ -27,13 +27,13 @@ from hubline.model.positions import Position
 from hubline.ports import reader_epoch
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext
+from hubline.processor.delivery.failure_limits import FailureCount
+from hubline.processor.delivery.into_sink import DeliveryIntoSink, DeliveryPolicy
+from hubline.processor.delivery.without_sink import DeliveryWithoutSink
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.direct_delivery import DirectDelivery
-from hubline.processor.failure_limits import FailureCount
-from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_reader import PartitionReader, Source
 from hubline.processor.partition_status import PartitionStatus
-from hubline.processor.sql_delivery import DeliveryPolicy, SqlDelivery
 from hubline.processor.starting_position import KeepEnd, StartingPosition
 
 log = logging.getLogger("hubline.partition")
@@ -69,8 +69,8 @@ class PartitionSession:
         self._start = start
         self._report = report
         self._sought: Position | None = None
-        self._into_sink: SqlDelivery | None = None
-        self._direct = DirectDelivery(status, dependencies, caller, checkpointer, failures)
+        self._into_sink: DeliveryIntoSink | None = None
+        self._direct = DeliveryWithoutSink(status, dependencies, caller, checkpointer, failures)
         self._reader: PartitionReader | None = None
 
     async def run(self) -> None:
@@ -134,7 +134,7 @@ class PartitionSession:
         log.info("opened partition=%s epoch=%d checkpoint=%s", self._status.partition, self._status.epoch, checkpoint)
         return checkpoint
 
-    async def _open_sink(self) -> tuple[SqlDelivery | None, Checkpoint | None]:
+    async def _open_sink(self) -> tuple[DeliveryIntoSink | None, Checkpoint | None]:
         """Takes the fence in the sink, too; its checkpoint is the truth, whatever the store has."""
         sink = self._dependencies.sink
         if sink is None:
@@ -142,7 +142,7 @@ class PartitionSession:
         opened = await self._caller.in_thread(sink.open, self._status.key, self._status.epoch)
         policy = DeliveryPolicy.of(self._dependencies)
         is_closing = self._status.is_closing
-        delivery = SqlDelivery(opened, self._caller, policy, self._failures, is_closing=is_closing)
+        delivery = DeliveryIntoSink(opened, self._caller, policy, self._failures, is_closing=is_closing)
         return delivery, opened.checkpoint
 
     def _seek(self, position: Position) -> None:
@@ -209,7 +209,7 @@ class PartitionSession:
             else:
                 await self._direct.deliver(batch)
 
-    async def _deliver(self, into_sink: SqlDelivery, batch: EventBatch) -> None:
+    async def _deliver(self, into_sink: DeliveryIntoSink, batch: EventBatch) -> None:
         """Results, dead letters and checkpoint are committed when the sink's delivery returns."""
         dead_letters = await into_sink.deliver(batch, self._status.loop.time())
         await self._checkpointer.mark_handled(batch)

@@ -28,8 +28,9 @@ from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, DeadLetterSink, Hub
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.handler_registry import HandlerRegistry
-from hubline.processor.handler_types import (
+from hubline.processor.handlers.handler import caller
+from hubline.processor.handlers.registry import HandlerRegistry
+from hubline.processor.handlers.types import (
     BatchHandler,
     DeadLetterHandler,
     ErrorHandler,
@@ -37,7 +38,6 @@ from hubline.processor.handler_types import (
     PartitionHandler,
     ReleaseHandler,
 )
-from hubline.processor.handlers import caller
 from hubline.processor.options import ProcessorOptions
 from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import SqlSink

@@ -19,8 +19,8 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.handler_thread import HandlerThread
-from hubline.processor.handlers import Handler, caller
+from hubline.processor.handlers.handler import Handler, caller
+from hubline.processor.handlers.thread import HandlerThread
 from hubline.processor.partition_runner import ABANDON_SECONDS_MAX, PartitionRunner
 from hubline.tracebacks import format_failure, where_raised
 

@@ -1,6 +1,6 @@
 """What the decorators of a processor take: functions of these types, plain or async, with all arguments or the first.
 
-They are for editors and type checkers. :mod:`.handlers` checks what it is given by itself.
+They are for editors and type checkers. :mod:`.handler` checks what it is given by itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import ReleaseReason
 from hubline.processor.context import PartitionContext
-from hubline.processor.handler_transaction import AsyncTransaction
+from hubline.processor.handlers.transaction import AsyncTransaction
 from hubline.sinks import Transaction
 
 BatchHandler = TypeVar(

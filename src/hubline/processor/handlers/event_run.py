@@ -2,7 +2,7 @@
 
 An event is the unit of failure, not of scheduling. A go calls the handler for one event after the other, in the
 handler's thread or in one task of the loop, and ends at the first event that fails. Only that one is looked at
-closely: see :mod:`.handler_caller`.
+closely: see :mod:`.caller`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hubline.errors import ConfigError
-from hubline.processor.handler_thread import Due, HandlerThread
+from hubline.processor.handlers.thread import Due, HandlerThread
 
 HANDLER_ARGUMENTS = {
     "on_batch": ("batch", "partition"),

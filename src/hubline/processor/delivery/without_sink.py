@@ -13,17 +13,17 @@ from hubline.errors import DeadLetterLimit, HandlerFailed, StoreError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
 from hubline.processor.checkpointer import Checkpointer
+from hubline.processor.delivery.failure_isolation import isolate_failures
+from hubline.processor.delivery.failure_limits import FailureCount
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.event_run import EventRun
-from hubline.processor.failure_isolation import isolate_failures
-from hubline.processor.failure_limits import FailureCount
-from hubline.processor.handler_caller import HandlerCaller
+from hubline.processor.handlers.caller import HandlerCaller
+from hubline.processor.handlers.event_run import EventRun
 from hubline.processor.partition_status import PartitionStatus
 
 log = logging.getLogger("hubline.delivery")
 
 
-class DirectDelivery:
+class DeliveryWithoutSink:
     """Hands batches, or their events, to the handler. An event that fails for good stops it, or is a dead letter."""
 
     def __init__(

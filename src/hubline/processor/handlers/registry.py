@@ -7,7 +7,7 @@ from typing import Any
 
 from hubline.errors import ConfigError
 from hubline.ports import DeadLetterSink
-from hubline.processor.handlers import HANDLER_ARGUMENTS, Handler
+from hubline.processor.handlers.handler import HANDLER_ARGUMENTS, Handler
 from hubline.processor.options import ProcessorOptions
 from hubline.sinks import SqlSink
 

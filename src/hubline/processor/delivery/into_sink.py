@@ -22,12 +22,12 @@ from hubline.errors import HandlerFailed, RowsRejected, SinkError, StoreError
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
+from hubline.processor.delivery.failure_isolation import halves, isolate_failures
+from hubline.processor.delivery.failure_limits import FailureCount
+from hubline.processor.delivery.handler_output import HandlerOutput, grouped_rows
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.event_run import EventRun
-from hubline.processor.failure_isolation import halves, isolate_failures
-from hubline.processor.failure_limits import FailureCount
-from hubline.processor.handler_caller import HandlerCaller
-from hubline.processor.handler_output import HandlerOutput, grouped_rows
+from hubline.processor.handlers.caller import HandlerCaller
+from hubline.processor.handlers.event_run import EventRun
 from hubline.sinks import OpenedPartition, Rejected, Transaction
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 from hubline.sql.dead_letter_table import storable
@@ -85,7 +85,7 @@ class DeliveryAttempt:
         return [self.dead_letters[sequence] for sequence in sorted(self.dead_letters)]
 
 
-class SqlDelivery:
+class DeliveryIntoSink:
     """One session of a partition, on its way into the sink.
 
     ``begin`` makes the transaction of a batch. By default it is the partition's, which moves its checkpoint.

@@ -14,10 +14,10 @@ from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, 
 from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.event_run import EventRun, timed_out
-from hubline.processor.handler_thread import HandlerThread, NotDue
-from hubline.processor.handler_transaction import AsyncTransaction, savepoint
-from hubline.processor.handlers import awaited, called
+from hubline.processor.handlers.event_run import EventRun, timed_out
+from hubline.processor.handlers.handler import awaited, called
+from hubline.processor.handlers.thread import HandlerThread, NotDue
+from hubline.processor.handlers.transaction import AsyncTransaction, savepoint
 from hubline.processor.partition_status import PartitionStatus
 from hubline.sinks import Transaction
 from hubline.tracebacks import place_of

@@ -1,0 +1,1 @@
+"""The user's functions: what they may take, and how they are called."""
