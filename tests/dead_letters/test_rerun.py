@@ -55,7 +55,7 @@ class Scene:
             consumer_group="billing",
             starting_position=Position.earliest(),
             sink=SqlSink(self.url, table=table, drop_duplicates=drop_duplicates),
-            options=ProcessorOptions(**{"retry": RETRY, **options}),
+            options=ProcessorOptions(**{"handler_retry": RETRY, **options}),
         )
 
     def redrive(self, processor: Processor, choice: DeadLetterSelection | None = None) -> list[Progress]:

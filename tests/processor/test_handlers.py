@@ -465,7 +465,9 @@ class TestHungHandler:
             handled: list[int] = []
             before = asyncio.create_task(thread.call(hanging.hang))
             handler = Handler.of("on_batch", handled.append)
-            after = asyncio.create_task(handler.call(1, thread=thread, name="on_batch", is_due=lambda: is_due))
+            after = asyncio.create_task(
+                handler.run(functools.partial(handled.append, 1), thread=thread, name="on_batch", is_due=lambda: is_due)
+            )
             await until(hanging.entered.is_set, seconds_max=30)
 
             is_due = False

@@ -139,7 +139,7 @@ class PartitionSession:
         sink = self._dependencies.sink
         if sink is None:
             return None, None
-        opened = await self._caller.in_thread(sink.open, self._status.key, self._status.epoch)
+        opened = await self._caller.thread.run(sink.open, self._status.key, self._status.epoch)
         policy = DeliveryPolicy.of(self._dependencies)
         is_closing = self._status.is_closing
         delivery = DeliveryIntoSink(opened, self._caller, policy, self._failures, is_closing=is_closing)

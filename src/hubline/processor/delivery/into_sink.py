@@ -128,25 +128,25 @@ class DeliveryIntoSink:
             transaction = self._begin(checkpoint)
             try:
                 await self._handle(attempt, waiting, transaction)
-                again = await self._caller.in_thread(self._write, deduplicated, attempt, transaction, now)
+                again = await self._caller.thread.run(self._write, deduplicated, attempt, transaction, now)
             except BaseException:
-                await self._caller.undo(transaction.rollback)
+                await self._caller.thread.undo(transaction.rollback)
                 raise
             if again is None:
                 break
-            await self._caller.undo(transaction.rollback)
+            await self._caller.thread.undo(transaction.rollback)
             deduplicated, attempt = again
         self._waiting_keys = waiting | set(_first_failed(attempt.dead_letters.values()))
         return attempt.in_order()
 
     async def skip_to(self, checkpoint: Checkpoint) -> None:
         """Moves the checkpoint alone: the events before it are not wanted."""
-        await self._caller.in_thread(self._opened.commit, checkpoint)
+        await self._caller.thread.run(self._opened.commit, checkpoint)
 
     async def require_held(self) -> None:
         """Raises Fenced if the partition was taken in the sink, or its checkpoint set, since it was opened."""
         if not self._is_delivering:  # else its own commit finds out
-            await self._caller.in_thread(self._opened.require_held)
+            await self._caller.thread.run(self._opened.require_held)
 
     def _check_new(self, batch: EventBatch) -> None:
         known = self._opened.checkpoint
@@ -159,7 +159,7 @@ class DeliveryIntoSink:
     async def _deduplicated(self, batch: EventBatch) -> DeduplicatedBatch:
         if not self._policy.deduplicate:
             return DeduplicatedBatch(batch, {})
-        return await self._caller.in_thread(self._opened.deduplicate, batch)
+        return await self._caller.thread.run(self._opened.deduplicate, batch)
 
     async def _keys_on_hold(self) -> set[str]:
         """The keys with dead letters that wait. Asked again as long as there are any: they may be redriven.
@@ -169,7 +169,7 @@ class DeliveryIntoSink:
         if not self._policy.hold_keys:
             return set()
         if self._waiting_keys is None or self._waiting_keys:
-            self._waiting_keys = await self._caller.in_thread(self._opened.waiting_keys)
+            self._waiting_keys = await self._caller.thread.run(self._opened.waiting_keys)
         return set(self._waiting_keys)
 
     # 1. Handle

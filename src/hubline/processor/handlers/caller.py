@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from collections.abc import Callable
 
 from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, StoreError
 from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.handlers.event_run import EventRun, timed_out
+from hubline.processor.handlers.binding import BoundHandler, bind
+from hubline.processor.handlers.event_run import EventRun
 from hubline.processor.handlers.handler import awaited, called
-from hubline.processor.handlers.thread import HandlerThread, NotDue
+from hubline.processor.handlers.slow_report import SlowReport
+from hubline.processor.handlers.thread import NotDue, PartitionThread
 from hubline.processor.handlers.transaction import AsyncTransaction, savepoint
 from hubline.processor.partition_status import PartitionStatus
 from hubline.sinks import Transaction
 from hubline.tracebacks import place_of
 
 log = logging.getLogger("hubline.handler")
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_SLOW_SHARE = 0.999
-"""Of the seconds after which a handler is slow: a timer may be a moment early."""
 
 
 class HandlerCaller:
@@ -51,15 +44,15 @@ class HandlerCaller:
         options = dependencies.options
         self.context = context
         self.name = dependencies.handler_name
-        self.thread = HandlerThread(f"hubline-{status.partition}")
+        pool = None if dependencies.sink is None else dependencies.sink.database.pool
+        self.thread = PartitionThread(f"hubline-{status.partition}", pool)
         self._status = status
         self._handlers = dependencies.handlers
         self._handler = dependencies.handlers[self.name]
         self._retry = options.handler_retry
         self._timeout_seconds = options.handler_timeout_seconds
-        self._slow_seconds = options.slow_handler_seconds
+        self._slow = SlowReport(status.loop, options.slow_handler_seconds, self._report_slow)
         self._rng = dependencies.rng
-        self._pool = None if dependencies.sink is None else dependencies.sink.database.pool
         self._report = report
 
     # The handler of events
@@ -89,28 +82,25 @@ class HandlerCaller:
         self, given: EventBatch | Event, attempt: int, tx: Transaction | None = None
     ) -> tuple[object, HandlerFailed | None]:
         """Calls the handler once; its failure is a result."""
-        limit: asyncio.Timeout | None = None
         await self._status.until_current()
-        loop = self._status.loop
-        slow = loop.call_later(self._slow_seconds, self._report_slow, given, loop.time())
+        own = AsyncTransaction(tx, self.thread.run) if tx is not None and self._handler.is_async else tx
+        call = functools.partial(self._bound(own), given)
+        begun_at = self._status.loop.time()
         try:
-            with self.context.during(given) as context:
-                async with savepoint(tx, self.in_thread, self.undo), asyncio.timeout(self._timeout_seconds) as limit:
-                    return await self._call_handler(given, context, tx), None
+            with self._slow.watching(lambda: (given, begun_at)):
+                async with savepoint(tx, self.thread.run, self.thread.undo):
+                    running = self._handler.run(
+                        call, thread=self.thread, name=self.name, is_due=self._status.is_current
+                    )
+                    return await running, None
         except NotDue:
             # Its thread was at something else until the lease expired.
-            slow.cancel()
             return await self.attempt(given, attempt, tx)
         except Exception as error:  # noqa: BLE001 - a failure is a result
-            is_too_long = limit is not None and limit.expired()
-            return None, self._failed(given, attempt, timed_out(self._timeout_seconds) if is_too_long else error)
-        finally:
-            slow.cancel()
+            return None, self._failed(given, attempt, error)
 
-    async def _call_handler(self, given: EventBatch | Event, context: HandlerContext, tx: Transaction | None) -> object:
-        is_async, is_due = self._handler.is_async, self._status.is_current
-        own = AsyncTransaction(tx, self.in_thread) if tx is not None and is_async else tx
-        return await self._handler.call(given, context, tx=own, thread=self.thread, name=self.name, is_due=is_due)
+    def _bound(self, tx: object = None) -> BoundHandler:
+        return bind(self._handler, self.context, tx=tx, timeout_seconds=self._timeout_seconds)
 
     async def _call_again(
         self, given: EventBatch | Event, failed: HandlerFailed | None, tx: Transaction | None = None
@@ -146,73 +136,19 @@ class HandlerCaller:
         def may_go() -> bool:
             return not is_cancelled() and is_current() and not until()
 
-        with self._reporting_slow(run):
+        run.begun_at = loop.time()
+        with self._slow.watching(run.current):
             try:
                 if self._handler.is_async:
-                    going = run.go_async(self._async_call(), may_go=may_go, timeout_seconds=self._timeout_seconds)
-                    await awaited(going)
+                    await awaited(run.go_async(self._bound(), may_go=may_go))
                 else:
-                    go = functools.partial(run.go, self._plain_call(), may_go=may_go, clock=loop.time)
-                    running = await self.thread.call(functools.partial(called, go, ()), name=self.name)
+                    go = functools.partial(run.go, self._bound(), may_go=may_go, clock=loop.time)
+                    running = await self.thread.call(functools.partial(called, go), name=self.name)
                     if running is not None:
                         run.add(await awaited(running))
             except Exception as error:  # noqa: BLE001 - a failure is a result
                 return self._failed(run.next, 1, error)
         return None
-
-    def _plain_call(self) -> Callable[[Event], object]:
-        function, outer = self._handler.function, self.context
-        if self._handler.arguments_count == 1:
-            return function
-
-        def call(event: Event) -> object:
-            context = outer.given(event)
-            try:
-                returned = function(event, context)
-            except BaseException:
-                context.end()
-                raise
-            if returned is not None and inspect.isawaitable(returned):
-                return _ending(context, returned)
-            context.end()
-            return returned
-
-        return call
-
-    def _async_call(self) -> Callable[[Event], Awaitable[object]]:
-        function, outer = self._handler.function, self.context
-        if self._handler.arguments_count == 1:
-            return function
-
-        async def call(event: Event) -> object:
-            with outer.during(event) as context:
-                return await function(event, context)
-
-        return call
-
-    @contextmanager
-    def _reporting_slow(self, run: EventRun) -> Iterator[None]:
-        """Looks at the event that the handler is at, no more often than one could be slow."""
-        loop, seconds = self._status.loop, self._slow_seconds
-        reported = -1
-        timer: asyncio.TimerHandle | None = None
-
-        def look() -> None:
-            nonlocal reported, timer
-            now, done, begun_at = loop.time(), run.done, run.begun_at
-            is_slow = now - begun_at >= seconds * _SLOW_SHARE
-            if is_slow and reported < done < run.end:
-                reported = done
-                self._report_slow(run.events[done], begun_at)
-            timer = loop.call_at((now if is_slow else begun_at) + seconds, look)
-
-        run.begun_at = loop.time()
-        timer = loop.call_later(seconds, look)
-        try:
-            yield
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     # The other handlers
 
@@ -232,30 +168,6 @@ class HandlerCaller:
             await self.call_guarded(name, *arguments)
         except HandlerFailed as error:
             self._report(error)
-
-    # The thread
-
-    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs what blocks in the partition's thread. Cancelled, it is waited for: a thread cannot be stopped."""
-        with self._overdue():
-            return await self.thread.call(functools.partial(function, *args, **kwargs))
-
-    async def undo(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        """The same for what undoes: it is done even if nothing waits for it any more."""
-        with self._overdue():
-            await self.thread.call(functools.partial(function, *args, **kwargs), undoes=True)
-
-    @contextmanager
-    def _overdue(self) -> Iterator[None]:
-        """While the sink is used: cuts what takes too long there."""
-        overdue = None
-        if self._pool is not None:
-            overdue = self._status.loop.call_later(self._pool.call_seconds_max, self._pool.cut_overdue)
-        try:
-            yield
-        finally:
-            if overdue is not None:
-                overdue.cancel()
 
     # Failures
 
@@ -294,11 +206,3 @@ def _sequences(given: EventBatch | Event | None) -> tuple[int, int]:
     if isinstance(given, Event):
         return given.sequence_number, given.sequence_number
     return (given.first_sequence, given.last_sequence) if given else (-1, -1)
-
-
-async def _ending(context: HandlerContext, running: Awaitable[object]) -> object:
-    """What a plain function returned to be awaited is still the handler's work."""
-    try:
-        return await running
-    finally:
-        context.end()

@@ -44,6 +44,11 @@ class EventRun:
         """The event that is to be handled, or that failed."""
         return self.events[self.done]
 
+    def current(self) -> tuple[Event | None, float]:
+        """The event that the handler is at, and since when."""
+        begun_at, done = self.begun_at, self.done
+        return (self.events[done] if done < self.end else None), begun_at
+
     def add(self, returned: object) -> None:
         """The next event is done."""
         if self.results is not None:
@@ -65,46 +70,17 @@ class EventRun:
             self.add(returned)
         return None
 
-    async def go_async(
-        self,
-        call: Callable[[Event], Awaitable[object]],
-        *,
-        may_go: Callable[[], bool],
-        timeout_seconds: float | None,
-    ) -> None:
-        """The same with an async handler, in a task of its own. Raises TimeoutError for an event that takes longer."""
+    async def go_async(self, call: Callable[[Event], Awaitable[object]], *, may_go: Callable[[], bool]) -> None:
+        """The same with an async handler, in a task of its own."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101 (coroutines run in tasks)
         gives_way_at = loop.time() + GO_SECONDS
         while self.done < self.end and may_go():
             self.begun_at = loop.time()
-            if timeout_seconds is None:
-                returned = await call(self.next)
-            else:
-                returned = await _within(timeout_seconds, call(self.next))
-            if task.cancelling():
-                raise RuntimeError(
-                    "the handler cancelled itself"
-                )  # or this go is cancelled, and the event counts for nothing
+            returned = await call(self.next)
+            if task.cancelling():  # or this go is cancelled, and the event counts for nothing
+                raise RuntimeError("the handler cancelled itself")
             self.add(returned)
             if loop.time() >= gives_way_at:
                 await asyncio.sleep(0)
                 gives_way_at = loop.time() + GO_SECONDS
-
-
-def timed_out(seconds: float | None) -> TimeoutError:
-    """How a handler failed that was cancelled because it took too long."""
-    return TimeoutError(f"it ran longer than handler_timeout_seconds={seconds}")
-
-
-async def _within(seconds: float, running: Awaitable[object]) -> object:
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            returned = await running
-    except Exception:
-        if limit.expired():
-            raise timed_out(seconds) from None
-        raise
-    if limit.expired():  # it caught its cancellation
-        raise timed_out(seconds)
-    return returned

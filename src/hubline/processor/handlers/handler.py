@@ -63,21 +63,28 @@ class Handler:
     def takes_tx(self) -> bool:
         return self.tx_place is not None
 
-    async def call(
-        self, *arguments: object, tx: object = None, thread: HandlerThread, name: str, is_due: Due | None = None
-    ) -> object:
-        """What the handler returns: an async one is called here, a plain one in the thread, which it may block.
+    def arguments(self, *offered: object, tx: object = None) -> tuple[object, ...]:
+        """Those that the handler takes."""
+        if self.tx_place is not None:
+            offered = (*offered[: self.tx_place], tx, *offered[self.tx_place :])
+        return offered[: self.arguments_count]
 
-        A plain one that is not due any more when its turn comes is not called: NotDue is raised.
+    async def call(self, *arguments: object, thread: HandlerThread, name: str) -> object:
+        """What the handler returns for these arguments: see `run`."""
+        return await self.run(functools.partial(self.function, *self.arguments(*arguments)), thread=thread, name=name)
+
+    async def run(
+        self, call: Callable[[], Any], *, thread: HandlerThread, name: str, is_due: Due | None = None
+    ) -> object:
+        """What a call of the handler returns: an async one is made here, a plain one in the thread, which it may block.
+
+        A plain one that is not due any more when its turn comes is not made: NotDue is raised.
         Raises what the handler raised, as an Exception, unless it ends the program; CancelledError only if the caller
         was cancelled.
         """
-        if self.tx_place is not None:
-            arguments = (*arguments[: self.tx_place], tx, *arguments[self.tx_place :])
-        taken = arguments[: self.arguments_count]
         if self.is_async:
-            return await awaited(called(self.function, taken))
-        result = await thread.call(functools.partial(called, self.function, taken), name=name, is_due=is_due)
+            return await awaited(called(call))
+        result = await thread.call(functools.partial(called, call), name=name, is_due=is_due)
         if inspect.isawaitable(result):  # a plain function around an async one: its work has not begun yet
             return await awaited(result)
         return result
@@ -92,9 +99,9 @@ def caller() -> asyncio.Task[Any] | None:
     return None if task is None else _callers.get(task)
 
 
-def called(function: Callable[..., Any], arguments: tuple[object, ...]) -> Any:
+def called(call: Callable[[], Any]) -> Any:
     try:
-        return function(*arguments)
+        return call()
     except BaseException as error:  # noqa: BLE001 - raised below, as a failure
         failure = _failure(error)
     raise failure

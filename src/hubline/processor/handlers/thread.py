@@ -1,4 +1,4 @@
-"""The thread in which a partition's plain handlers run."""
+"""The thread in which a partition's plain handlers run, and in which its sink is used."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import functools
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
-from typing import Any, Generic, TypeVar
+from contextlib import contextmanager
+from typing import Any, Generic, ParamSpec, TypeVar
 
+from hubline.sql.pool import SqlPool
+
+P = ParamSpec("P")
 T = TypeVar("T")
 
 Due = Callable[[], bool]
@@ -83,7 +87,7 @@ class HandlerThread(Executor):
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         future: Future[Any] = Future()
         self._calls.put((future, functools.partial(function, *args, **kwargs)))
@@ -92,7 +96,7 @@ class HandlerThread(Executor):
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:  # noqa: ARG002 - never waits
         self._calls.put(None)
 
-    def _run(self) -> None:
+    def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             future, function = call
             if not future.set_running_or_notify_cancel():
@@ -101,6 +105,35 @@ class HandlerThread(Executor):
                 future.set_result(function())
             except BaseException as error:  # noqa: BLE001 - raised where the result is awaited
                 future.set_exception(error)
+
+
+class PartitionThread(HandlerThread):
+    """The handlers' thread of a partition, in which its sink is used as well: what takes too long there is cut."""
+
+    def __init__(self, name: str, pool: SqlPool[Any] | None) -> None:
+        super().__init__(name)
+        self._pool = pool
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs what blocks. Cancelled, it is waited for: a thread cannot be stopped."""
+        with self._overdue():
+            return await self.call(functools.partial(function, *args, **kwargs))
+
+    async def undo(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """The same for what undoes: it is done even if nothing waits for it any more."""
+        with self._overdue():
+            await self.call(functools.partial(function, *args, **kwargs), undoes=True)
+
+    @contextmanager
+    def _overdue(self) -> Iterator[None]:
+        if self._pool is None:
+            yield
+            return
+        overdue = asyncio.get_running_loop().call_later(self._pool.call_seconds_max, self._pool.cut_overdue)
+        try:
+            yield
+        finally:
+            overdue.cancel()
 
 
 class _Call(Generic[T]):
