@@ -65,8 +65,8 @@ class Scene:
 
     def start(self) -> None:
         settings = {
-            **{f"config.{name}.hub": f"env:{name.upper()}" for name in self._hubs},
-            **{f"config.{name}.create": "false" for name in self._hubs},
+            **{f"datasets.{name}.hub": f"env:{name.upper()}" for name in self._hubs},
+            **{f"datasets.{name}.create_if_missing": "false" for name in self._hubs},
             "datasets.readings.url": "env:DATABASE",
             "run.store": "env:DATABASE",
             "run.spark_checkpoints": f"{self._folder}/state",
@@ -88,19 +88,19 @@ class Scene:
 
     def end(self) -> None:
         if self._run is not None:
-            with suppress(ProcessLookupError):  # it ended in good order, with all that it had started
+            with suppress(ProcessLookupError):  # it ended cleanly, with all that it had started
                 os.killpg(self._run.pid, signal.SIGKILL)
             self._run.wait()
             self._run = None
 
-    def stop_in_good_order(self) -> int:
+    def stop_cleanly(self) -> int:
         assert self._run is not None
         self._run.terminate()
         return self._run.wait()
 
     def require_running(self) -> None:
         """Also starts a run again that came to a database in the middle of its crash, as whoever supervises it would:
-        one that cannot reach its config does not start."""
+        one that cannot reach its datasets does not start."""
         assert self._run is not None
         if self._run.poll() == ExitCode.CHECKS_FAILED and self._server is not None:
             self.start()
@@ -150,7 +150,7 @@ class Scene:
 
     def stored_count(self) -> int:
         counts = self.read(
-            "SELECT 'rows', count(*) FROM readings UNION ALL SELECT 'letters', count(*) FROM hubline_dead_letter"
+            "SELECT 'rows', count(*) FROM readings UNION ALL SELECT 'dead letters', count(*) FROM hubline_dead_letter"
         )
         return sum(count for _, count in counts)
 
@@ -158,7 +158,7 @@ class Scene:
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         while not await asyncio.to_thread(condition):
             self.require_running()
-            assert time.monotonic() < deadline, f"{what} did not come"
+            assert time.monotonic() < deadline, f"{what} did not come: {(self._folder / 'run.log').read_text()[-5000:]}"
             await asyncio.sleep(POLL_SECONDS)
 
     async def play(self, rng: random.Random) -> None:
@@ -171,7 +171,7 @@ class Scene:
             await asyncio.to_thread(next(faults))
         ids, malformed_count = await sent
         await self.until(lambda: self.stored_count() >= len(ids) + malformed_count, "the last row")
-        assert await asyncio.to_thread(self.stop_in_good_order) == 0
+        assert await asyncio.to_thread(self.stop_cleanly) == 0
         rows = dict(self.read("SELECT id, count(*) FROM readings GROUP BY id"))
         letters = dict(
             self.read("SELECT partition_id || ' ' || sequence_number, count(*) FROM hubline_dead_letter GROUP BY 1")
