@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from hubline.coordination.store_calls import bounded, set_back
@@ -13,25 +13,23 @@ from hubline.errors import ConfigError, Fenced, HublineError, ProcessorError, St
 from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
-from hubline.processor.handlers.event_run import EventRun
+from hubline.processor.handled_progress import HandledProgress, Place
 from hubline.processor.partition_status import PartitionStatus
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-Place = tuple[str, int]
-"""An offset and a sequence number."""
 
 LAST_CHECKPOINT_ATTEMPTS_MAX = 3
 """Tries to write the last checkpoint of a drained partition; then its last events are processed again elsewhere."""
 
 
 class Checkpointer:
-    """Keeps what is handled of one partition, and writes it by the policy, or when a handler asks for it.
+    """Writes what is handled of one partition, by the policy, or when a handler asks for it.
 
     It lives as long as the lease. `begin` opens it for a session. Checkpoints only move forward.
 
     Attributes:
+        progress: What is handled since the session began.
         written_sequence: The last event of the newest checkpoint that is known to be in the store.
     """
 
@@ -53,59 +51,29 @@ class Checkpointer:
         self._control = control
         self._report = report
         self._lock = asyncio.Lock()
-        self._handled: Place | None = None
-        self._events_since = 0
         self._is_due = False
-        self._run: EventRun | None = None
-        self._counted = 0  # of the run's events
+        self.progress = HandledProgress()
         self.written_sequence: int | None = None
 
     async def begin(self) -> Checkpoint | None:
         """Takes the fence: from now on no former owner can move the checkpoint. Returns where it stands."""
         checkpoint = await self._call(self._store.fence, self._status.key, self._status.epoch)
         self.written_sequence = checkpoint.sequence_number if checkpoint else None
-        self._handled = None
-        self._events_since = 0
+        self.progress = HandledProgress()
         return checkpoint
 
     # What is handled
 
     @property
-    def handled(self) -> Place | None:
-        """The last event that is handled since the session began. Any thread may ask."""
-        run = self._run
-        return (None if run is None else _place_in(run, run.done)) or self._handled
-
-    @property
     def events_until_due(self) -> int:
         """How many more events are handled before a checkpoint has to be written."""
         every = self._policy.events
-        return sys.maxsize if every is None else max(1, every - self._events_since)
+        return sys.maxsize if every is None else max(1, every - self.progress.events_since)
 
     async def mark_handled(self, given: EventBatch | Event) -> None:
         """What was given to a handler is done, or is a dead letter. Writes a checkpoint if it is time for one."""
-        if (place := place_after(given)) is None:
-            return
-        self._handled = place
-        self._events_since += len(given) if isinstance(given, EventBatch) else 1
-        await self.write_if_due()
-
-    @contextmanager
-    def following(self, run: EventRun) -> Iterator[None]:
-        """Counts the events of a run as handled, one by one as its handler returns, without being called for each."""
-        self._run, self._counted = run, run.done
-        try:
-            yield
-        finally:
-            self._catch_up()
-            self._run = None
-
-    def _catch_up(self) -> None:
-        if self._run is not None:
-            done = self._run.done  # once: its thread may be counting on
-            self._events_since += done - self._counted
-            self._counted = done
-            self._handled = _place_in(self._run, done) or self._handled
+        if self.progress.mark(given):
+            await self.write_if_due()
 
     # Writing
 
@@ -117,7 +85,7 @@ class Checkpointer:
                 "the sink moves the checkpoint together with the rows, when the handler has returned: leave it to it",
                 partition=self._status.partition,
             )
-        place = in_progress or self.handled
+        place = in_progress or self.progress.place
         if event is not None:
             if not isinstance(event, Event):
                 raise ConfigError(
@@ -138,8 +106,7 @@ class Checkpointer:
             await self._call(self._store.update_checkpoint, checkpoint, epoch=self._status.epoch)
             self.written_sequence = checkpoint.sequence_number
             self._is_due = False
-            self._catch_up()
-            self._events_since = 0
+            self.progress.checkpoint_written()
 
     async def set_back(self, checkpoint: Checkpoint) -> None:
         """For a hub that was re-created: the old one's checkpoint may be after the new one's events."""
@@ -149,7 +116,7 @@ class Checkpointer:
     async def write_if_due(self) -> None:
         """By the number of events."""
         every = self._policy.events
-        if every is not None and self._events_since >= every:
+        if every is not None and self.progress.events_since >= every:
             await self._write_handled()
 
     async def write_in_background(self) -> None:
@@ -168,12 +135,13 @@ class Checkpointer:
 
     async def write_last(self) -> None:
         """The session ends. Where this fails, the last events are processed again by the next owner."""
-        if not self._policy.is_automatic or self.handled is None:
+        handled = self.progress.place
+        if not self._policy.is_automatic or handled is None:
             return
         why = ""
         for attempt in range(1, LAST_CHECKPOINT_ATTEMPTS_MAX + 1):
             try:
-                await self.write(Checkpoint(self._status.key, *self.handled))
+                await self.write(Checkpoint(self._status.key, *handled))
             except Fenced:
                 raise
             except StoreError as error:
@@ -215,7 +183,7 @@ class Checkpointer:
 
     async def _write_handled(self) -> None:
         """A store that is down costs duplicates, should this processor die, but no progress."""
-        if (handled := self.handled) is None:
+        if (handled := self.progress.place) is None:
             return
         try:
             await self.write(Checkpoint(self._status.key, *handled))
@@ -225,14 +193,3 @@ class Checkpointer:
 
     async def _call(self, function: Callable[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._control.call(bounded(self._call_seconds_max, function), *args, **kwargs)
-
-
-def place_after(given: EventBatch | Event) -> Place | None:
-    """Where the checkpoint stands once these events are done. None for a heartbeat."""
-    if isinstance(given, Event):
-        return given.offset, given.sequence_number
-    return (given.last_offset, given.last_sequence) if len(given) else None
-
-
-def _place_in(run: EventRun, done: int) -> Place | None:
-    return place_after(run.events[done - 1]) if done else None

@@ -11,7 +11,8 @@ from hubline.model.events import Event, EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
-from hubline.processor.checkpointer import Checkpointer, Place, place_after
+from hubline.processor.checkpointer import Checkpointer
+from hubline.processor.handled_progress import Place, place_after
 from hubline.processor.partition_status import PartitionStatus
 
 Seek = Callable[[Position], None]
@@ -60,7 +61,7 @@ class PartitionContext:
     @property
     def last_handled_sequence(self) -> int | None:
         """The last event that was handled since the partition was opened."""
-        handled = self._checkpointer.handled
+        handled = self._checkpointer.progress.place
         return handled[1] if handled else None
 
     @property

@@ -141,7 +141,7 @@ class PartitionRunner:
     async def _run_sessions(self) -> None:
         failures = 0
         while not self._status.is_closing():
-            handled_before = self._checkpointer.handled
+            handled_before = self._checkpointer.progress.place
             try:
                 await self._run_session()
                 return
@@ -155,7 +155,7 @@ class PartitionRunner:
                 self._report(unexpected(self._status.partition, error))
             if self._status.is_closing():
                 return  # it does not reopen: whatever failed last was interrupted, or is the next owner's
-            failures = failures + 1 if self._checkpointer.handled == handled_before else 1
+            failures = failures + 1 if self._checkpointer.progress.place == handled_before else 1
             delay = self._dependencies.options.reconnect_backoff.delay(failures, self._dependencies.rng)
             log.warning("partition_failed partition=%s reopens_in_seconds=%.1f", self._status.partition, delay)
             await self._status.is_closed_within(delay)

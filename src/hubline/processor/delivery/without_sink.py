@@ -81,7 +81,7 @@ class DeliveryWithoutSink:
             begun = run.done
             run.end = min(len(events), begun + self._checkpointer.events_until_due)
             try:
-                with self._checkpointer.following(run):
+                with self._checkpointer.progress.following(run):
                     await self._caller.call_events(run, until=self._status.is_closing)
             except HandlerFailed as failed:
                 self._count(run.done - begun)
