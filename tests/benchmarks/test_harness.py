@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness, local_hub
+from benchmarks.compare import changes, measured
 from benchmarks.harness import Result, benchmark, main
 
 
@@ -85,3 +86,19 @@ def test_the_embedded_hub_can_be_measured(tmp_path: Path, monkeypatch: pytest.Mo
     ]
     assert all(result.value > 0 and result.ratio > 0 for result in results)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_comparison_takes_the_medians_of_what_both_commits_have() -> None:
+    before = {("read", 1): [1.0, 5.0, 2.0], ("gone", 1): [1.0]}
+    (change,) = changes(before, {("read", 1): [1.0], ("new", 1): [9.0]})
+    assert (change.key, change.before, change.now, change.factor) == (("read", 1), 2.0, 1.0, 0.5)
+
+
+def test_a_comparison_measures_the_code_of_another_commit(tmp_path: Path) -> None:
+    """As far as it can be seen without git: the code that runs is that of the folder."""
+    package = tmp_path / "benchmarks"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    result = '{"name": "read", "ratio": %s}'
+    (package / "__main__.py").write_text(f"print('{result % 0.5}'); print('{result % 3}')")
+    assert list(measured(tmp_path, "read")) == [(("read", 1), 0.5), (("read", 2), 3)]
