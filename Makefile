@@ -13,7 +13,7 @@ EVENTS ?= 1000000
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-13s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "hubline needs Python 3.11 or later: install it, or pass PYTHON=/path/to/python3"; exit 2; }
@@ -54,7 +54,7 @@ test-lowest: ## the tests on the lowest versions of everything that hubline need
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks
 
-bench-compare: $(STAMP) ## the benchmarks of another commit and of this one in turns: make bench-compare COMMIT=HEAD~10 NAMES=local-read
+bench-compare: $(STAMP) ## the benchmarks of another commit beside this one: COMMIT=HEAD~10 [NAMES=local-read]
 	@$(BIN)/python -m benchmarks.compare $(COMMIT) $(NAMES)
 
 nexmark: $(STAMP) ## Nexmark's queries over a hub, checked against a batch run: make nexmark EVENTS=1000000

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.compare COMMIT [NAME ...] [--rounds N]``: benchmarks of another commit and of this one, in turns.
+"""``python -m benchmarks.compare COMMIT [NAME ...]``: benchmarks of another commit and of this one, in turns.
 
 The machine's speed changes within minutes. Measured in turns, in one run, both commits get the same share of it. Both
 run with the packages that are installed now; the other commit's code comes from a worktree, which is removed.
