@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import (
     RECEIVER,
     SENDER,
@@ -27,8 +28,8 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.transport import connection as connections
 from hubline.amqp.transport import session as sessions
-from hubline.amqp.transport.connection import DECODE_ERROR, FRAMING_ERROR, ConnectionOptions
-from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.connection import ConnectionOptions
+from hubline.amqp.transport.errors import AmqpClosed, AmqpError
 from hubline.amqp.transport.frames import (
     AMQP_HEADER,
     HEADER_BYTES,
@@ -38,16 +39,10 @@ from hubline.amqp.transport.frames import (
     encode_frame,
     encode_transfer,
 )
-from hubline.amqp.transport.link import (
-    MESSAGE_SIZE_EXCEEDED,
-    RESOURCE_LIMIT_EXCEEDED,
-    TRANSFER_LIMIT_EXCEEDED,
-    AmqpClosed,
-    Link,
-)
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
-from hubline.amqp.transport.session import HANDLE_IN_USE, NOT_ALLOWED, UNATTACHED_HANDLE, AnyLink
+from hubline.amqp.transport.session import AnyLink
 from tests.amqp.connections import (
     MESSAGE_BYTES_MAX,
     PATIENCE_SECONDS,
@@ -233,7 +228,7 @@ def test_credit_that_was_taken_back_too_late_may_have_been_used_and_no_more_than
             link.send(b"x", settled=True)
             error = await client.until_detached()
             assert error is not None
-            assert error.condition == TRANSFER_LIMIT_EXCEEDED
+            assert error.condition == conditions.TRANSFER_LIMIT_EXCEEDED
         assert len(server.received) == 6
 
     asyncio.run(run())
@@ -383,7 +378,7 @@ def test_silent_peer_is_closed() -> None:
 
     error = ending(asyncio.run(run()))
     assert error is not None
-    assert error.condition == RESOURCE_LIMIT_EXCEEDED
+    assert error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_slow_reader_stops_the_sender_and_not_the_memory() -> None:
@@ -449,15 +444,15 @@ def test_half_a_header_waits_and_an_end_ends_it() -> None:
 @pytest.mark.parametrize(
     ("data", "condition"),
     [
-        (b"\xff\xff\xff\xff\x02\x00\x00\x00", FRAMING_ERROR),
-        (b"\x00\x00\x00\x04", FRAMING_ERROR),
-        (b"\x00\x00\x00\x08\x09\x00\x00\x00", FRAMING_ERROR),
-        (b"\x00\x00\x00\x0c\x02\x00\x00\x00\xff\xff\xff\xff", DECODE_ERROR),
-        (encode_frame(0, Open("again")), NOT_ALLOWED),
-        (encode_frame(7, Flow(0, 1, 0, 1)), NOT_ALLOWED),
-        (SESSION + SESSION, NOT_ALLOWED),
-        (encode_frame(0, Begin(9, 0, 1, 1)), NOT_ALLOWED),
-        (encode_frame(60000, Begin(None, 0, 1, 1)), NOT_ALLOWED),
+        (b"\xff\xff\xff\xff\x02\x00\x00\x00", conditions.FRAMING_ERROR),
+        (b"\x00\x00\x00\x04", conditions.FRAMING_ERROR),
+        (b"\x00\x00\x00\x08\x09\x00\x00\x00", conditions.FRAMING_ERROR),
+        (b"\x00\x00\x00\x0c\x02\x00\x00\x00\xff\xff\xff\xff", conditions.DECODE_ERROR),
+        (encode_frame(0, Open("again")), conditions.NOT_ALLOWED),
+        (encode_frame(7, Flow(0, 1, 0, 1)), conditions.NOT_ALLOWED),
+        (SESSION + SESSION, conditions.NOT_ALLOWED),
+        (encode_frame(0, Begin(9, 0, 1, 1)), conditions.NOT_ALLOWED),
+        (encode_frame(60000, Begin(None, 0, 1, 1)), conditions.NOT_ALLOWED),
     ],
 )
 def test_peer_that_breaks_the_rules_is_closed_with_the_condition(data: bytes, condition: str) -> None:
@@ -469,17 +464,17 @@ def test_peer_that_breaks_the_rules_is_closed_with_the_condition(data: bytes, co
 def test_frames_before_open_are_refused() -> None:
     error = ending(asyncio.run(answer_to(AMQP_HEADER + SESSION)))
     assert error is not None
-    assert error.condition == NOT_ALLOWED
+    assert error.condition == conditions.NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
     ("data", "condition"),
     [
-        (transfer(5, 0, b"x"), UNATTACHED_HANDLE),
-        (attach(0) + attach(0, name="other"), HANDLE_IN_USE),
-        (attach(0) + attach(1), NOT_ALLOWED),
-        (attach(70000), NOT_ALLOWED),
-        (attach(0, role=RECEIVER) + transfer(0, 0, b"x"), NOT_ALLOWED),
+        (transfer(5, 0, b"x"), conditions.UNATTACHED_HANDLE),
+        (attach(0) + attach(0, name="other"), conditions.HANDLE_IN_USE),
+        (attach(0) + attach(1), conditions.NOT_ALLOWED),
+        (attach(70000), conditions.NOT_ALLOWED),
+        (attach(0, role=RECEIVER) + transfer(0, 0, b"x"), conditions.NOT_ALLOWED),
     ],
 )
 def test_session_that_breaks_the_rules_is_ended_with_the_condition(data: bytes, condition: str) -> None:
@@ -492,7 +487,7 @@ def test_messages_beyond_the_credit_detach_the_link() -> None:
     data = attach() + b"".join(transfer(0, number, b"x") for number in range(20))
     ended = said(asyncio.run(answer_to(GREETING + SESSION + data + encode_frame(0, Close()), Recorder(credit=0))))
     assert [item.error.condition for item in ended if isinstance(item, Detach) and item.error] == [
-        TRANSFER_LIMIT_EXCEEDED
+        conditions.TRANSFER_LIMIT_EXCEEDED
     ]
 
 
@@ -502,7 +497,7 @@ def test_message_beyond_the_size_detaches_the_link() -> None:
     )
     ended = said(asyncio.run(answer_to(GREETING + SESSION + attach() + message + encode_frame(0, Close()))))
     assert [item.error.condition for item in ended if isinstance(item, Detach) and item.error] == [
-        MESSAGE_SIZE_EXCEEDED
+        conditions.MESSAGE_SIZE_EXCEEDED
     ]
 
 
@@ -514,7 +509,7 @@ def test_messages_never_finished_are_bounded_over_all_links() -> None:
     )  # each below the size of a message
     error = ending(asyncio.run(answer_to(GREETING + SESSION + data + parts)))
     assert error is not None
-    assert error.condition == RESOURCE_LIMIT_EXCEEDED
+    assert error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
 
 
 def test_message_whose_last_part_is_too_much_for_all_links_is_not_handed_over(
@@ -525,7 +520,7 @@ def test_message_whose_last_part_is_too_much_for_all_links_is_not_handed_over(
     parts = [transfer(0, 0, bytes(60_000), more=True), transfer(0, 0, bytes(60_000))]
     error = ending(asyncio.run(answer_to(GREETING + SESSION + attach() + b"".join(parts), server)))
     assert error is not None
-    assert error.condition == RESOURCE_LIMIT_EXCEEDED
+    assert error.condition == conditions.RESOURCE_LIMIT_EXCEEDED
     assert server.received == []
     assert not caplog.records, "the handler was called, or failed"
 

@@ -33,12 +33,13 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.codec.types import Described, Int, Symbol, ULong
 from hubline.amqp.events.encoder import encode_batches
+from hubline.amqp.service_names import SAS_TYPE, SELECTOR
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
+from hubline.amqp.transport.errors import AmqpClosed
 from hubline.amqp.transport.frames import AMQP_HEADER
 from hubline.amqp.transport.handshake import ClientHandshake
-from hubline.amqp.transport.link import AmqpClosed
 from hubline.emulator import Endpoint, is_loopback
-from hubline.emulator.authorization import SAS_TYPE, Grants, SharedKey, TokenRefused, sign
+from hubline.emulator.authorization import Grants, SharedKey, TokenRefused, sign
 from hubline.emulator.errors import error_of
 from hubline.emulator.link_addresses import (
     Address,
@@ -50,7 +51,7 @@ from hubline.emulator.link_addresses import (
 )
 from hubline.emulator.receivers import READERS_WITHOUT_EPOCH_MAX
 from hubline.emulator.requests import REQUESTS_MAX
-from hubline.emulator.start_filter import SELECTOR, SELECTOR_CODE, parse_filter, parse_selector
+from hubline.emulator.start_filter import SELECTOR_CODE, parse_filter, parse_selector
 from hubline.errors import (
     ConfigError,
     EventTooLarge,

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_plus
 
+from hubline.amqp.service_names import SAS_TYPE
 from hubline.emulator.link_addresses import path_segments
 from hubline.secrets import Secret
-
-SAS_TYPE: Final = "servicebus.windows.net:sastoken"
 
 # Real ones have a few hundred characters.
 TOKEN_LENGTH_MAX: Final = 8192

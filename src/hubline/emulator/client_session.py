@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hubline.amqp import conditions, service_names
 from hubline.amqp.codec.performatives import (
     RECEIVE_FIRST,
     RECEIVER,
@@ -20,13 +21,13 @@ from hubline.amqp.codec.performatives import (
     Target,
 )
 from hubline.amqp.transport.connection import Connection
-from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, Link
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.session import Session
 from hubline.emulator.authorization import Grants
 from hubline.emulator.cbs import TokenNode
-from hubline.emulator.errors import INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, Refusal, error_of
+from hubline.emulator.errors import Refusal, error_of
 from hubline.emulator.hubs import Hubs
 from hubline.emulator.link_addresses import (
     CbsAddress,
@@ -37,14 +38,7 @@ from hubline.emulator.link_addresses import (
     path_segments,
 )
 from hubline.emulator.management import ManagementNode
-from hubline.emulator.receivers import (
-    EPOCH_PROPERTY,
-    METRICS_CAPABILITY,
-    EventSender,
-    FedLinks,
-    ReaderCount,
-    open_receiver,
-)
+from hubline.emulator.receivers import EventSender, FedLinks, ReaderCount, open_receiver
 from hubline.emulator.requests import Answering, RequestNode
 from hubline.emulator.senders import MESSAGE_BYTES_MAX, EventReceiver
 from hubline.emulator.start_filter import parse_filter
@@ -87,7 +81,7 @@ class Peer:
     def on_link(self, link: Link) -> None:
         self._forget_what_is_over()
         if len(self._links) >= LINKS_MAX:
-            link.refuse(Error(RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
+            link.refuse(Error(conditions.RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
             return
         self._links.add(link)
         text = _address_text(link)
@@ -105,9 +99,11 @@ class Peer:
             case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
                 path_segments(text)
             ):
-                link.refuse(Error(UNAUTHORIZED, "no token was put over $cbs that covers this address"))
+                link.refuse(
+                    Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs that covers this address")
+                )
             case _:
-                link.refuse(Error(NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
+                link.refuse(Error(conditions.NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
 
     def on_closed(self, _connection: Connection, _error: Error | None) -> None:
         if self._expiry is not None:
@@ -159,7 +155,9 @@ class Peer:
         self._forget_what_is_over()
         for link, segments in self._entities.items():
             if link.is_attached and not self._grants.allows(segments):
-                link.detach(Error(UNAUTHORIZED, "the token for this address has expired: put another one"))
+                link.detach(
+                    Error(conditions.UNAUTHORIZED_ACCESS, "the token for this address has expired: put another one")
+                )
         self._watch_expiry()
 
     # Events.
@@ -171,7 +169,7 @@ class Peer:
         except HublineError as error:
             _refuse(link, error_of(error))
         except Exception:
-            _refuse(link, Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            _refuse(link, Error(conditions.INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
             raise
 
     async def _open_intake(self, link: ReceiverLink, address: SenderAddress) -> None:
@@ -196,7 +194,7 @@ class Peer:
                 await receiver.close()
                 return
             desired = link.remote.desired_capabilities or ()
-            has_metrics = METRICS_CAPABILITY in desired
+            has_metrics = service_names.RUNTIME_METRICS in desired
             answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
             feed = EventSender(hub, receiver, address.partition, has_metrics=has_metrics)
             with self._shared.fed.one_more(address, link, epoch):
@@ -206,11 +204,11 @@ class Peer:
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)
         if hub is None:
-            raise Refusal(NOT_FOUND, f"there is no hub {name[:64]!r} here")
+            raise Refusal(conditions.NOT_FOUND, f"there is no hub {name[:64]!r} here")
         ids = (await hub.describe()).partition_ids
         if partition is not None and partition not in ids:
             raise Refusal(
-                NOT_FOUND,
+                conditions.NOT_FOUND,
                 f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to {ids[-1]}",
             )
         return hub
@@ -260,9 +258,9 @@ def _refuse(link: Link, error: Error) -> None:
 
 
 def _epoch(attach: Attach) -> int | None:
-    value = (attach.properties or {}).get(EPOCH_PROPERTY)
+    value = (attach.properties or {}).get(service_names.EPOCH)
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{EPOCH_PROPERTY} is a number, not {type(value).__name__}")
+        raise ConfigError(f"{service_names.EPOCH} is a number, not {type(value).__name__}")
     return int(value)

@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from hubline import errors
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.transport.errors import AmqpDecodeError
-from hubline.amqp.transport.link import MESSAGE_SIZE_EXCEEDED, RESOURCE_LIMIT_EXCEEDED
-
-NOT_FOUND: Final = "amqp:not-found"
-STOLEN: Final = "amqp:link:stolen"
-UNAUTHORIZED: Final = "amqp:unauthorized-access"
-INTERNAL_ERROR: Final = "amqp:internal-error"
-DECODE_ERROR: Final = "amqp:decode-error"
-SERVER_BUSY: Final = "com.microsoft:server-busy"
-ARGUMENT_ERROR: Final = "com.microsoft:argument-error"
-
 
 log = logging.getLogger("hubline.endpoint")
 
@@ -100,18 +90,18 @@ def _condition(error: errors.HublineError) -> str:
         case Refusal():
             return error.condition
         case errors.HubNotFound() | errors.PartitionNotFound():
-            return NOT_FOUND
+            return conditions.NOT_FOUND
         case errors.ReaderStolen() | errors.ReaderRefused():
-            return STOLEN
+            return conditions.STOLEN
         case errors.HubUnavailable():
-            return SERVER_BUSY
+            return conditions.SERVER_BUSY
         case errors.HubFull():
-            return RESOURCE_LIMIT_EXCEEDED
+            return conditions.RESOURCE_LIMIT_EXCEEDED
         case errors.EventTooLarge():
-            return MESSAGE_SIZE_EXCEEDED
+            return conditions.MESSAGE_SIZE_EXCEEDED
         case errors.PositionInvalid() | errors.ConfigError():
-            return ARGUMENT_ERROR
+            return conditions.ARGUMENT_ERROR
         case AmqpDecodeError():
-            return DECODE_ERROR
+            return conditions.DECODE_ERROR
         case _:
-            return INTERNAL_ERROR
+            return conditions.INTERNAL_ERROR

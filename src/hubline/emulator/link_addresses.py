@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 from urllib.parse import unquote
 
-CBS: Final = "$cbs"
-MANAGEMENT: Final = "$management"
+from hubline.amqp.service_names import CBS, MANAGEMENT
 
 # Longer than any that names something: hub, group and partition have at most 256, 50 and 64 characters.
 ADDRESS_LENGTH_MAX: Final = 1024

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.message import Message
 from hubline.amqp.codec.types import Array, Int, Timestamp
-from hubline.emulator.errors import NOT_FOUND as NOT_FOUND_CONDITION
-from hubline.emulator.errors import UNAUTHORIZED as UNAUTHORIZED_CONDITION
+from hubline.amqp.service_names import HUB_TYPE, LAST_ENQUEUED, LAST_OFFSET, LAST_SEQUENCE, MANAGEMENT, PARTITION_TYPE
 from hubline.emulator.errors import error_of
 from hubline.emulator.hubs import Hubs
-from hubline.emulator.link_addresses import MANAGEMENT
 from hubline.emulator.requests import (
     BAD_REQUEST,
     INTERNAL_ERROR,
@@ -26,9 +25,6 @@ from hubline.emulator.requests import (
 from hubline.errors import HublineError, HubNotFound, HubUnavailable, PartitionNotFound
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.ports import Hub
-
-HUB_TYPE: Final = "com.microsoft:eventhub"
-PARTITION_TYPE: Final = "com.microsoft:partition"
 
 # What the service says of a partition that never had an event: its offset, and the first moment of .NET's calendar.
 NO_OFFSET: Final = "-1"
@@ -52,11 +48,11 @@ class ManagementNode:
         name = text_property(request, "name")
         # A token for the hub covers this, and so does one for its management alone, which some clients put.
         if not self._is_allowed([name, MANAGEMENT]):
-            return Answer(UNAUTHORIZED, "no token was put for this hub", condition=UNAUTHORIZED_CONDITION)
+            return Answer(UNAUTHORIZED, "no token was put for this hub", condition=conditions.UNAUTHORIZED_ACCESS)
         try:
             hub = await self._hubs.find(name)
             if hub is None:
-                return Answer(NOT_FOUND, f"there is no hub {name[:64]!r} here", condition=NOT_FOUND_CONDITION)
+                return Answer(NOT_FOUND, f"there is no hub {name[:64]!r} here", condition=conditions.NOT_FOUND)
             if kind == HUB_TYPE:
                 return Answer(OK, "OK", hub_value(await hub.describe()))
             return await _read_partition(hub, request)
@@ -96,9 +92,9 @@ def partition_value(hub: str, partition: PartitionProperties) -> dict[str, objec
         "type": PARTITION_TYPE,
         "partition": partition.partition,
         "begin_sequence_number": partition.begin_sequence,
-        "last_enqueued_sequence_number": partition.last_sequence,
-        "last_enqueued_offset": partition.last_offset or NO_OFFSET,
-        "last_enqueued_time_utc": timestamp(partition.last_enqueued_time or NO_TIME),
+        LAST_SEQUENCE: partition.last_sequence,
+        LAST_OFFSET: partition.last_offset or NO_OFFSET,
+        LAST_ENQUEUED: timestamp(partition.last_enqueued_time or NO_TIME),
         "is_partition_empty": partition.is_empty,
     }
 

@@ -9,23 +9,22 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Attach, DeliveryState, Error
 from hubline.amqp.events.encoder import Destination, encode_deliveries
 from hubline.amqp.events.reference_decoder import RuntimeMetrics
-from hubline.amqp.transport.link import RESOURCE_LIMIT_EXCEEDED, AmqpClosed, Link, Message
+from hubline.amqp.transport.errors import AmqpClosed
+from hubline.amqp.transport.link import Link, Message
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
-from hubline.emulator.errors import ARGUMENT_ERROR, INTERNAL_ERROR, STOLEN, Refusal, error_of, stolen_text
+from hubline.emulator.errors import Refusal, error_of, stolen_text
 from hubline.emulator.link_addresses import ReceiverAddress
 from hubline.emulator.management import NO_OFFSET, NO_TIME, timestamp
 from hubline.errors import HublineError, PositionInvalid
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, Receiver
-
-EPOCH_PROPERTY: Final = "com.microsoft:epoch"
-METRICS_CAPABILITY: Final = "com.microsoft:enable-receiver-runtime-metric"
 
 # As the service has it, per partition and consumer group.
 READERS_WITHOUT_EPOCH_MAX: Final = 5
@@ -54,7 +53,7 @@ class ReaderCount:
         key = _key(address)
         if self._counts.get(key, 0) >= READERS_WITHOUT_EPOCH_MAX:
             raise Refusal(
-                RESOURCE_LIMIT_EXCEEDED,
+                conditions.RESOURCE_LIMIT_EXCEEDED,
                 "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
                 f"{READERS_WITHOUT_EPOCH_MAX}: close one, or read with an owner level",
             )
@@ -89,7 +88,7 @@ class FedLinks:
         links = self._epochs.setdefault(key, {})
         if epoch is not None:
             for other, other_epoch in links.items():
-                other.detach(Error(STOLEN, stolen_text(epoch, other_epoch)))
+                other.detach(Error(conditions.STOLEN, stolen_text(epoch, other_epoch)))
             links.clear()
         links[link] = epoch
         try:
@@ -121,7 +120,7 @@ def _invalid(position: Position, error: PositionInvalid) -> Refusal:
     """The error in the service's words."""
     what = "offset" if position.kind is PositionKind.OFFSET else "sequence number"
     return Refusal(
-        ARGUMENT_ERROR,
+        conditions.ARGUMENT_ERROR,
         f"The supplied {what} '{position.value}' is invalid. "
         f"The last sequence number in the system is '{error.last_sequence}'",
     )
@@ -155,7 +154,7 @@ class EventSender:
             pass
         except PositionInvalid as error:
             # Retention overtook the reader. It comes back with its position, and starts with the oldest there is.
-            link.detach(replace(error_of(error), condition=INTERNAL_ERROR))
+            link.detach(replace(error_of(error), condition=conditions.INTERNAL_ERROR))
         except HublineError as error:
             link.detach(error_of(error))
         finally:

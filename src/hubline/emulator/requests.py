@@ -8,11 +8,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.message import Message, Properties, Value
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error, Rejected
 from hubline.amqp.codec.types import Int
-from hubline.amqp.transport.errors import AmqpDecodeError
-from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.errors import AmqpClosed, AmqpDecodeError
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.link import Message as Delivered
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
@@ -91,7 +92,7 @@ class RequestNode:
         try:
             request = Message.decode(message.payload)
         except AmqpDecodeError as error:
-            link.settle(message.delivery_id, message.delivery_id, Rejected(Error("amqp:decode-error", str(error))))
+            link.settle(message.delivery_id, message.delivery_id, Rejected(Error(conditions.DECODE_ERROR, str(error))))
             self._finish(link)
             return
         if not message.is_settled:

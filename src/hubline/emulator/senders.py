@@ -11,12 +11,13 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error, Rejected
 from hubline.amqp.events.decoder import SentDecoder
 from hubline.amqp.transport.link import Link, Message
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
-from hubline.emulator.errors import INTERNAL_ERROR, error_of
+from hubline.emulator.errors import error_of
 from hubline.emulator.requests import Spawn
 from hubline.errors import HublineError, HubUnavailable
 from hubline.ports import Sender, SharingSender, Unsent
@@ -96,7 +97,7 @@ class EventReceiver:
                     link.session.connection.release(sum(sent.bytes_count for sent in group))
                 self._top_up(link)
         except Exception:
-            link.detach(Error(INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            link.detach(Error(conditions.INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
             raise
         finally:
             self.appending = None

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.handshake import ServerHandshake
-from hubline.amqp.transport.link import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED
 from hubline.emulator.authorization import Grants, SharedKey
 from hubline.emulator.client_session import Peer, Shared
 from hubline.emulator.door import Door
@@ -89,7 +89,7 @@ class Endpoint:
 
     async def _dismiss(self, connection: Connection, peer: Peer) -> None:
         await peer.drain()
-        connection.close(Error(CONNECTION_FORCED, "the endpoint stops: connect again later"))
+        connection.close(Error(conditions.CONNECTION_FORCED, "the endpoint stops: connect again later"))
         await connection.closed()
         await peer.finish()
 
@@ -99,7 +99,9 @@ class Endpoint:
     def _take(self, connection: Connection, peer: Peer) -> None:
         """A client is there: known from now until its connection is over."""
         if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
-            connection.close(Error(RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already"))
+            connection.close(
+                Error(conditions.RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already")
+            )
             return
         self._peers[connection] = peer
         peer.on_gone = lambda: self._peers.pop(connection, None)

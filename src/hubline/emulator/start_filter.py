@@ -8,10 +8,10 @@ from typing import Final
 
 from hubline.amqp.codec.performatives import Fields
 from hubline.amqp.codec.types import Described
+from hubline.amqp.service_names import SELECTOR
 from hubline.errors import ConfigError
 from hubline.model.positions import Position
 
-SELECTOR: Final = "apache.org:selector-filter:string"
 # The same as a number, which some clients use.
 SELECTOR_CODE: Final = 0x0000_468C_0000_0004
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
-from hubline.amqp.transport.errors import AmqpDecodeError
-from hubline.amqp.transport.link import AmqpClosed
+from hubline.amqp.transport.errors import AmqpClosed, AmqpDecodeError
 from hubline.errors import (
     AccessDenied,
     HubError,
@@ -18,7 +18,6 @@ from hubline.errors import (
     ReaderStolen,
 )
 from hubline.hubs.eventhubs.service_errors import (
-    STOLEN,
     Where,
     answered,
     reader_lost,
@@ -87,7 +86,7 @@ def test_errors_of_the_connection_become_errors_of_the_hub() -> None:
     ],
 )
 def test_both_epochs_are_named(description: str, own: int | None, other: int) -> None:
-    error = Error(STOLEN, description)
+    error = Error(conditions.STOLEN, description)
     refusal, theft = reader_refused(PARTITION, own, error), reader_stolen(PARTITION, own, error)
     assert (refusal.epoch, refusal.held_epoch, refusal.partition) == (own, other, "3")
     assert (theft.epoch, theft.taken_by_epoch, theft.partition) == (own, other, "3")
@@ -111,4 +110,4 @@ def test_both_epochs_are_named(description: str, own: int | None, other: int) ->
 )
 def test_a_reader_that_is_sent_away_after_it_was_let_in_knows_a_refusal(description: str, kind: type[HubError]) -> None:
     """Whether the service refuses an attach, or answers it and ends the link at once, is for it to choose."""
-    assert type(reader_lost(PARTITION, 1, Error(STOLEN, description))) is kind
+    assert type(reader_lost(PARTITION, 1, Error(conditions.STOLEN, description))) is kind

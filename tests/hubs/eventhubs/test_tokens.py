@@ -14,14 +14,13 @@ from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
 from hubline.addresses.hub_address import EventHubsAddress, parse_hub
+from hubline.amqp.service_names import JWT_TYPE, SAS_TYPE
 from hubline.credentials import RENEW_BEFORE_SECONDS
 from hubline.errors import AccessDenied, ConfigError, HubError, HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs.authorization import (
     ENTRA_SCOPE,
-    JWT_TYPE,
     SAS_SECONDS,
-    SAS_TYPE,
     Entra,
     Token,
     renewal_at,

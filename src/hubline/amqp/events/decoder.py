@@ -19,16 +19,9 @@ from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.events.byte_rows import Octets, Positions, column
 from hubline.amqp.events.fixed_width import FixedWidthColumns
 from hubline.amqp.events.known_templates import KnownTemplates
-from hubline.amqp.events.reference_decoder import (
-    BATCH_FORMAT,
-    ENQUEUED_TIME,
-    OFFSET,
-    SEQUENCE_NUMBER,
-    EventFields,
-    read_batch,
-    read_event,
-)
+from hubline.amqp.events.reference_decoder import BATCH_FORMAT, EventFields, read_batch, read_event
 from hubline.amqp.events.variable_width import VariableWidthColumns
+from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, SEQUENCE_NUMBER
 from hubline.amqp.transport.errors import AmqpDecodeError
 from hubline.arrow_helpers import repeated
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA

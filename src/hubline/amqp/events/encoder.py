@@ -31,7 +31,7 @@ from hubline.amqp.events.pieces import (
     width_of,
 )
 from hubline.amqp.events.property_columns import property_pieces
-from hubline.amqp.events.reference_decoder import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
+from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
 from hubline.amqp.transport.frames import encode_transfer, frame_header
 from hubline.errors import EventTooLarge
 

@@ -25,8 +25,8 @@ from hubline.amqp.events.byte_rows import (
     take_slices,
     validity,
 )
-from hubline.amqp.events.reference_decoder import OFFSET, PARTITION_KEY
 from hubline.amqp.events.templates import FixedField, Match, Place, Property, Template, VariableField
+from hubline.amqp.service_names import OFFSET, PARTITION_KEY
 from hubline.model.events import EVENT_SCHEMA
 
 MAP_TYPE: Final = EVENT_SCHEMA.field("properties").type

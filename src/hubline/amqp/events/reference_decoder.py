@@ -32,21 +32,23 @@ from hubline.amqp.codec.property_types import TYPES, named_fields, noted_types, 
 from hubline.amqp.codec.text import to_json, to_text
 from hubline.amqp.codec.types import Decimal, Described, Symbol, Timestamp, ULong
 from hubline.amqp.events.byte_rows import Positions, Progressions, RunFinder
+from hubline.amqp.service_names import (
+    ENQUEUED_TIME,
+    LAST_ENQUEUED,
+    LAST_OFFSET,
+    LAST_SEQUENCE,
+    OFFSET,
+    PARTITION_KEY,
+    RETRIEVED,
+    SEQUENCE_NUMBER,
+)
 from hubline.amqp.transport.errors import AmqpDecodeError
 
 # A message whose Data sections each hold a message.
 BATCH_FORMAT: Final = 0x8001_3700
 
-SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-OFFSET: Final = "x-opt-offset"
-ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
 KNOWN_ANNOTATIONS: Final = frozenset((SEQUENCE_NUMBER, OFFSET, ENQUEUED_TIME, PARTITION_KEY))
 
-LAST_SEQUENCE: Final = "last_enqueued_sequence_number"
-LAST_OFFSET: Final = "last_enqueued_offset"
-LAST_ENQUEUED: Final = "last_enqueued_time_utc"
-RETRIEVED: Final = "runtime_info_retrieval_time_utc"
 _RUNTIME_METRICS: Final = frozenset((LAST_SEQUENCE, LAST_OFFSET, LAST_ENQUEUED, RETRIEVED))
 
 # Type codes of binary values.

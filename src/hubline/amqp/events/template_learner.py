@@ -17,16 +17,9 @@ from hubline.amqp.codec.message import (
 )
 from hubline.amqp.codec.property_types import FIELDS
 from hubline.amqp.events.byte_rows import COMPARED, IGNORED, Pattern
-from hubline.amqp.events.reference_decoder import (
-    BINARIES,
-    ENQUEUED_TIME,
-    KNOWN_ANNOTATIONS,
-    OFFSET,
-    PARTITION_KEY,
-    SEQUENCE_NUMBER,
-    read_event,
-)
+from hubline.amqp.events.reference_decoder import BINARIES, KNOWN_ANNOTATIONS, read_event
 from hubline.amqp.events.templates import FixedField, Place, Property, Segment, Size, Template, VariableField
+from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
 from hubline.amqp.transport.errors import AmqpDecodeError
 
 # Each segment costs a pass over all messages. One with that many strings is not what this is for.

@@ -15,8 +15,9 @@ from hubline.amqp.codec.property_types import CODES, TYPES, noted_types
 from hubline.amqp.codec.text import to_text
 from hubline.amqp.events.byte_rows import Mask, Octets, Positions, column, strings, take_slices, validity
 from hubline.amqp.events.fixed_width import ENTRY_FIELDS, MAP_TYPE
-from hubline.amqp.events.reference_decoder import OFFSET, PARTITION_KEY, EventFields
+from hubline.amqp.events.reference_decoder import EventFields
 from hubline.amqp.events.templates import FixedField, Match, Place, VariableField
+from hubline.amqp.service_names import OFFSET, PARTITION_KEY
 from hubline.amqp.transport.errors import AmqpDecodeError
 
 # Integers by type code: their digits are made by Arrow, all at once.

@@ -21,22 +21,18 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.composites import Composite
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Begin, Close, End, Error, Fields, Open
 from hubline.amqp.transport.channels import CHANNEL_MAX, Channels
-from hubline.amqp.transport.errors import AmqpDecodeError, AmqpFrameError, AmqpNotAllowed
+from hubline.amqp.transport.errors import AmqpClosed, AmqpDecodeError, AmqpFrameError, AmqpNotAllowed
 from hubline.amqp.transport.frames import AMQP_HEADER, FRAME_BYTES_MIN_MAX, Frame, FrameReader, encode_frame
 from hubline.amqp.transport.handshake import Handshake
 from hubline.amqp.transport.heartbeat import Heartbeat
-from hubline.amqp.transport.link import CONNECTION_FORCED, RESOURCE_LIMIT_EXCEEDED, AmqpClosed, Link
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.output_buffer import OutputBuffer
-from hubline.amqp.transport.session import NOT_ALLOWED, Session
-
-DECODE_ERROR: Final = "amqp:decode-error"
-FRAMING_ERROR: Final = "amqp:connection:framing-error"
-FRAME_SIZE_TOO_SMALL: Final = "amqp:frame-size-too-small"
-INTERNAL_ERROR: Final = "amqp:internal-error"
+from hubline.amqp.transport.session import Session
 
 # As the service has it: a larger one gains nothing, and a message of 1 MiB still takes few.
 FRAME_BYTES_MAX: Final = 64 * 1024
@@ -190,7 +186,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         frame = encode_frame(channel, performative)
         if self.remote is not None and len(frame) > self.frame_bytes_max:
-            self._fail(FRAME_SIZE_TOO_SMALL, f"an answer takes {len(frame):,} bytes: announce larger frames")
+            self._fail(conditions.FRAME_SIZE_TOO_SMALL, f"an answer takes {len(frame):,} bytes: announce larger frames")
             return
         self._output.add(frame)
 
@@ -206,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         """Counts what incomplete messages take."""
         self._parts_bytes += bytes_count
         if self._parts_bytes > PARTS_BYTES_MAX:
-            self._fail(RESOURCE_LIMIT_EXCEEDED, "too much is sent of messages that are not complete")
+            self._fail(conditions.RESOURCE_LIMIT_EXCEEDED, "too much is sent of messages that are not complete")
 
     # For the transport.
 
@@ -234,13 +230,13 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._take_all()
         except AmqpFrameError as error:
-            self._fail(FRAMING_ERROR, str(error))
+            self._fail(conditions.FRAMING_ERROR, str(error))
         except AmqpDecodeError as error:
-            self._fail(DECODE_ERROR, str(error))
+            self._fail(conditions.DECODE_ERROR, str(error))
         except AmqpNotAllowed as error:
-            self._fail(NOT_ALLOWED, str(error))
+            self._fail(conditions.NOT_ALLOWED, str(error))
         except Exception as error:  # noqa: BLE001 (a handler's bug ends this connection, and no other)
-            self._fail(INTERNAL_ERROR, "the connection cannot go on for a reason of this side")
+            self._fail(conditions.INTERNAL_ERROR, "the connection cannot go on for a reason of this side")
             self._loop.call_exception_handler(
                 {"message": f"a handler of the connection of {self.peer} failed", "exception": error, "protocol": self}
             )
@@ -253,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         self._heartbeat.stop()
         self._cancel_deadline()
         if self.error is None and not self._is_close_sent:
-            self.error = Error(CONNECTION_FORCED, f"the connection was lost: {exc or 'the peer closed it'}")
+            self.error = Error(conditions.CONNECTION_FORCED, f"the connection was lost: {exc or 'the peer closed it'}")
         self._closed.set_result(None)
         self._channels.close(self.error)
         if not self._opened.done():
@@ -356,11 +352,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _cut_off(self) -> None:
         """The peer asks for more than it reads."""
-        self.error = Error(RESOURCE_LIMIT_EXCEEDED, "the peer does not read what it asks for")
+        self.error = Error(conditions.RESOURCE_LIMIT_EXCEEDED, "the peer does not read what it asks for")
         self.abort()
 
     def _end_silence(self) -> None:
-        self._fail(RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {self.options.idle_seconds:g} seconds")
+        self._fail(conditions.RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {self.options.idle_seconds:g} seconds")
 
     def _close_transport(self) -> None:
         """Lets the transport go once everything is written."""

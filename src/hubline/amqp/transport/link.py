@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import (
     RECEIVER,
@@ -23,7 +24,7 @@ from hubline.amqp.codec.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.errors import AmqpClosed
 from hubline.amqp.transport.transfer_runs import Deliveries
 
 if TYPE_CHECKING:
@@ -33,22 +34,6 @@ if TYPE_CHECKING:
 
 # Delivery counts and transfer ids are 32-bit serial numbers, which wrap around.
 SERIAL_MODULUS: Final = 2**32
-
-MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
-TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
-RESOURCE_LIMIT_EXCEEDED: Final = "amqp:resource-limit-exceeded"
-DETACH_FORCED: Final = "amqp:link:detach-forced"
-CONNECTION_FORCED: Final = "amqp:connection:forced"
-
-
-class AmqpClosed(AmqpError):
-    """A link, or the session or connection that it is part of, is over. ``condition`` says why, in AMQP's words."""
-
-    def __init__(self, what: str, error: Error | None) -> None:
-        why = "without a reason" if error is None else f"{error.condition} {error.description or ''}".rstrip()
-        super().__init__(f"{what} was closed: {why}")
-        self.condition = None if error is None else error.condition
-        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +190,7 @@ class Link:
     def take_detach(self, error: Error | None) -> None:
         """The peer's detach, or its confirmation of ours."""
         if self._state is _State.ATTACHING and self._handler is None:
-            self.refuse(Error(DETACH_FORCED, "the link was detached before it was answered"))
+            self.refuse(Error(conditions.DETACH_FORCED, "the link was detached before it was answered"))
         elif self._state is not _State.DETACHING:
             self.session.send(Detach(self.handle, closed=True))
         self.end(error)

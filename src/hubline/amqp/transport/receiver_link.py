@@ -5,15 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import RECEIVER, Attach, DeliveryState, Disposition, Error, Flow, Transfer
-from hubline.amqp.transport.link import (
-    MESSAGE_SIZE_EXCEEDED,
-    SERIAL_MODULUS,
-    TRANSFER_LIMIT_EXCEEDED,
-    Link,
-    LinkHandler,
-)
+from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
 from hubline.amqp.transport.message_assembly import MessageAssembly
 from hubline.amqp.transport.transfer_runs import Deliveries
 
@@ -62,7 +57,7 @@ class ReceiverLink(Link):
         if not self.is_attached or not len(deliveries) or not self._count_received(len(deliveries)):
             return
         if self.message_bytes_max and int((deliveries.ends - deliveries.starts).max()) > self.message_bytes_max:
-            self._fail(MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
+            self._fail(conditions.MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
             return
         assert self._handler is not None  # noqa: S101
         self._handler.on_deliveries(self, deliveries)
@@ -82,7 +77,7 @@ class ReceiverLink(Link):
         if self.is_over:
             return  # of all links together it was too much: the connection is over
         if self.message_bytes_max and len(self._assembly) > self.message_bytes_max:
-            self._fail(MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
+            self._fail(conditions.MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
         elif not transfer.more:
             message = self._assembly.finish(transfer)
             assert self._handler is not None  # noqa: S101
@@ -120,5 +115,5 @@ class ReceiverLink(Link):
         self.credit = max(self.credit - count, 0)
         self._delivery_count = (self._delivery_count + count) % SERIAL_MODULUS
         if self._taken_back < 0:
-            self._fail(TRANSFER_LIMIT_EXCEEDED, "more messages came than there was credit for")
+            self._fail(conditions.TRANSFER_LIMIT_EXCEEDED, "more messages came than there was credit for")
         return self._taken_back >= 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.composites import Composite
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import (
@@ -45,9 +46,6 @@ HANDLE_MAX: Final = 255
 # Frames of a large delivery that are written at once: of the usual size they are 256 KiB, as the transport gets them.
 FRAMES_AT_ONCE: Final = 4
 
-UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
-HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
-NOT_ALLOWED: Final = "amqp:not-allowed"
 
 AnyLink = TypeVar("AnyLink", bound=Link)
 
@@ -243,7 +241,7 @@ class Session:
 
     def _take_attach(self, attach: Attach) -> None:
         if attach.handle in self._by_remote_handle:
-            self.end(Error(HANDLE_IN_USE, f"handle {attach.handle} is in use"))
+            self.end(Error(conditions.HANDLE_IN_USE, f"handle {attach.handle} is in use"))
             return
         named = [link for link in self.links if link.name == attach.name and link.role is not attach.role]
         awaited = next((link for link in named if link.remote is None), None)
@@ -251,9 +249,13 @@ class Session:
             self._by_remote_handle[attach.handle] = awaited
             awaited.take_attach(attach)
         elif any(not link.is_over for link in named):
-            self.end(Error(NOT_ALLOWED, f"the session has a link of this name and role already: {attach.name[:64]}"))
+            self.end(
+                Error(
+                    conditions.NOT_ALLOWED, f"the session has a link of this name and role already: {attach.name[:64]}"
+                )
+            )
         elif attach.handle > HANDLE_MAX or len(self._links) > HANDLE_MAX:
-            self.end(Error(NOT_ALLOWED, f"a session has at most {HANDLE_MAX + 1} links"))
+            self.end(Error(conditions.NOT_ALLOWED, f"a session has at most {HANDLE_MAX + 1} links"))
         else:
             link = self._new_link(SenderLink if attach.role is RECEIVER else ReceiverLink, attach.name, None)
             self._by_remote_handle[attach.handle] = link
@@ -303,9 +305,9 @@ class Session:
         if isinstance(link, ReceiverLink):
             return link
         if link is None:
-            self.end(Error(UNATTACHED_HANDLE, f"a transfer came for handle {handle}, which is not attached"))
+            self.end(Error(conditions.UNATTACHED_HANDLE, f"a transfer came for handle {handle}, which is not attached"))
         else:
-            self.end(Error(NOT_ALLOWED, f"a transfer came for handle {handle}, on which this side sends"))
+            self.end(Error(conditions.NOT_ALLOWED, f"a transfer came for handle {handle}, on which this side sends"))
         return None
 
     def _write_queued(self) -> None:

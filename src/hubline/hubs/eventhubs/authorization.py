@@ -17,12 +17,10 @@ from typing import Final, Protocol
 from urllib.parse import parse_qs, quote_plus
 
 from hubline.addresses.hub_address import EventHubsAddress
+from hubline.amqp.service_names import JWT_TYPE, SAS_TYPE
 from hubline.credentials import RENEW_BEFORE_SECONDS, Credential, EntraRefused, EntraTokens, EntraUnreachable
 from hubline.errors import AccessDenied, ConfigError, HubUnavailable
 from hubline.secrets import Secret
-
-SAS_TYPE: Final = "servicebus.windows.net:sastoken"
-JWT_TYPE: Final = "jwt"
 
 # What an Entra token has to be issued for. The double slash is the service's own spelling.
 ENTRA_SCOPE: Final = "https://eventhubs.azure.net//.default"

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from hubline.addresses.hub_address import EventHubsAddress, Transport
 from hubline.addresses.names import validate_group_name
+from hubline.amqp import service_names
 from hubline.errors import ConfigError, HubUnavailable
 from hubline.hubs.argument_checks import require_partition
 from hubline.hubs.eventhubs.authorization import TokenSource, token_source
@@ -65,7 +66,7 @@ class EventHubsHub:
         return self._address.name
 
     async def describe(self) -> HubProperties:
-        answer = await self._service.ask(Where(self._hub), self._question("com.microsoft:eventhub"))
+        answer = await self._service.ask(Where(self._hub), self._question(service_names.HUB_TYPE))
         with _Answer(self._hub, answer) as values:
             ids = values.texts("partition_ids")
             described = HubProperties(self.namespace, self.name, ids, values.time("created_at"))
@@ -74,10 +75,10 @@ class EventHubsHub:
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
         await self._require_partition(partition)
-        parameters = {**self._question("com.microsoft:partition"), "partition": partition}
+        parameters = {**self._question(service_names.PARTITION_TYPE), "partition": partition}
         answer = await self._service.ask(Where(self._hub, partition), parameters)
         with _Answer(self._hub, answer) as values:
-            last_sequence = values.number("last_enqueued_sequence_number")
+            last_sequence = values.number(service_names.LAST_SEQUENCE)
             # What the service says of the begin of an empty partition is of no use.
             begin_sequence = (
                 last_sequence + 1 if values.flag("is_partition_empty") else values.number("begin_sequence_number")
@@ -87,8 +88,8 @@ class EventHubsHub:
                 partition,
                 begin_sequence=begin_sequence,
                 last_sequence=last_sequence,
-                last_offset=values.text("last_enqueued_offset") if has_had_events else None,
-                last_enqueued_time=values.time("last_enqueued_time_utc") if has_had_events else None,
+                last_offset=values.text(service_names.LAST_OFFSET) if has_had_events else None,
+                last_enqueued_time=values.time(service_names.LAST_ENQUEUED) if has_had_events else None,
             )
 
     async def open_receiver(

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from hubline.amqp.transport.errors import AmqpError
-from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp import conditions
+from hubline.amqp.transport.errors import AmqpClosed, AmqpError
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.session import Session
 from hubline.errors import HubUnavailable
 from hubline.hubs.eventhubs.service_connection import Service
-from hubline.hubs.eventhubs.service_errors import LINK_REDIRECT, Where, translated
+from hubline.hubs.eventhubs.service_errors import Where, translated
 
 # The service answers an attach within a second or so.
 ATTACH_SECONDS: Final = 30.0
@@ -26,7 +27,7 @@ async def attach(service: Service, where: Where, begin: Callable[[Session], AnyL
         try:
             return await _attach_at(service, where, begin)
         except AmqpClosed as closed:
-            if closed.error is None or closed.condition != LINK_REDIRECT:
+            if closed.error is None or closed.condition != conditions.LINK_REDIRECT:
                 raise
             service = service.redirected(closed.error)
         except AmqpError as error:

@@ -17,7 +17,8 @@ from hubline.amqp.codec.performatives import (
     Source,
     Target,
 )
-from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.errors import AmqpClosed
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.link import Message as Delivered
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.session import Session

@@ -7,33 +7,27 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
+from hubline.amqp import conditions, service_names
 from hubline.amqp.codec.performatives import RECEIVER, SEND_SETTLED, Attach, Error, Source, Target
 from hubline.amqp.codec.types import Described, Symbol
-from hubline.amqp.transport.link import AmqpClosed, LinkHandler
+from hubline.amqp.transport.errors import AmqpClosed
+from hubline.amqp.transport.link import LinkHandler
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.session import Session
 from hubline.errors import HubError, HubUnavailable
 from hubline.hubs.eventhubs.link_attach import attach
 from hubline.hubs.eventhubs.service_connection import Service
-from hubline.hubs.eventhubs.service_errors import (
-    NOT_FOUND,
-    POSITION_REFUSED,
-    QUOTA_EXCEEDED,
-    STOLEN,
-    Where,
-    reader_refused,
-    refused,
-)
+from hubline.hubs.eventhubs.service_errors import POSITION_REFUSED, Where, reader_refused, refused
 from hubline.hubs.eventhubs.start_position import Progress
 from hubline.model.hubs import PartitionProperties
 
-_FILTER: Final = Symbol("apache.org:selector-filter:string")
-_EPOCH: Final = Symbol("com.microsoft:epoch")
-_NAME: Final = Symbol("com.microsoft:receiver-name")
-_CAPABILITIES: Final = ("com.microsoft:georeplication",)
+_FILTER: Final = Symbol(service_names.SELECTOR)
+_EPOCH: Final = Symbol(service_names.EPOCH)
+_NAME: Final = Symbol(service_names.RECEIVER_NAME)
+_CAPABILITIES: Final = (service_names.GEOREPLICATION,)
 # Each message then describes the partition's newest event too, in 160 bytes. An owner is asked how far behind it is;
 # those who read a range, or look at some events, are not.
-_OWNER_CAPABILITIES: Final = (*_CAPABILITIES, "com.microsoft:enable-receiver-runtime-metric")
+_OWNER_CAPABILITIES: Final = (*_CAPABILITIES, service_names.RUNTIME_METRICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +71,18 @@ async def open_receive_link(service: Service, reading: Reading, handler: LinkHan
 
 def refusal(reading: Reading, error: Error | None) -> HubError:
     """Why the service does not open the link, or closed it."""
-    if error is not None and error.condition == STOLEN:
+    if error is not None and error.condition == conditions.STOLEN:
         return reader_refused(reading.where, reading.epoch, error)
     if error is not None and error.condition in POSITION_REFUSED:
         return reading.progress.refuse("beyond" if reading.progress.is_proven else "foreign")
-    if error is not None and error.condition == NOT_FOUND:
+    if error is not None and error.condition == conditions.NOT_FOUND:
         return HubError(
             f"{reading.where} has no consumer group {reading.group}: create it, or read in one that is there "
             f"({error.description})",
             hub=reading.where.hub,
             partition=reading.partition,
         )
-    if error is not None and error.condition == QUOTA_EXCEEDED:
+    if error is not None and error.condition == conditions.RESOURCE_LIMIT_EXCEEDED:
         return HubUnavailable(
             f"{reading.where} has as many readers without an epoch in this group as it takes: "
             "close one, or read with an epoch",

@@ -7,6 +7,7 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error
 from hubline.amqp.events.byte_rows import Octets, Positions
@@ -24,7 +25,7 @@ from hubline.hubs.eventhubs.credit_window import CreditWindow
 from hubline.hubs.eventhubs.link_attach import ATTACH_SECONDS
 from hubline.hubs.eventhubs.receive_link import Reading, open_receive_link, refusal
 from hubline.hubs.eventhubs.service_connection import Service
-from hubline.hubs.eventhubs.service_errors import STOLEN, reader_lost
+from hubline.hubs.eventhubs.service_errors import reader_lost
 from hubline.model.events import EventBatch
 
 log = logging.getLogger("hubline.eventhubs")
@@ -172,7 +173,7 @@ class EventHubsReceiver:
         if link is not self._link:
             return  # it was never attached, and the attempt failed by itself
         self._link = None
-        if error is not None and error.condition == STOLEN:
+        if error is not None and error.condition == conditions.STOLEN:
             self._failed = reader_lost(self._reading.where, self._reading.epoch, error)
         else:
             problem = refusal(self._reading, error)

@@ -24,12 +24,13 @@ import pyarrow as pa
 
 from hubline.addresses.hub_address import EventHubsAddress
 from hubline.addresses.names import validate_group_name
+from hubline.amqp import conditions
 from hubline.amqp.codec.message import Message
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.codec.property_types import FIELDS, PREFIX, encode_properties, named_fields
 from hubline.amqp.codec.text import to_text
 from hubline.amqp.codec.types import Timestamp
-from hubline.amqp.events.reference_decoder import PARTITION_KEY
+from hubline.amqp.service_names import PARTITION_KEY
 from hubline.credentials import AccessToken, Credential, default_credential
 from hubline.errors import (
     AccessDenied,
@@ -42,7 +43,7 @@ from hubline.errors import (
 )
 from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing, require_partition
 from hubline.hubs.eventhubs.sender import Share, shared_out
-from hubline.hubs.eventhubs.service_errors import STOLEN, Where, reader_lost
+from hubline.hubs.eventhubs.service_errors import Where, reader_lost
 from hubline.hubs.eventhubs.start_position import Progress, Start
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
@@ -470,7 +471,7 @@ def receiving_error(where: Where, epoch: int | None, error: Exception) -> HubErr
     """What the package says went wrong with reading, as one of ours."""
     said = str(error)
     if "link:stolen" in said or "epoch" in said:
-        return reader_lost(where, epoch, Error(STOLEN, said))
+        return reader_lost(where, epoch, Error(conditions.STOLEN, said))
     return _translated(where, error)
 
 

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import (
     Accepted,
     Attach,
@@ -22,8 +23,8 @@ from hubline.amqp.codec.performatives import (
 )
 from hubline.amqp.events.encoder import Batch
 from hubline.amqp.events.reference_decoder import BATCH_FORMAT
-from hubline.amqp.transport.errors import AmqpError
-from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.errors import AmqpClosed, AmqpError
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.link import Message as Delivered
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.session import Session
@@ -31,7 +32,7 @@ from hubline.amqp.transport.transfer_runs import Deliveries
 from hubline.errors import HubError, HubUnavailable
 from hubline.hubs.eventhubs.link_attach import attach
 from hubline.hubs.eventhubs.service_connection import Service
-from hubline.hubs.eventhubs.service_errors import MESSAGE_TOO_LARGE, SERVER_BUSY, Where, refused, translated
+from hubline.hubs.eventhubs.service_errors import Where, refused, translated
 from hubline.retry import RetryPolicy
 
 log = logging.getLogger("hubline.eventhubs")
@@ -156,7 +157,7 @@ class SendLink:
 
     def _not_kept(self, state: DeliveryState | None) -> HubError:
         error = state.error if isinstance(state, Rejected) else None
-        if error is not None and error.condition == MESSAGE_TOO_LARGE:
+        if error is not None and error.condition == conditions.MESSAGE_SIZE_EXCEEDED:
             return HubError(
                 f"{self.where} refuses a message of at most {self.message_bytes_max:,} bytes as too large, which it "
                 f"said it would take: {error.description}",
@@ -195,5 +196,5 @@ class SendLink:
 def _is_retryable(state: DeliveryState | None) -> bool:
     """Whether the service did not keep the message, and would take it another time."""
     if isinstance(state, Rejected):
-        return state.error is not None and state.error.condition == SERVER_BUSY
+        return state.error is not None and state.error.condition == conditions.SERVER_BUSY
     return isinstance(state, Released | Modified)

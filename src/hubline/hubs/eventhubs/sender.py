@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.events.encoder import Batch, encode_batches
 from hubline.errors import EventTooLarge, HubError
@@ -115,7 +116,7 @@ class EventHubsSender:
             address = self._name if partition is None else f"{self._name}/Partitions/{partition}"
             link = SendLink(self._service, Where(self._hub, partition), address)
             if partition is not None and partition not in await self._partition_ids():
-                raise refused(link.where, Error("amqp:not-found", "the hub has no such partition"))
+                raise refused(link.where, Error(conditions.NOT_FOUND, "the hub has no such partition"))
             self._links[partition] = link
         await link.open()
         return link

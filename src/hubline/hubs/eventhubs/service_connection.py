@@ -15,23 +15,22 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from hubline.amqp import conditions, service_names
 from hubline.amqp.codec.message import Map, Message, Value
 from hubline.amqp.codec.performatives import Error, Open
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
-from hubline.amqp.transport.errors import AmqpError
+from hubline.amqp.transport.errors import AmqpClosed, AmqpError
 from hubline.amqp.transport.handshake import ClientHandshake
-from hubline.amqp.transport.link import AmqpClosed, Link
+from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.session import Session
 from hubline.errors import HubError, HublineError, HubUnavailable
 from hubline.hubs.eventhubs.authorization import Token, TokenSource, renewal_at
 from hubline.hubs.eventhubs.management_requests import Requests, status_of
 from hubline.hubs.eventhubs.network import Endpoint, connect
-from hubline.hubs.eventhubs.service_errors import CONNECTION_REDIRECT, Where, answered, translated
+from hubline.hubs.eventhubs.service_errors import Where, answered, translated
 
 log = logging.getLogger("hubline.eventhubs")
 
-CBS: Final = "$cbs"
-MANAGEMENT: Final = "$management"
 
 # The service sends frames of 64 KiB, whatever it may. A large frame of hubline's emulator is received in its place.
 FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -87,7 +86,7 @@ class Service:
         """The answer of ``$management``, a map."""
         life = await self._connected()
         if life.management is None or life.management.is_over:
-            life.management = Requests(life.connection.begin(), MANAGEMENT)
+            life.management = Requests(life.connection.begin(), service_names.MANAGEMENT)
         parameters = {**parameters, "security_token": life.token.text.reveal()}
         answer = await self._answer(where, life.management, None, parameters)
         if not isinstance(answer.body, Value) or not isinstance(answer.body.value, dict):
@@ -141,7 +140,7 @@ class Service:
             try:
                 self._life = await self._open_at(endpoint)
             except AmqpClosed as error:
-                if error.error is None or error.condition != CONNECTION_REDIRECT:
+                if error.error is None or error.condition != conditions.CONNECTION_REDIRECT:
                     raise translated(self._where, error) from error
                 endpoint = self._redirect(error.error)
             except AmqpError as error:
@@ -166,7 +165,7 @@ class Service:
         try:
             await connect(endpoint, connection)
             await connection.opened()
-            life = AuthorizedConnection(connection, Requests(connection.begin(), CBS), token)
+            life = AuthorizedConnection(connection, Requests(connection.begin(), service_names.CBS), token)
             await self._show(life, token)
         except BaseException:
             connection.close()
@@ -190,7 +189,7 @@ class Service:
                 self._life.connection.abort()
             raise HubUnavailable(f"{where} did not answer a request in time", hub=where.hub) from None
         except AmqpClosed as error:
-            if error.condition == CONNECTION_REDIRECT:
+            if error.condition == conditions.CONNECTION_REDIRECT:
                 raise
             raise translated(where, error) from error
         status, description = status_of(answer)
@@ -249,7 +248,7 @@ class _Nothing:
         pass
 
     def on_link(self, link: Link) -> None:
-        link.refuse(Error("amqp:not-allowed", "this side asks for links, and offers none"))
+        link.refuse(Error(conditions.NOT_ALLOWED, "this side asks for links, and offers none"))
 
     def on_closed(self, connection: Connection, error: Error | None) -> None:
         pass

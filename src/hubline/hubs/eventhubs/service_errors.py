@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
-from hubline.amqp.transport.errors import AmqpError
-from hubline.amqp.transport.link import AmqpClosed
+from hubline.amqp.transport.errors import AmqpClosed, AmqpError
 from hubline.errors import (
     AccessDenied,
     HubError,
@@ -20,22 +20,14 @@ from hubline.errors import (
     ReaderStolen,
 )
 
-STOLEN: Final = "amqp:link:stolen"
-NOT_FOUND: Final = "amqp:not-found"
-SERVER_BUSY: Final = "com.microsoft:server-busy"
-QUOTA_EXCEEDED: Final = "amqp:resource-limit-exceeded"
-MESSAGE_TOO_LARGE: Final = "amqp:link:message-size-exceeded"
-LINK_REDIRECT: Final = "amqp:link:redirect"
-CONNECTION_REDIRECT: Final = "amqp:connection:redirect"
-
-_DENIED: Final = frozenset(("amqp:unauthorized-access", "com.microsoft:auth-failed", "com.microsoft:token-expired"))
+_DENIED: Final = frozenset((conditions.UNAUTHORIZED_ACCESS, conditions.AUTH_FAILED, conditions.TOKEN_EXPIRED))
 # A position that the service cannot read from; its text tells which.
 POSITION_REFUSED: Final = frozenset(
-    ("com.microsoft:argument-out-of-range", "com.microsoft:argument-error", "amqp:invalid-field")
+    (conditions.ARGUMENT_OUT_OF_RANGE, conditions.ARGUMENT_ERROR, conditions.INVALID_FIELD)
 )
 # What trying again does not change.
 _LASTING: Final = frozenset(
-    (*POSITION_REFUSED, "amqp:not-allowed", "amqp:not-implemented", "com.microsoft:entity-disabled")
+    (*POSITION_REFUSED, conditions.NOT_ALLOWED, conditions.NOT_IMPLEMENTED, conditions.ENTITY_DISABLED)
 )
 
 _DENIED_STATUSES: Final = (401, 403)
@@ -61,9 +53,9 @@ def refused(where: Where, error: Error | None) -> HubError:
     problem = "is not available now"
     if condition in _DENIED:
         kind, problem = AccessDenied, "does not let this key or identity in"
-    elif condition == NOT_FOUND:
+    elif condition == conditions.NOT_FOUND:
         kind, problem = (HubNotFound if where.partition is None else PartitionNotFound), "is not there"
-    elif condition == QUOTA_EXCEEDED:
+    elif condition == conditions.RESOURCE_LIMIT_EXCEEDED:
         kind, problem = HubFull, "takes no more"
     elif condition in _LASTING:
         kind, problem = HubError, "refuses"
@@ -73,9 +65,9 @@ def refused(where: Where, error: Error | None) -> HubError:
 def answered(where: Where, status: int, description: str) -> HubError:
     """Why a request was answered with something else than what was asked for."""
     if status in _DENIED_STATUSES:
-        return refused(where, Error("amqp:unauthorized-access", description))
+        return refused(where, Error(conditions.UNAUTHORIZED_ACCESS, description))
     if status == _NOT_FOUND_STATUS:
-        return refused(where, Error(NOT_FOUND, description))
+        return refused(where, Error(conditions.NOT_FOUND, description))
     return HubUnavailable(f"{where} answers {status}: {_cut(description)}", hub=where.hub, partition=where.partition)
 
 

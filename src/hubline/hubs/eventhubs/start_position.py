@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from hubline.amqp import service_names
 from hubline.errors import PositionInvalid
 from hubline.hubs.position_check import PositionCheck
 from hubline.model.events import EventBatch
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position, PositionKind
 
-_SEQUENCE: Final = "amqp.annotation.x-opt-sequence-number"
-_OFFSET: Final = "amqp.annotation.x-opt-offset"
-_ENQUEUED: Final = "amqp.annotation.x-opt-enqueued-time"
+_SEQUENCE: Final = f"amqp.annotation.{service_names.SEQUENCE_NUMBER}"
+_OFFSET: Final = f"amqp.annotation.{service_names.OFFSET}"
+_ENQUEUED: Final = f"amqp.annotation.{service_names.ENQUEUED_TIME}"
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
