@@ -26,8 +26,7 @@ from hubline.amqp.codec.performatives import (
     Target,
     Transfer,
 )
-from hubline.amqp.transport import connection as connections
-from hubline.amqp.transport import session as sessions
+from hubline.amqp.transport import input_limits, transfer_window
 from hubline.amqp.transport.connection import ConnectionOptions
 from hubline.amqp.transport.errors import AmqpClosed, AmqpError
 from hubline.amqp.transport.frames import (
@@ -236,7 +235,7 @@ def test_credit_that_was_taken_back_too_late_may_have_been_used_and_no_more_than
 
 def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        monkeypatch.setattr(sessions, "INCOMING_WINDOW", 2)
+        monkeypatch.setattr(transfer_window, "INCOMING_WINDOW", 2)
         client, server = Recorder(), Recorder()
         async with connected(client, server) as (ours, _):
             link = sender_of(ours, client)
@@ -408,13 +407,13 @@ def test_reading_pauses_while_handlers_hold_too_much() -> None:
         async with connected(client, server, server_options=options("server", held_bytes_max=10)) as (ours, theirs):
             link = sender_of(ours, client)
             await link.attached()
-            theirs.hold(11)
+            theirs.input_limits.hold(11)
             await link.sendable()
             link.send(b"waits", settled=True)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert server.received == []
-            theirs.release(11)
+            theirs.input_limits.release(11)
             await server.until_received(1)
 
     asyncio.run(run())
@@ -515,7 +514,7 @@ def test_messages_never_finished_are_bounded_over_all_links() -> None:
 def test_message_whose_last_part_is_too_much_for_all_links_is_not_handed_over(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "PARTS_BYTES_MAX", 100_000)
+    monkeypatch.setattr(input_limits, "PARTS_BYTES_MAX", 100_000)
     server = Recorder()
     parts = [transfer(0, 0, bytes(60_000), more=True), transfer(0, 0, bytes(60_000))]
     error = ending(asyncio.run(answer_to(GREETING + SESSION + attach() + b"".join(parts), server)))

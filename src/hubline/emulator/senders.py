@@ -75,7 +75,7 @@ class EventReceiver:
             self._top_up(link)
             return
         sent = _Sent(message.delivery_id, message.is_settled, events, len(message.payload))
-        link.session.connection.hold(sent.bytes_count)
+        link.session.connection.input_limits.hold(sent.bytes_count)
         self._waiting.append(sent)
         if self.appending is None:
             self.appending = self._spawn(self._append_all(link))
@@ -94,7 +94,7 @@ class EventReceiver:
                 try:
                     await self._append(link, group)
                 finally:
-                    link.session.connection.release(sum(sent.bytes_count for sent in group))
+                    link.session.connection.input_limits.release(sum(sent.bytes_count for sent in group))
                 self._top_up(link)
         except Exception:
             link.detach(Error(conditions.INTERNAL_ERROR, "the link cannot go on for a reason of this side"))

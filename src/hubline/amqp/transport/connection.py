@@ -10,9 +10,20 @@
     connection.close()
     await connection.closed()
 
-The transport reads straight into the frame reader's buffer. Credit, the sizes of frames and messages, and ``hold``
-limit what the peer can send; ``is_writable``, which every sender waits for, limits what is sent. The connection closes
-with an error when the peer breaks the protocol, and when it is silent for too long.
+The transport reads straight into the frame reader's buffer. Credit, the sizes of frames and messages, and
+``input_limits`` bound what the peer can send; ``is_writable``, which every sender waits for, bounds what is sent. The
+connection closes with an error when the peer breaks the protocol, and when it is silent for too long.
+
+Here is what the connection itself says and hears: how it opens and closes, and what the transport calls. The rest is
+in modules of its own:
+
+    handshake        what comes before the open
+    frames           frames from bytes, and bytes from frames
+    channels         which session a frame is for; session: which link
+    transfer_window  how many transfers a session's peer takes
+    input_limits     how much is held of what the peer has sent
+    output_buffer    what waits to be written
+    heartbeat        keeping a quiet connection open, and noticing that the peer is gone
 """
 
 from __future__ import annotations
@@ -30,6 +41,7 @@ from hubline.amqp.transport.errors import AmqpClosed, AmqpDecodeError, AmqpFrame
 from hubline.amqp.transport.frames import AMQP_HEADER, FRAME_BYTES_MIN_MAX, Frame, FrameReader, encode_frame
 from hubline.amqp.transport.handshake import Handshake
 from hubline.amqp.transport.heartbeat import Heartbeat
+from hubline.amqp.transport.input_limits import InputLimits
 from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.output_buffer import OutputBuffer
 from hubline.amqp.transport.session import Session
@@ -43,9 +55,6 @@ OPEN_SECONDS: Final = 30.0
 # A peer that has not confirmed a close by then, or not read what is left for it, is cut off.
 CLOSE_SECONDS: Final = 5.0
 
-# Messages that have begun and not ended, of all links together.
-PARTS_BYTES_MAX: Final = 64 * 1024 * 1024
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
@@ -57,7 +66,7 @@ class ConnectionOptions:
     """The peer is taken for dead when nothing came for this long; half of it is announced to the peer."""
     frame_bytes_max: int = FRAME_BYTES_MAX
     held_bytes_max: int = 16 * 1024 * 1024
-    """Reading pauses while handlers hold more than this."""
+    """Reading pauses while handlers hold more than this: see InputLimits."""
     properties: Fields | None = None
 
 
@@ -95,11 +104,12 @@ class Connection(asyncio.BufferedProtocol):
         self._heartbeat = Heartbeat(
             self._loop, self._output, idle_seconds=options.idle_seconds, on_silence=self._end_silence
         )
+        self.input_limits = InputLimits(
+            self._heartbeat, held_bytes_max=options.held_bytes_max, on_overflow=self._end_parts
+        )
         self._channels = Channels(self)
         self._is_open_sent = False
         self._is_close_sent = False
-        self._held_bytes = 0
-        self._parts_bytes = 0
         self._deadline: asyncio.TimerHandle | None = None
         self._opened: asyncio.Future[Open] = self._loop.create_future()
         self._closed: asyncio.Future[None] = self._loop.create_future()
@@ -162,22 +172,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def hold(self, bytes_count: int) -> None:
-        """Counts what a handler keeps of the peer's; beyond a bound nothing more is read."""
-        was_reading = self._is_reading
-        self._held_bytes += bytes_count
-        if was_reading and not self._is_reading and self._transport is not None:
-            self._heartbeat.pause_listening()
-            self._transport.pause_reading()
-
-    def release(self, bytes_count: int) -> None:
-        """Gives back what :meth:`hold` counted."""
-        was_reading = self._is_reading
-        self._held_bytes -= bytes_count
-        if not was_reading and self._is_reading and self._transport is not None and not self._closed.done():
-            self._heartbeat.resume_listening()
-            self._transport.resume_reading()
-
     # For sessions and links.
 
     def send(self, channel: int, performative: Composite) -> None:
@@ -198,18 +192,11 @@ class Connection(asyncio.BufferedProtocol):
     def take_link(self, link: Link) -> None:
         self._handler.on_link(link)
 
-    def count_parts(self, bytes_count: int) -> None:
-        """Counts what incomplete messages take."""
-        self._parts_bytes += bytes_count
-        if self._parts_bytes > PARTS_BYTES_MAX:
-            self._fail(conditions.RESOURCE_LIMIT_EXCEEDED, "too much is sent of messages that are not complete")
-
     # For the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self._transport = transport
-        self._output.connect(transport)
+        self.go_on_over(transport)
         if self._is_close_sent:
             self._close_transport()
             return
@@ -220,6 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         """Uses another transport from now on, such as a WebSocket on the same stream; before anything was said."""
         self._transport = transport
         self._output.connect(transport)
+        self.input_limits.connect(transport)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._reader.writable()
@@ -247,6 +235,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._heartbeat.stop()
+        self.input_limits.connect(None)
         self._cancel_deadline()
         if self.error is None and not self._is_close_sent:
             self.error = Error(conditions.CONNECTION_FORCED, f"the connection was lost: {exc or 'the peer closed it'}")
@@ -358,6 +347,9 @@ class Connection(asyncio.BufferedProtocol):
     def _end_silence(self) -> None:
         self._fail(conditions.RESOURCE_LIMIT_EXCEEDED, f"nothing was heard for {self.options.idle_seconds:g} seconds")
 
+    def _end_parts(self) -> None:
+        self._fail(conditions.RESOURCE_LIMIT_EXCEEDED, "too much is sent of messages that are not complete")
+
     def _close_transport(self) -> None:
         """Lets the transport go once everything is written."""
         if self._transport is not None:
@@ -365,10 +357,6 @@ class Connection(asyncio.BufferedProtocol):
             self._output.close()
 
     # Time.
-
-    @property
-    def _is_reading(self) -> bool:
-        return self._held_bytes <= self.options.held_bytes_max
 
     def _set_deadline(self, seconds: float) -> None:
         """The transport is dropped then, unless the deadline is moved or cancelled."""

@@ -24,7 +24,7 @@ class ReceiverLink(Link):
     def __init__(self, session: Session, *, name: str, handle: int, handler: LinkHandler | None = None) -> None:
         super().__init__(session, name=name, handle=handle, handler=handler)
         self._taken_back = 0  # credit that the peer may have used before it heard that it is gone
-        self._assembly = MessageAssembly(session.connection.count_parts)
+        self._assembly = MessageAssembly(session.connection.input_limits.count_parts)
 
     def grant(self, credit: int) -> None:
         """Lets the peer send so many messages from now on, whatever was left. Where that was more, what is on its way

@@ -55,7 +55,7 @@ class SenderLink(Link):
         transfer = Transfer(self.handle, delivery_id, tag, message_format, settled)
         frames = split_transfer(self.session.channel, transfer, message, frame_bytes_max=self.frame_bytes_max)
         self._count_sent(1)
-        self.session.send_delivery(list(frames))
+        self.session.transfers.send_delivery(list(frames))
         return delivery_id
 
     def send_frames(self, frames: Bytes, *, count: int, transfers_count: int | None = None) -> None:
@@ -65,7 +65,7 @@ class SenderLink(Link):
         self._require_alive()
         self.session.take_delivery_ids(count, None)
         self._count_sent(count)
-        self.session.send_transfers((frames,), count if transfers_count is None else transfers_count)
+        self.session.transfers.send((frames,), count if transfers_count is None else transfers_count)
 
     def drained(self) -> None:
         """Says that there is nothing to send for the credit that is left, which a draining peer asked to know."""

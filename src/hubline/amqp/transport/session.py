@@ -1,10 +1,7 @@
-"""Sessions: what links share, on one channel of a connection. They number transfers and keep windows of them."""
+"""Sessions: the links on one channel of a connection, their handles, and the outcomes of what they sent."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from hubline.amqp import conditions
@@ -32,20 +29,13 @@ from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.transfer_runs import Deliveries
+from hubline.amqp.transport.transfer_window import TransferWindow
 
 if TYPE_CHECKING:
     from hubline.amqp.transport.connection import Connection
 
-# What may come is bounded by the credit of links, so the session's own window is never in the way.
-INCOMING_WINDOW: Final = 2**31 - 1
-OUTGOING_WINDOW: Final = 2**31 - 1
-
 # The most links a session may have: more than any client uses, few enough to bound what a peer can make us hold.
 HANDLE_MAX: Final = 255
-
-# Frames of a large delivery that are written at once: of the usual size they are 256 KiB, as the transport gets them.
-FRAMES_AT_ONCE: Final = 4
-
 
 AnyLink = TypeVar("AnyLink", bound=Link)
 
@@ -61,13 +51,8 @@ class Session:
         self.is_over = False
         self.error: Error | None = None
         self.next_delivery_id = 0
-        self._is_begun = False
+        self.transfers = TransferWindow(connection.write)
         self._is_end_sent = False
-        self._handle_max = HANDLE_MAX
-        self._next_incoming_id = 0
-        self._next_outgoing_id = 0
-        self._remote_window = 0
-        self._queued: deque[tuple[Sequence[Bytes], int]] = deque()  # transfers that wait for the peer's window
         self._unsettled: dict[int, SenderLink] = {}
         self._links: dict[int, Link] = {}
         self._by_remote_handle: dict[int, Link] = {}
@@ -105,7 +90,7 @@ class Session:
         self.is_over = True
         if self.error is None:
             self.error = error
-        self._queued.clear()
+        self.transfers.clear()
         self._unsettled.clear()
         for link in self.links:
             link.end(error)
@@ -116,41 +101,14 @@ class Session:
 
     @property
     def sendable_count(self) -> int:
-        if self._queued or not self._is_begun or not self.connection.is_writable:
-            return 0
-        return max(self._remote_window, 0)
+        return self.transfers.room if self.connection.is_writable else 0
 
     def send(self, performative: Composite) -> None:
         if not self._is_end_sent:
             self.connection.send(self.channel, performative)
 
-    def send_transfers(self, frames: Sequence[Bytes], count: int) -> None:
-        """Transfers, encoded, in pieces: written if the peer's window has room, kept for later if not."""
-        if self._queued or self._remote_window < count:
-            self._queued.append((frames, count))
-        else:
-            self._write_transfers(frames, count)
-
-    def send_delivery(self, frames: Sequence[Sequence[Bytes]]) -> None:
-        """One delivery, each frame in pieces: some at once if the peer's window has room, frame by frame if not."""
-        at_once = FRAMES_AT_ONCE if len(frames) <= self._remote_window else 1
-        for start in range(0, len(frames), at_once):
-            some = frames[start : start + at_once]
-            self.send_transfers(list(chain.from_iterable(some)), len(some))
-
     def send_flow(self, *, handle: int | None, delivery_count: int | None, credit: int | None, drain: bool) -> None:
-        self.send(
-            Flow(
-                next_incoming_id=self._next_incoming_id,
-                incoming_window=INCOMING_WINDOW,
-                next_outgoing_id=self._next_outgoing_id,
-                outgoing_window=OUTGOING_WINDOW,
-                handle=handle,
-                delivery_count=delivery_count,
-                link_credit=credit,
-                drain=drain,
-            )
-        )
+        self.send(self.transfers.flow(handle=handle, delivery_count=delivery_count, credit=credit, drain=drain))
 
     def take_delivery_ids(self, count: int, unsettled_on: SenderLink | None) -> int:
         """The first of ``count`` ids. With a link, the one message is remembered until the peer settles it."""
@@ -163,21 +121,10 @@ class Session:
     # What the connection hears from the peer.
 
     def send_begin(self, remote_channel: int | None) -> None:
-        self.send(
-            Begin(
-                remote_channel=remote_channel,
-                next_outgoing_id=self._next_outgoing_id,
-                incoming_window=INCOMING_WINDOW,
-                outgoing_window=OUTGOING_WINDOW,
-                handle_max=HANDLE_MAX,
-            )
-        )
+        self.send(self.transfers.begin(remote_channel, handle_max=HANDLE_MAX))
 
     def take_begin(self, begin: Begin) -> None:
-        self._is_begun = True
-        self._next_incoming_id = begin.next_outgoing_id
-        self._remote_window = begin.incoming_window
-        self._handle_max = min(begin.handle_max, HANDLE_MAX)
+        self.transfers.take_begin(begin)
         self.wake()
 
     def take(self, performative: Composite, payload: Bytes) -> None:
@@ -190,7 +137,7 @@ class Session:
             case Flow():
                 self._take_flow(performative)
             case Transfer(handle=handle):
-                self._next_incoming_id = (self._next_incoming_id + 1) % SERIAL_MODULUS
+                self.transfers.count_received(1)
                 if link := self._transferring(handle):
                     link.take_transfer(performative, payload)
             case Disposition():
@@ -201,7 +148,7 @@ class Session:
     def take_deliveries(self, deliveries: Deliveries) -> None:
         if self.is_over:
             return
-        self._next_incoming_id = (self._next_incoming_id + len(deliveries)) % SERIAL_MODULUS
+        self.transfers.count_received(len(deliveries))
         if link := self._transferring(deliveries.handle):
             link.take_deliveries(deliveries)
 
@@ -263,11 +210,7 @@ class Session:
             self.connection.take_link(link)
 
     def _take_flow(self, flow: Flow) -> None:
-        self._next_incoming_id = flow.next_outgoing_id
-        window = ((flow.next_incoming_id or 0) + flow.incoming_window - self._next_outgoing_id) % SERIAL_MODULUS
-        # As with credit: more than half of all numbers is less than nothing.
-        self._remote_window = window if window < SERIAL_MODULUS // 2 else 0
-        self._write_queued()
+        self.transfers.take_flow(flow)
         if flow.handle is not None:
             # Some clients still send flows for a link that was refused or is gone: nothing depends on them.
             if link := self._by_remote_handle.get(flow.handle):
@@ -309,12 +252,3 @@ class Session:
         else:
             self.end(Error(conditions.NOT_ALLOWED, f"a transfer came for handle {handle}, on which this side sends"))
         return None
-
-    def _write_queued(self) -> None:
-        while self._queued and self._queued[0][1] <= self._remote_window:
-            self._write_transfers(*self._queued.popleft())
-
-    def _write_transfers(self, frames: Sequence[Bytes], count: int) -> None:
-        self._next_outgoing_id = (self._next_outgoing_id + count) % SERIAL_MODULUS
-        self._remote_window -= count
-        self.connection.write(*frames)
