@@ -1,4 +1,9 @@
-"""The only reconnect loop: a receiver that is lost or falls silent is replaced by another one, after the last event."""
+"""The reconnect after a network error, for every reader: processors, Spark's tasks, ``hubline tail`` and redrive.
+
+It is the only reconnect loop. A receiver that is lost or falls silent is replaced by another one, which starts after
+the last event. A hub's own receivers, such as :mod:`hubline.hubs.eventhubs.receiver`, do not reconnect: they raise
+HubUnavailable. How long to pause between tries is :class:`hubline.retry.RetryPolicy`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Reads one partition ahead of its handler, and cuts batches from what has arrived."""
+"""Reads one partition ahead of its handler, and cuts batches from what has arrived.
+
+The reconnect after a network error is in :mod:`hubline.hubs.resuming_receiver`.
+"""
 
 from __future__ import annotations
 

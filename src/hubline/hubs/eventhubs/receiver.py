@@ -1,4 +1,8 @@
-"""Receiving: a link that is kept supplied with credit, and its events as columns."""
+"""Receiving: a link that is kept supplied with credit, and its events as columns.
+
+Nothing here reconnects. After a network error the receiver ends, and :mod:`hubline.hubs.resuming_receiver` opens
+another one after the last event.
+"""
 
 from __future__ import annotations
 
