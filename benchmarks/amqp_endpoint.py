@@ -1,8 +1,8 @@
 """The endpoint: events served and taken in, for each second of CPU of the process that serves.
 
 ``hubline serve`` runs by itself; its clients are hubline's own engine in this process, which neither decodes what comes
-nor encodes again what goes. Events of 200 bytes over 4 partitions, durable as the embedded hub makes them. The ratio is
-to the embedded hub read or written without AMQP, by CPU time too. Best of several rounds: the machine is shared.
+nor encodes again what goes. Events of 200 bytes over 4 partitions, durable as the local hub makes them. The ratio is
+to the local hub read or written without AMQP, by CPU time too. Best of several rounds: the machine is shared.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def amqp_serve() -> Iterator[Result]:
     """Events from the endpoint to readers."""
     limit = _best(_read_cpu)
     seconds = _best(lambda folder: _server_cpu(folder, _receive_all, is_filled=True))
-    yield _result("amqp-serve-200b", seconds, limit, "reading the embedded hub into Arrow, without AMQP")
+    yield _result("amqp-serve-200b", seconds, limit, "reading the local hub into Arrow, without AMQP")
 
 
 @benchmark("amqp-take-in-200b")
@@ -75,7 +75,7 @@ def amqp_take_in() -> Iterator[Result]:
     """Events from senders to the endpoint, until they are durable."""
     limit = _best(_append_cpu)
     seconds = _best(lambda folder: _server_cpu(folder, _send_all, is_filled=False))
-    yield _result("amqp-take-in-200b", seconds, limit, "appending to the embedded hub, without AMQP")
+    yield _result("amqp-take-in-200b", seconds, limit, "appending to the local hub, without AMQP")
 
 
 def _result(name: str, seconds: float, limit_seconds: float, against: str) -> Result:

@@ -1,4 +1,4 @@
-"""The embedded hub: appending and reading, beside the same events as one Arrow IPC file.
+"""The local hub: appending and reading, beside the same events as one Arrow IPC file.
 
 Events of 200 bytes in batches of 1,000. Every batch is on the disk before it is acknowledged; the file, which has
 no such duty, is synced once at its end. Best of several rounds: the machine is shared.

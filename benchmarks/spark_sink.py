@@ -50,7 +50,7 @@ def spark_sink() -> Iterator[Result]:
 
 @benchmark("spark-sink-local")
 def spark_sink_local() -> Iterator[Result]:
-    """To the embedded hub."""
+    """To the local hub."""
     with scene() as its:
         own, dropped = best(Work(lambda: its.write(its.local), COUNT), Work(its.drop, COUNT))
     yield Result("spark-sink-local", own, "rows/s", own / dropped, AGAINST_LIMIT)

@@ -653,7 +653,7 @@ def test_reader_that_stops_reading_holds_little_and_hinders_nobody(tmp_path: Pat
             async with client(port) as slow, client(port) as quick:
                 link, _ = slow.receiver(credit=100_000)
                 await link.attached()
-                stuck = next(iter(served._peers))
+                stuck = next(iter(served._clients))
                 transport = slow.connection._transport
                 assert transport is not None
                 transport.pause_reading()

@@ -1,4 +1,4 @@
-"""The WebSocket door of ``hubline serve``: official clients come in by it, and others are told why they do not."""
+"""WebSockets at ``hubline serve``: official clients connect by them, and others are told why they cannot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from azure.eventhub import EventData, EventHubConsumerClient, EventHubProducerCl
 
 from hubline.amqp.transport import connection as connections
 from hubline.amqp.transport.websocket import PATH, SUBPROTOCOL
-from hubline.emulator import door
+from hubline.emulator import protocol_switch
 from tests.amqp.connections import everything, until
 from tests.emulator.serving import PATIENCE_SECONDS, Server, endpoint, local_hub, serving
 
@@ -176,7 +176,7 @@ def test_without_the_package_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
     def find(name: str) -> ModuleSpec | None:
         return None if name == "websockets" else util.find_spec(name)
 
-    monkeypatch.setattr(door, "find_spec", find)
+    monkeypatch.setattr(protocol_switch, "find_spec", find)
     answer = answers(tmp_path, UPGRADE)
     assert answer.startswith(b"HTTP/1.1 501")
     assert b"pip install 'hubline[websocket]'" in answer

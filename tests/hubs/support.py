@@ -1,4 +1,4 @@
-"""What the tests of the embedded hub share."""
+"""What the tests of the local hub share."""
 
 from __future__ import annotations
 

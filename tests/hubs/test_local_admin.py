@@ -1,4 +1,4 @@
-"""Creating, listing, growing and deleting embedded hubs, also under those who use them."""
+"""Creating, listing, growing and deleting local hubs, also under those who use them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ async def queued(hub: LocalHub, count: int) -> None:
     """Until so many sends wait for the one that is being written."""
 
     async def are_queued() -> bool:
-        return [len(waiting) for waiting in hub._session.appends._waiting.values()] == [count]
+        return [len(waiting) for waiting in hub._open_hub.appends._waiting.values()] == [count]
 
     await until(are_queued)
 

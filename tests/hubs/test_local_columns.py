@@ -1,4 +1,4 @@
-"""How the embedded hub lays out events and offsets."""
+"""How the local hub lays out events and offsets."""
 
 from __future__ import annotations
 

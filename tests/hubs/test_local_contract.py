@@ -1,4 +1,4 @@
-"""The embedded hub keeps the contract of every hub."""
+"""The local hub keeps the contract of every hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded hub between processes: all at once, and killed at any moment."""
+"""The local hub between processes: all at once, and killed at any moment."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_removing_large_batches_lets_appenders_in_between(tmp_path: Path, monkey
             for _ in range(10):
                 await send(hub, "x" * 10_000)
             await send(hub, "x" * 100_000)  # larger than a step by itself, and removed all the same
-            partition = hub._session.current()[1].partition(0)
+            partition = hub._open_hub.current()[1].partition(0)
             steps = []
             while removed_count := await asyncio.to_thread(partition._trim_step, 2**62, None):
                 steps.append(removed_count)

@@ -36,7 +36,7 @@ async def asleep(receiver: LocalReceiver) -> None:
     """Until the receiver has looked, found nothing, and waits for a signal."""
 
     async def is_asleep() -> bool:
-        return receiver._index in receiver._life.signal._waiters
+        return receiver._index in receiver._incarnation.signal._waiters
 
     await until(is_asleep)
 
@@ -81,7 +81,7 @@ def test_what_a_writer_that_died_before_its_signal_committed_is_found(
             receiver = await opened(hub)
             receiving = waiting(receiver)
             await asleep(receiver)
-            partition = receiver._life.partition(0)
+            partition = receiver._incarnation.partition(0)
 
             await asyncio.to_thread(partition.append, encode(new_events(["unannounced"])), now_us=1)
 
@@ -116,7 +116,7 @@ def is_watching(signal: Signal) -> bool:
 
 
 def hub_threads() -> set[threading.Thread]:
-    """Of all embedded hubs of this process: some may be left of other tests."""
+    """Of all local hubs of this process: some may be left of other tests."""
     return {thread for thread in threading.enumerate() if thread.name.startswith("hubline-local")}
 
 
@@ -126,7 +126,7 @@ def test_nothing_runs_while_nobody_waits(tmp_path: Path) -> None:
     async def test() -> None:
         async with new_hub(tmp_path) as hub:
             receiver = await opened(hub)
-            signal = receiver._life.signal
+            signal = receiver._incarnation.signal
             assert not is_watching(signal)
 
             receiving = waiting(receiver)

@@ -1,4 +1,4 @@
-"""Real processes that are killed, frozen and stopped, over the embedded hub and SQLite, while events keep coming."""
+"""Real processes that are killed, frozen and stopped, over the local hub and SQLite, while events keep coming."""
 
 from __future__ import annotations
 

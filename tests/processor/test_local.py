@@ -1,4 +1,4 @@
-"""The whole of it for real: the embedded hub, SQL stores, threads, and handlers that block."""
+"""The whole of it for real: the local hub, SQL stores, threads, and handlers that block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing with real Spark: to the embedded hub, and to ``hubline serve``."""
+"""Writing with real Spark: to the local hub, and to ``hubline serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading with real Spark: batches and streams, from the embedded hub and from ``hubline serve``."""
+"""Reading with real Spark: batches and streams, from the local hub and from ``hubline serve``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client of the endpoint: what it may do, and the links it has."""
+"""One client of the endpoint, from its connection to its end."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from hubline.emulator.link_addresses import (
     path_segments,
 )
 from hubline.emulator.management import ManagementNode
-from hubline.emulator.receivers import EventSender, FedLinks, ReaderCount, open_receiver
+from hubline.emulator.receivers import ClientReceiver, ReaderCount, ReceiverLinks, open_receiver
 from hubline.emulator.requests import Answering, RequestNode
-from hubline.emulator.senders import MESSAGE_BYTES_MAX, EventReceiver
+from hubline.emulator.senders import MESSAGE_BYTES_MAX, ClientSender
 from hubline.emulator.start_filter import parse_filter
 from hubline.errors import ConfigError, HublineError
 from hubline.ports import Hub
@@ -54,22 +54,25 @@ DRAIN_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all peers of an endpoint share."""
+    """What all clients of an endpoint share."""
 
     hubs: Hubs
     readers: ReaderCount
-    fed: FedLinks
+    receiver_links: ReceiverLinks
 
 
-class Peer:
-    """A connection handler. Whatever a client does wrong ends its link or its connection, and nothing else."""
+class ClientSession:
+    """One client: its links, and what it may do. A connection handler.
+
+    Whatever a client does wrong ends its link or its connection, and nothing else.
+    """
 
     def __init__(self, shared: Shared, grants: Grants) -> None:
         self._shared = shared
         self._grants = grants
         self._tasks: set[asyncio.Task[None]] = set()
         self._nodes: dict[tuple[Session, type], RequestNode] = {}
-        self._intakes: dict[Link, EventReceiver] = {}
+        self._senders: dict[Link, ClientSender] = {}
         self._links: set[Link] = set()
         self._entities: dict[Link, list[str]] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -93,9 +96,9 @@ class Peer:
                 node = ManagementNode(self._shared.hubs, self._grants.allows)
                 self._accept_requests(link, ManagementAddress, node.answer)
             case SenderAddress() if isinstance(link, ReceiverLink) and self._may(link, text):
-                self.spawn(self._refusing(link, self._open_intake(link, address)))
+                self.spawn(self._refusing(link, self._open_sender(link, address)))
             case ReceiverAddress() if isinstance(link, SenderLink) and self._may(link, text):
-                self.spawn(self._refusing(link, self._open_feed(link, address)))
+                self.spawn(self._refusing(link, self._open_receiver(link, address)))
             case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
                 path_segments(text)
             ):
@@ -122,7 +125,7 @@ class Peer:
 
     async def drain(self) -> None:
         """Waits until everything that the client sent is durable and answered."""
-        appending = [intake.appending for intake in self._intakes.values() if intake.appending is not None]
+        appending = [sender.appending for sender in self._senders.values() if sender.appending is not None]
         if appending:
             await asyncio.wait(appending, timeout=DRAIN_SECONDS)
 
@@ -172,22 +175,22 @@ class Peer:
             _refuse(link, Error(conditions.INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
             raise
 
-    async def _open_intake(self, link: ReceiverLink, address: SenderAddress) -> None:
+    async def _open_sender(self, link: ReceiverLink, address: SenderAddress) -> None:
         hub = await self._hub(address.hub, address.partition)
-        sender = await hub.open_sender()
+        hub_sender = await hub.open_sender()
         if link.is_over:
-            await sender.close()
+            await hub_sender.close()
             return
-        intake = self._intakes[link] = EventReceiver(sender, partition=address.partition, spawn=self.spawn)
-        link.accept(_answer_to(link), intake)
+        sender = self._senders[link] = ClientSender(hub_sender, partition=address.partition, spawn=self.spawn)
+        link.accept(_answer_to(link), sender)
 
-    async def _open_feed(self, link: SenderLink, address: ReceiverAddress) -> None:
+    async def _open_receiver(self, link: SenderLink, address: ReceiverAddress) -> None:
         assert link.remote is not None  # noqa: S101 (the peer asked for it)
         source = link.remote.source
         position = parse_filter(source.filter if isinstance(source, Source) else None)
         epoch = _epoch(link.remote)
         hub = await self._hub(address.hub, address.partition)
-        await self._shared.fed.settled(address)
+        await self._shared.receiver_links.settled(address)
         with self._shared.readers.one_more(address) if epoch is None else nullcontext():
             receiver = await open_receiver(hub, address, position, epoch)
             if link.is_over:
@@ -196,10 +199,10 @@ class Peer:
             desired = link.remote.desired_capabilities or ()
             has_metrics = service_names.RUNTIME_METRICS in desired
             answer = replace(_answer_to(link), snd_settle_mode=SEND_SETTLED)
-            feed = EventSender(hub, receiver, address.partition, has_metrics=has_metrics)
-            with self._shared.fed.one_more(address, link, epoch):
-                link.accept(answer, feed)
-                await feed.run(link)
+            client_receiver = ClientReceiver(hub, receiver, address.partition, has_metrics=has_metrics)
+            with self._shared.receiver_links.one_more(address, link, epoch):
+                link.accept(answer, client_receiver)
+                await client_receiver.run(link)
 
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)
@@ -214,8 +217,8 @@ class Peer:
         return hub
 
     def _forget_what_is_over(self) -> None:
-        self._intakes = {
-            link: intake for link, intake in self._intakes.items() if not (link.is_over and intake.appending is None)
+        self._senders = {
+            link: sender for link, sender in self._senders.items() if not (link.is_over and sender.appending is None)
         }
         self._links = {link for link in self._links if not link.is_over}
         self._entities = {link: segments for link, segments in self._entities.items() if not link.is_over}

@@ -1,4 +1,4 @@
-"""Links on which events come out: ``HUB/ConsumerGroups/GROUP/Partitions/ID``."""
+"""The receivers of clients: links on which the emulator sends events, at ``HUB/ConsumerGroups/GROUP/Partitions/ID``."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class ReaderCount:
                 del self._counts[key]
 
 
-class FedLinks:
-    """The links that events go out on, for each partition and consumer group."""
+class ReceiverLinks:
+    """The links of receivers, for each partition and consumer group."""
 
     def __init__(self) -> None:
         self._epochs: dict[tuple[str, str, str], dict[Link, int | None]] = {}
@@ -126,8 +126,8 @@ def _invalid(position: Position, error: PositionInvalid) -> Refusal:
     )
 
 
-class EventSender:
-    """Sends one receiver's events on one link, a message for each. A link handler; ``run`` does the work."""
+class ClientReceiver:
+    """A receiver of one client: sends it a partition's events, one to a message. A link handler; ``run`` does the work."""
 
     def __init__(self, hub: Hub, receiver: Receiver, partition: str, *, has_metrics: bool) -> None:
         self._hub = hub

@@ -1,4 +1,4 @@
-"""Links on which events come in: ``HUB`` and ``HUB/Partitions/ID``."""
+"""The senders of clients: links on which the emulator takes events, at ``HUB`` and ``HUB/Partitions/ID``."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class _Sent:
     bytes_count: int
 
 
-class EventReceiver:
-    """What one client sends to a hub or a partition. A link handler.
+class ClientSender:
+    """A sender of one client: takes the events that it sends to a hub or a partition. A link handler.
 
     A message is accepted once its events are durable, and rejected with the reason if they cannot be.
     """

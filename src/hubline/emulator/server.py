@@ -14,10 +14,10 @@ from hubline.amqp.codec.performatives import Error
 from hubline.amqp.transport.connection import Connection, ConnectionOptions
 from hubline.amqp.transport.handshake import ServerHandshake
 from hubline.emulator.authorization import Grants, SharedKey
-from hubline.emulator.client_session import Peer, Shared
-from hubline.emulator.door import Door
+from hubline.emulator.client_session import ClientSession, Shared
 from hubline.emulator.hubs import Hubs
-from hubline.emulator.receivers import FedLinks, ReaderCount
+from hubline.emulator.protocol_switch import ProtocolSwitch
+from hubline.emulator.receivers import ReaderCount, ReceiverLinks
 from hubline.errors import ConfigError, HubUnavailable
 
 CONTAINER_ID: Final = "hubline"
@@ -42,11 +42,11 @@ class Endpoint:
     """
 
     def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._shared = Shared(hubs, ReaderCount(), FedLinks())
+        self._shared = Shared(hubs, ReaderCount(), ReceiverLinks())
         self._key = key
         self._clock = clock
         self._server: asyncio.Server | None = None
-        self._peers: dict[Connection, Peer] = {}
+        self._clients: dict[Connection, ClientSession] = {}
         self._is_stopping = False
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> int:
@@ -58,7 +58,7 @@ class Endpoint:
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
-                self._door,
+                self._new_protocol,
                 host,
                 port,
                 ssl=tls,
@@ -74,7 +74,7 @@ class Endpoint:
 
     @property
     def connections_count(self) -> int:
-        return len(self._peers)
+        return len(self._clients)
 
     async def stop(self) -> None:
         """Takes no more connections, answers what was sent, closes all connections, and waits until they are closed.
@@ -84,43 +84,43 @@ class Endpoint:
         self._is_stopping = True
         if self._server is not None:
             self._server.close()
-        peers = dict(self._peers)
-        await asyncio.gather(*(self._dismiss(connection, peer) for connection, peer in peers.items()))
+        clients = dict(self._clients)
+        await asyncio.gather(*(self._dismiss(connection, client) for connection, client in clients.items()))
 
-    async def _dismiss(self, connection: Connection, peer: Peer) -> None:
-        await peer.drain()
+    async def _dismiss(self, connection: Connection, client: ClientSession) -> None:
+        await client.drain()
         connection.close(Error(conditions.CONNECTION_FORCED, "the endpoint stops: connect again later"))
         await connection.closed()
-        await peer.finish()
+        await client.finish()
 
-    def _door(self) -> Door:
-        return Door(_ServedConnection(self._shared, Grants(self._key, self._clock), self._take))
+    def _new_protocol(self) -> ProtocolSwitch:
+        return ProtocolSwitch(_ServedConnection(self._shared, Grants(self._key, self._clock), self._admit))
 
-    def _take(self, connection: Connection, peer: Peer) -> None:
+    def _admit(self, connection: Connection, client: ClientSession) -> None:
         """A client is there: known from now until its connection is over."""
-        if self._is_stopping or len(self._peers) >= CONNECTIONS_MAX:
+        if self._is_stopping or len(self._clients) >= CONNECTIONS_MAX:
             connection.close(
                 Error(conditions.RESOURCE_LIMIT_EXCEEDED, f"there are {CONNECTIONS_MAX} connections already")
             )
             return
-        self._peers[connection] = peer
-        peer.on_gone = lambda: self._peers.pop(connection, None)
+        self._clients[connection] = client
+        client.on_gone = lambda: self._clients.pop(connection, None)
 
 
 class _ServedConnection(Connection):
     """A connection that is taken note of when it is made: where TLS fails it never is."""
 
-    def __init__(self, shared: Shared, grants: Grants, take: Callable[[Connection, Peer], None]) -> None:
-        self._peer = Peer(shared, grants)
-        self._take = take
+    def __init__(self, shared: Shared, grants: Grants, admit: Callable[[Connection, ClientSession], None]) -> None:
+        self._client = ClientSession(shared, grants)
+        self._admit = admit
         super().__init__(
             ConnectionOptions(CONTAINER_ID, idle_seconds=IDLE_SECONDS),
             handshake=ServerHandshake(grants.is_password_right),
-            handler=self._peer,
+            handler=self._client,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._take(self, self._peer)
+        self._admit(self, self._client)
         super().connection_made(transport)
 
 

@@ -28,7 +28,7 @@ class ServerWebSocket(WebSocket):
             response = self._server.reject(http.HTTPStatus.NOT_FOUND, f"AMQP is served under {PATH}\n")
         self._server.send_response(response)
         if response.status_code == http.HTTPStatus.SWITCHING_PROTOCOLS:
-            self._connection.go_on_over(self)
+            self._connection.use_transport(self)
 
     def eof_received(self) -> bool | None:
         return self._connection.eof_received()

@@ -392,10 +392,10 @@ class TestDamage:
             for _ in range(2):  # and none is passed over
                 with pytest.raises(HubDamaged, match=rf"x-opt-offset > '-1': {reason}"):
                     await bad.receive(max_count=20, wait_seconds=ARRIVAL_SECONDS)
-            connection = hub._service._life.connection  # type: ignore[union-attr]
+            connection = hub._service._authorized.connection  # type: ignore[union-attr]
             good = await hub.open_receiver("1", group=GROUP, position=Position.earliest())
             assert await sequences(good, 20) == list(range(20))
-            assert hub._service._life.connection is connection  # type: ignore[union-attr]
+            assert hub._service._authorized.connection is connection  # type: ignore[union-attr]
 
     def test_more_events_than_were_asked_for_are_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -418,8 +418,8 @@ def is_bad(events: pa.RecordBatch) -> bool:
 async def trimmed(root: Path, name: str, *, before_sequence: int) -> None:
     """Removes events as retention does: those of the first batches, up to a sequence number."""
     hub = LocalHub(root, name)
-    _, life = hub._session.current()
-    partition = life.partition(0)
+    _, incarnation = hub._open_hub.current()
+    partition = incarnation.partition(0)
     with partition._transaction(writes=True) as connection:
         connection.execute("DELETE FROM batches WHERE first_sequence < ?", (before_sequence,))
         connection.execute("UPDATE state SET begin_sequence = ?", (before_sequence,))

@@ -15,7 +15,7 @@ from hubline.amqp.codec.types import Symbol
 from hubline.amqp.transport.connection import Connection
 from hubline.amqp.transport.link import Link
 from hubline.emulator import Endpoint
-from hubline.emulator.client_session import Peer
+from hubline.emulator.client_session import ClientSession
 from hubline.errors import HubError, HubFull, HubUnavailable
 from hubline.hubs.eventhubs import EventHubsHub, send_link
 from hubline.hubs.local import LocalHub
@@ -131,8 +131,8 @@ class TestOutcomes:
                 link = sender._links
                 await until(lambda: bool(link) and bool(link["0"]._outcomes))
                 await hub.describe()  # that the next one waits by now is certain once this is answered
-                assert hub._service._life is not None
-                hub._service._life.connection.abort()
+                assert hub._service._authorized is not None
+                hub._service._authorized.connection.abort()
                 with pytest.raises(HubUnavailable):
                     await lost
                 FailingHub.slow.set()
@@ -185,9 +185,9 @@ class TestRedirects:
         def make(condition: str, host: str, port: int) -> list[int]:
             redirected: list[int] = []
             error = Error(condition, "elsewhere", {Symbol("network-host"): host, Symbol("port"): port})
-            on_link, on_open = Peer.on_link, Peer.on_open
+            on_link, on_open = ClientSession.on_link, ClientSession.on_open
 
-            def redirecting_link(self: Peer, link: Link) -> None:
+            def redirecting_link(self: ClientSession, link: Link) -> None:
                 source = link.remote.source if link.remote else None
                 is_events = isinstance(source, Source) and "ConsumerGroups" in (source.address or "")
                 if condition.startswith("amqp:link") and is_events and link.role is SENDER and not redirected:
@@ -196,14 +196,14 @@ class TestRedirects:
                 else:
                     on_link(self, link)
 
-            def redirecting_open(self: Peer, connection: Connection, remote: Open) -> None:
+            def redirecting_open(self: ClientSession, connection: Connection, remote: Open) -> None:
                 on_open(self, connection, remote)
                 if condition.startswith("amqp:connection") and not redirected:
                     redirected.append(port)
                     connection.close(error)
 
-            monkeypatch.setattr(Peer, "on_link", redirecting_link)
-            monkeypatch.setattr(Peer, "on_open", redirecting_open)
+            monkeypatch.setattr(ClientSession, "on_link", redirecting_link)
+            monkeypatch.setattr(ClientSession, "on_open", redirecting_open)
             return redirected
 
         return make
@@ -238,16 +238,16 @@ class TestRedirects:
 
 
 def test_a_group_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    on_link = Peer.on_link
+    on_link = ClientSession.on_link
 
-    def refusing(self: Peer, link: Link) -> None:
+    def refusing(self: ClientSession, link: Link) -> None:
         source = link.remote.source if link.remote else None
         if isinstance(source, Source) and "ConsumerGroups/nobody" in (source.address or ""):
             link.refuse(Error("amqp:not-found", "no such group"))
         else:
             on_link(self, link)
 
-    monkeypatch.setattr(Peer, "on_link", refusing)
+    monkeypatch.setattr(ClientSession, "on_link", refusing)
 
     async def check() -> None:
         name = await new_hub(tmp_path)

@@ -195,10 +195,10 @@ class TestConnections:
             async with serving(tmp_path, key=None) as port:
                 hub = EventHubsHub(at(port, name), tokens=Entra(credential))
                 await hub.describe()
-                life = hub._service._life
-                assert life is not None
-                await until(lambda: life.token.text.reveal() == "next")
-                assert hub._service._life is life
+                authorized = hub._service._authorized
+                assert authorized is not None
+                await until(lambda: authorized.token.text.reveal() == "next")
+                assert hub._service._authorized is authorized
                 await hub.close()
 
         asyncio.run(check())

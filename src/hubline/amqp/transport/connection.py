@@ -196,14 +196,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self.go_on_over(transport)
+        self.use_transport(transport)
         if self._is_close_sent:
             self._close_transport()
             return
         self._set_deadline(OPEN_SECONDS)
         self._output.write(self.handshake.start())
 
-    def go_on_over(self, transport: asyncio.Transport) -> None:
+    def use_transport(self, transport: asyncio.Transport) -> None:
         """Uses another transport from now on, such as a WebSocket on the same stream; before anything was said."""
         self._transport = transport
         self._output.connect(transport)

@@ -68,7 +68,7 @@ class Service:
         self._clock = clock
         self._audience = f"sb://{endpoint.host}/{name}"
         self._where = Where(f"eventhubs://{endpoint.host}/{name}")
-        self._life: AuthorizedConnection | None = None
+        self._authorized: AuthorizedConnection | None = None
         self._opening: asyncio.Task[AuthorizedConnection] | None = None
         self._elsewhere: dict[Endpoint, Service] = {}
         self._is_closed = False
@@ -84,11 +84,11 @@ class Service:
 
     async def ask(self, where: Where, parameters: Map) -> dict[object, object]:
         """The answer of ``$management``, a map."""
-        life = await self._connected()
-        if life.management is None or life.management.is_over:
-            life.management = Requests(life.connection.begin(), service_names.MANAGEMENT)
-        parameters = {**parameters, "security_token": life.token.text.reveal()}
-        answer = await self._answer(where, life.management, None, parameters)
+        authorized = await self._connected()
+        if authorized.management is None or authorized.management.is_over:
+            authorized.management = Requests(authorized.connection.begin(), service_names.MANAGEMENT)
+        parameters = {**parameters, "security_token": authorized.token.text.reveal()}
+        answer = await self._answer(where, authorized.management, None, parameters)
         if not isinstance(answer.body, Value) or not isinstance(answer.body.value, dict):
             raise HubUnavailable(f"{where} describes itself with something else than a map", hub=where.hub)
         return answer.body.value
@@ -108,14 +108,14 @@ class Service:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self._life is not None:
-            await _end(self._life)
-            self._life = None
+        if self._authorized is not None:
+            await _end(self._authorized)
+            self._authorized = None
 
     async def _connected(self) -> AuthorizedConnection:
         self.require_open()
-        if self._life is not None and not self._life.connection.is_over:
-            return self._life
+        if self._authorized is not None and not self._authorized.connection.is_over:
+            return self._authorized
         if self._opening is None or self._opening.done():
             self._opening = asyncio.create_task(self._open(), name="hubline-eventhubs-open")
             self._opening.add_done_callback(lambda opening: opening.cancelled() or opening.exception())
@@ -132,13 +132,13 @@ class Service:
             raise HubError(f"{self._where} was closed by this program: open it again", hub=self._where.hub)
 
     async def _open(self) -> AuthorizedConnection:
-        if self._life is not None:
-            await _end(self._life)
-            self._life = None
+        if self._authorized is not None:
+            await _end(self._authorized)
+            self._authorized = None
         endpoint = self._endpoint
         for _ in range(REDIRECTS_MAX):
             try:
-                self._life = await self._open_at(endpoint)
+                self._authorized = await self._open_at(endpoint)
             except AmqpClosed as error:
                 if error.error is None or error.condition != conditions.CONNECTION_REDIRECT:
                     raise translated(self._where, error) from error
@@ -146,7 +146,7 @@ class Service:
             except AmqpError as error:
                 raise translated(self._where, error) from error
             else:
-                return self._life
+                return self._authorized
         raise HubUnavailable(f"{self._where} was redirected more than {REDIRECTS_MAX} times", hub=self._where.hub)
 
     async def _open_at(self, endpoint: Endpoint) -> AuthorizedConnection:
@@ -165,28 +165,28 @@ class Service:
         try:
             await connect(endpoint, connection)
             await connection.opened()
-            life = AuthorizedConnection(connection, Requests(connection.begin(), service_names.CBS), token)
-            await self._show(life, token)
+            authorized = AuthorizedConnection(connection, Requests(connection.begin(), service_names.CBS), token)
+            await self._show(authorized, token)
         except BaseException:
             connection.close()
             connection.abort()
             raise
-        life.renewing = asyncio.create_task(self._keep_renewing(life), name="hubline-eventhubs-renew")
-        return life
+        authorized.renewing = asyncio.create_task(self._keep_renewing(authorized), name="hubline-eventhubs-renew")
+        return authorized
 
-    async def _show(self, life: AuthorizedConnection, token: Token) -> None:
+    async def _show(self, authorized: AuthorizedConnection, token: Token) -> None:
         """Proves to the service who asks. Raises AccessDenied."""
         parameters: Map = {"operation": "put-token", "type": token.type, "name": self._audience}
-        await self._answer(self._where, life.cbs, token.text.reveal(), parameters)
-        life.token = token
+        await self._answer(self._where, authorized.cbs, token.text.reveal(), parameters)
+        authorized.token = token
 
     async def _answer(self, where: Where, requests: Requests, body: object, parameters: Map) -> Message:
         try:
             answer = await requests.ask(body, parameters)
         except TimeoutError:
             # A peer that takes requests and answers none is better left: the next call connects again.
-            if self._life is not None:
-                self._life.connection.abort()
+            if self._authorized is not None:
+                self._authorized.connection.abort()
             raise HubUnavailable(f"{where} did not answer a request in time", hub=where.hub) from None
         except AmqpClosed as error:
             if error.condition == conditions.CONNECTION_REDIRECT:
@@ -197,16 +197,16 @@ class Service:
             raise answered(where, status, description)
         return answer
 
-    async def _keep_renewing(self, life: AuthorizedConnection) -> None:
-        renew_at = renewal_at(life.token, now=self._clock())
-        while not life.connection.is_over:
+    async def _keep_renewing(self, authorized: AuthorizedConnection) -> None:
+        renew_at = renewal_at(authorized.token, now=self._clock())
+        while not authorized.connection.is_over:
             await asyncio.sleep(max(renew_at - self._clock(), 0.0))
             renew_at = self._clock() + RENEW_AGAIN_SECONDS
             try:
                 token = await self._tokens.token(self._audience)
                 # A source may have nothing newer yet, or never: a signature is what it is.
-                if token.expires_at > life.token.expires_at:
-                    await self._show(life, token)
+                if token.expires_at > authorized.token.expires_at:
+                    await self._show(authorized, token)
                     renew_at = renewal_at(token, now=self._clock())
             except HublineError as error:
                 # Also what is denied now may be granted in a minute: a managed identity is not always to be had. Once
@@ -232,13 +232,13 @@ def _is_beside(host: str, other: str) -> bool:
     return host == other or ("." in domain and host.endswith(f".{domain}"))
 
 
-async def _end(life: AuthorizedConnection) -> None:
-    if life.renewing is not None:
-        life.renewing.cancel()
+async def _end(authorized: AuthorizedConnection) -> None:
+    if authorized.renewing is not None:
+        authorized.renewing.cancel()
         with suppress(asyncio.CancelledError):
-            await life.renewing
-    life.connection.close()
-    await life.connection.closed()
+            await authorized.renewing
+    authorized.connection.close()
+    await authorized.connection.closed()
 
 
 class _Nothing:

@@ -1,4 +1,4 @@
-"""The embedded hub, ``local:PATH/NAME``: a folder, safe for many processes, that keeps what it acknowledged."""
+"""The local hub, ``local:PATH/NAME``: a folder, safe for many processes, that keeps what it acknowledged."""
 
 from hubline.hubs.local.admin import create_hub, delete_hub, grow_hub, list_hubs
 from hubline.hubs.local.hub import LocalHub

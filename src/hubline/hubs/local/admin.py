@@ -1,4 +1,4 @@
-"""Creating, listing, growing and deleting embedded hubs."""
+"""Creating, listing, growing and deleting local hubs."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def _unstoppable() -> Future[None]:
 class PartitionShare:
     """What of a send goes to one partition. ``done`` tells when it is on the disk, or why it is not."""
 
-    life: Incarnation
+    incarnation: Incarnation
     retention: Retention
     index: int
     places: npt.NDArray[np.int64]
@@ -52,7 +52,7 @@ class PartitionShare:
 
     @property
     def key(self) -> tuple[int, int]:
-        return self.life.tag, self.index
+        return self.incarnation.tag, self.index
 
     @property
     def bytes(self) -> int:
@@ -78,12 +78,12 @@ class Appends:
         for share in to_write[:1]:
             self._write_next(share.key)
 
-    def trim(self, life: Incarnation, index: int, retention: Retention) -> int:
+    def trim(self, incarnation: Incarnation, index: int, retention: Retention) -> int:
         """Removes what retention no longer keeps of a partition; returns how many events that were."""
         if retention == Retention():
             return 0
         before_us = None if retention.seconds is None else self._now_us() - int(retention.seconds * _MICROSECONDS)
-        return life.partition(index).trim(before_us=before_us, bytes_max=retention.bytes)
+        return incarnation.partition(index).trim(before_us=before_us, bytes_max=retention.bytes)
 
     def _queued(self, share: PartitionShare) -> bool:
         """Whether another thread will write it; otherwise the caller must."""
@@ -117,10 +117,10 @@ class Appends:
             return waiting[:count]
 
     def _write(self, group: list[PartitionShare]) -> None:
-        life, index = group[0].life, group[0].index
+        incarnation, index = group[0].incarnation, group[0].index
         payloads = [payload for share in group for payload in share.payloads]
         try:
-            life.partition(index).append(payloads, now_us=self._now_us())
+            incarnation.partition(index).append(payloads, now_us=self._now_us())
         except HubFull as error:
             if len(group) == 1:
                 _fail(group, error)
@@ -134,7 +134,7 @@ class Appends:
             raise
         else:
             # Dying between the commit and this line tells nobody; who waits finds the events at its next look.
-            life.signal.notify_changed(index)
+            incarnation.signal.notify_changed(index)
             for share in group:
                 share.done.set_result(None)
 
@@ -148,7 +148,7 @@ class Appends:
                 self._trimmed[share.key] = now
         if is_due:
             # Nobody waits for it: the events are safe, and where it fails a later append tries again.
-            self._threads.start(self.trim, share.life, share.index, share.retention)
+            self._threads.start(self.trim, share.incarnation, share.index, share.retention)
 
     def _now_us(self) -> int:
         return int(self._clock() * _MICROSECONDS)

@@ -1,4 +1,4 @@
-"""The embedded hub as the rest of hubline sees it: :class:`~hubline.ports.Hub` over a folder.
+"""The local hub as the rest of hubline sees it: :class:`~hubline.ports.Hub` over a folder.
 
 SQLite blocks, so every call runs in one of a few threads of the hub object. A waiting receiver holds no thread: it
 waits for the partition's stamp to change (see signal.py).
@@ -14,7 +14,7 @@ from typing import Final
 from hubline.addresses.names import validate_group_name
 from hubline.errors import ConfigError
 from hubline.hubs.local.hub_folder import HubFolder, Retention
-from hubline.hubs.local.open_files import Session
+from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.receiver import LocalReceiver
 from hubline.hubs.local.sender import LocalSender
 from hubline.model.hubs import HubProperties, PartitionProperties
@@ -32,33 +32,33 @@ class LocalHub:
     """
 
     def __init__(self, root: Path | str, name: str, *, clock: Callable[[], float] = time.time) -> None:
-        self._session = Session(HubFolder(root, name), clock)
+        self._open_hub = OpenHub(HubFolder(root, name), clock)
 
     @property
     def namespace(self) -> str:
-        return self._session.folder.namespace
+        return self._open_hub.folder.namespace
 
     @property
     def name(self) -> str:
-        return self._session.folder.name
+        return self._open_hub.folder.name
 
     async def describe(self) -> HubProperties:
-        meta = await self._session.threads.run(self._session.folder.meta)
+        meta = await self._open_hub.threads.run(self._open_hub.folder.meta)
         return HubProperties(self.namespace, self.name, meta.partition_ids, meta.created_at)
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
-        return await self._session.threads.run(self._session.describe_partition, partition)
+        return await self._open_hub.threads.run(self._open_hub.describe_partition, partition)
 
     async def retention(self) -> Retention:
         """How long the hub keeps events, and how many bytes of them."""
-        return (await self._session.threads.run(self._session.folder.meta)).retention
+        return (await self._open_hub.threads.run(self._open_hub.folder.meta)).retention
 
     async def apply_retention(self) -> int:
         """Removes what retention no longer keeps, in every partition; returns how many events that were.
 
         Appending does the same now and then. A partition that gets no more events needs this to be emptied.
         """
-        return await self._session.threads.run(self._session.apply_retention)
+        return await self._open_hub.threads.run(self._open_hub.apply_retention)
 
     async def open_receiver(
         self, partition: str, *, group: str, position: Position, epoch: int | None = None
@@ -66,27 +66,27 @@ class LocalHub:
         group = validate_group_name(group)
         if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
             raise ConfigError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
-        return await self._session.threads.run(self._open_receiver, partition, group, position, epoch)
+        return await self._open_hub.threads.run(self._open_receiver, partition, group, position, epoch)
 
     async def open_sender(self) -> LocalSender:
-        await self._session.threads.run(self._session.folder.meta)  # that the hub is missing shows here already
-        return LocalSender(self._session)
+        await self._open_hub.threads.run(self._open_hub.folder.meta)  # that the hub is missing shows here already
+        return LocalSender(self._open_hub)
 
     async def close(self) -> None:
         """Waits for calls that run, and lets go of every partition. Receivers that wait get an error."""
-        await self._session.close()
+        await self._open_hub.close()
 
     def _open_receiver(self, partition: str, group: str, position: Position, epoch: int | None) -> LocalReceiver:
-        meta, life = self._session.current()
-        index = self._session.index(meta, partition)
-        opened = life.partition(index).open_reader(
+        meta, incarnation = self._open_hub.current()
+        index = self._open_hub.index(meta, partition)
+        opened = incarnation.partition(index).open_reader(
             group,
             position,
             epoch=epoch,
-            liveness_id=None if epoch is None else life.liveness_id(),
-            is_alive=life.is_alive,
+            liveness_id=None if epoch is None else incarnation.liveness_id(),
+            is_alive=incarnation.is_alive,
         )
         if epoch is not None:
             # Dying before this line tells nobody of the takeover, but then nobody holds the partition any more.
-            life.signal.notify_taken(index)
-        return LocalReceiver(self._session, life, index, opened)
+            incarnation.signal.notify_taken(index)
+        return LocalReceiver(self._open_hub, incarnation, index, opened)

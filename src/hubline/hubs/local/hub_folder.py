@@ -1,9 +1,9 @@
 """A hub as a folder: what is in it, and how it is created, grown, listed and deleted.
 
     PATH/NAME/hub.db             what the hub is: one row
-    PATH/NAME/0.48213.db         partition 0, and so on; 48213 is the tag of this life of the hub
-    PATH/NAME/signal             stamps that tell of changes, mapped by every process that waits (see signal.py)
-    PATH/NAME/readers/ID.lock    held while the hub object of an epoch reader lives (see liveness.py)
+    PATH/NAME/0.48213.db         partition 0, and so on; 48213 is the tag of this incarnation of the hub
+    PATH/NAME/signal             stamps that tell of changes, mapped by every process that waits (see change_signal.py)
+    PATH/NAME/readers/ID.lock    held while the hub object of an epoch reader lives (see reader_lock.py)
     PATH/.creating-...           a hub that is being created: it is renamed once it is complete
     PATH/.deleted-...            a hub that was deleted: its files go afterwards
 

@@ -1,4 +1,4 @@
-"""What a process has open of one life of a hub: from its creation to its deletion, under one tag."""
+"""What a process has open of one incarnation of a hub: from its creation to its deletion, under one tag."""
 
 from __future__ import annotations
 

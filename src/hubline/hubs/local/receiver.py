@@ -1,4 +1,4 @@
-"""Receiving from the embedded hub."""
+"""Receiving from the local hub."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hubline.errors import HubError, PositionInvalid
 from hubline.hubs.argument_checks import require_count
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.local.incarnation import HubReplaced, Incarnation
-from hubline.hubs.local.open_files import Session
+from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.partition_file import OpenedReader
 from hubline.hubs.local.stored_batch import merge_small
 from hubline.model.events import EventBatch
@@ -30,11 +30,11 @@ class LocalReceiver:
     another look while no reader has taken the partition: one that does, says so before it begins.
     """
 
-    def __init__(self, session: Session, life: Incarnation, index: int, opened: OpenedReader) -> None:
-        self._session = session
-        self._life = life
+    def __init__(self, open_hub: OpenHub, incarnation: Incarnation, index: int, opened: OpenedReader) -> None:
+        self._open_hub = open_hub
+        self._incarnation = incarnation
         self._index = index
-        self._partition = life.partition(index)
+        self._partition = incarnation.partition(index)
         self._lease = opened.lease
         self._next_sequence = opened.next_sequence
         self._last_sequence: int | None = None
@@ -52,10 +52,10 @@ class LocalReceiver:
         deadline = loop.time() + wait_seconds
         while True:
             self._require_open()
-            changed, taken = self._life.signal.changed(self._index), self._life.signal.taken(self._index)
+            changed, taken = self._incarnation.signal.changed(self._index), self._incarnation.signal.taken(self._index)
             if not self._ahead.count or taken != self._taken:
                 # Cancelled here, nothing has changed: what the look found is found again.
-                found, self._last_sequence = await self._session.threads.run_quick(
+                found, self._last_sequence = await self._open_hub.threads.run_quick(
                     self._look, max_count=0 if self._ahead.count else max_count
                 )
                 self._taken = taken
@@ -67,17 +67,17 @@ class LocalReceiver:
             if left_seconds <= 0:
                 return EventBatch.empty(self._partition.id)
             self._require_open()
-            await self._life.signal.wait(self._index, since=changed, timeout=min(left_seconds, LOOK_SECONDS))
+            await self._incarnation.signal.wait(self._index, since=changed, timeout=min(left_seconds, LOOK_SECONDS))
 
     async def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        self._life.signal.wake(self._index)
+        self._incarnation.signal.wake(self._index)
         if self._lease.epoch is not None:
             # Where this fails the hub is closed, gone or unusable, and holds nobody off.
             with suppress(HubError):
-                await self._session.threads.run(self._partition.release_reader, self._lease)
+                await self._open_hub.threads.run(self._partition.release_reader, self._lease)
 
     def _look(self, *, max_count: int) -> tuple[list[EventBatch], int]:
         """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
@@ -94,13 +94,13 @@ class LocalReceiver:
         return batch
 
     def _require_open(self) -> None:
-        self._session.threads.require_open()
+        self._open_hub.threads.require_open()
         if self._is_closed:
             raise HubError("the receiver is closed: open another one", partition=self._partition.id)
 
     def _foreign(self) -> PositionInvalid:
-        hub = self._session.folder.address
-        now = self._session.describe_partition(self._partition.id)
+        hub = self._open_hub.folder.address
+        now = self._open_hub.describe_partition(self._partition.id)
         return PositionInvalid(
             f"hub {hub} was deleted and re-created while partition {self._partition.id} was being read, up to "
             f"sequence number {self._next_sequence - 1}: open it again, and choose where to start in the new hub",

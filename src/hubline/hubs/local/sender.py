@@ -1,4 +1,4 @@
-"""Sending to the embedded hub: which events go to which partition, and in what portions."""
+"""Sending to the local hub: which events go to which partition, and in what portions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubline.errors import HubError
 from hubline.hubs.argument_checks import require_one_target, require_outgoing
 from hubline.hubs.local.group_append import PartitionShare
 from hubline.hubs.local.hub_folder import Meta
-from hubline.hubs.local.open_files import Session
+from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.stored_batch import encode, require_sizes
 from hubline.hubs.partition_hash import partition_index, partition_indexes
 from hubline.model.events import OUTGOING_SCHEMA
@@ -23,8 +23,8 @@ from hubline.ports import Unsent
 class LocalSender:
     """Appends to the hub, as :class:`~hubline.ports.Sender` says. Partitions added to the hub are seen at once."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, open_hub: OpenHub) -> None:
+        self._open_hub = open_hub
         self._lock = asyncio.Lock()
         self._is_closed = False
         # Anywhere at first: many short-lived senders would otherwise all begin with the same partition.
@@ -40,9 +40,9 @@ class LocalSender:
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> list[Unsent]:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self._session.folder.address)
+            raise HubError("the sender is closed: open another one", hub=self._open_hub.folder.address)
         async with self._lock:
-            shares = await self._session.threads.run(self._append, events, partition, partition_key)
+            shares = await self._open_hub.threads.run(self._append, events, partition, partition_key)
             by_others = [asyncio.wrap_future(share.done) for share in shares if not share.done.done()]
             await asyncio.gather(*by_others, return_exceptions=True)
         unsent = []
@@ -52,7 +52,7 @@ class LocalSender:
             except HubError as error:
                 unsent.append(Unsent(share.places, error))
             else:
-                share.life.signal.wake(share.index)
+                share.incarnation.signal.wake(share.index)
         return unsent
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class LocalSender:
 
     def _append(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[PartitionShare]:
         shares = self._shares(events, partition, partition_key)
-        self._session.appends.append(shares)
+        self._open_hub.appends.append(shares)
         return shares
 
     def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[PartitionShare]:
@@ -68,16 +68,16 @@ class LocalSender:
         require_outgoing(events)
         if partition_key is not None:
             events = _with_key(events, partition_key)
-        require_sizes(events, hub=self._session.folder.address)
+        require_sizes(events, hub=self._open_hub.folder.address)
         if not len(events):
             return []
-        meta, life = self._session.current()
+        meta, incarnation = self._open_hub.current()
         targets = self._targets(meta, events, partition, partition_key)
         if isinstance(targets, int):
-            return [PartitionShare(life, meta.retention, targets, np.arange(len(events)), encode(events))]
+            return [PartitionShare(incarnation, meta.retention, targets, np.arange(len(events)), encode(events))]
         places = {int(index): np.flatnonzero(targets == index) for index in np.unique(targets)}
         return [
-            PartitionShare(life, meta.retention, index, those, encode(events.take(pa.array(those))))
+            PartitionShare(incarnation, meta.retention, index, those, encode(events.take(pa.array(those))))
             for index, those in places.items()
         ]
 
@@ -86,7 +86,7 @@ class LocalSender:
     ) -> int | npt.NDArray[np.int64]:
         """The index of the partition: one for all events, or one for each."""
         if partition is not None:
-            return self._session.index(meta, partition)
+            return self._open_hub.index(meta, partition)
         if partition_key is not None:
             return partition_index(partition_key, meta.partition_count)
         keys = events.column("partitionKey")

@@ -1,4 +1,4 @@
-"""SQLite as the embedded hub uses it: how a file is opened, shared between threads, and what its errors mean."""
+"""SQLite as the local hub uses it: how a file is opened, shared between threads, and what its errors mean."""
 
 from __future__ import annotations
 

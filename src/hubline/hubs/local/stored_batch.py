@@ -216,7 +216,7 @@ def decode(data: pa.Buffer, *, count: int, checksum: int) -> pa.RecordBatch:
 
 
 def offset_text(tag: int, sequence: int) -> str:
-    """An event's offset: the tag of the hub's life, then the sequence number."""
+    """An event's offset: the tag of the hub's incarnation, then the sequence number."""
     return offset_of(str(tag), sequence)
 
 

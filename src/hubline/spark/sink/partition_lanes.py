@@ -33,7 +33,7 @@ _rng: Final = random.Random()  # noqa: S311 - it only spreads tries over time
 
 # Taken from Spark and not yet kept by the hub: enough that neither waits for the other; a task holds no more.
 AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
-# What a lane sends at once of what waits in it: some messages of the service's size, one batch of the embedded hub's.
+# What a lane sends at once of what waits in it: some messages of the service's size, one batch of the local hub's.
 SEND_BYTES_MAX: Final = 4 * 1024 * 1024
 # Between two tries: soon enough for a hub that only restarts, seldom enough for one that does not. How long it is tried
 # is the outage that the user allows.

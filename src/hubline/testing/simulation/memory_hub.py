@@ -167,8 +167,8 @@ class MemoryHub:
         return self._check.checked_sequence(sequence + (not position.inclusive), position, held)
 
     def _sequence_of(self, position: Position, held: PartitionProperties) -> int:
-        life, _, digits = str(position.value).partition("-")
-        if life != str(self._incarnation) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
+        incarnation, _, digits = str(position.value).partition("-")
+        if incarnation != str(self._incarnation) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
             raise self._check.invalid("foreign", position, held)
         return int(digits)
 

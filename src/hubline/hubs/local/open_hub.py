@@ -1,4 +1,4 @@
-"""What a hub object, its senders and its receivers share: threads, connections, and the lives of the hub."""
+"""What a hub object, its senders and its receivers share: threads, connections, and the hub's incarnations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hubline.hubs.local.thread_runner import Threads
 from hubline.model.hubs import PartitionProperties
 
 
-class Session:
+class OpenHub:
     """``close`` is for the event loop; the other methods block, and are for the threads."""
 
     def __init__(self, folder: HubFolder, clock: Callable[[], float]) -> None:
@@ -22,16 +22,16 @@ class Session:
         self.threads = Threads(folder.address)
         self.appends = Appends(self.threads, clock)
         self._connections = Connections()
-        self._lives: dict[int, Incarnation] = {}
-        self._lives_lock = threading.Lock()
+        self._incarnations: dict[int, Incarnation] = {}
+        self._incarnations_lock = threading.Lock()
 
     def current(self) -> tuple[Meta, Incarnation]:
         """What the hub is now. Raises HubNotFound."""
         meta = self.folder.meta()
-        with self._lives_lock:
-            if meta.tag not in self._lives:
-                self._lives[meta.tag] = Incarnation(self.folder, meta.tag, self._connections)
-            return meta, self._lives[meta.tag]
+        with self._incarnations_lock:
+            if meta.tag not in self._incarnations:
+                self._incarnations[meta.tag] = Incarnation(self.folder, meta.tag, self._connections)
+            return meta, self._incarnations[meta.tag]
 
     def index(self, meta: Meta, partition: str) -> int:
         if partition not in meta.partition_ids:
@@ -43,23 +43,23 @@ class Session:
         return int(partition)
 
     def describe_partition(self, partition: str) -> PartitionProperties:
-        meta, life = self.current()
-        return life.partition(self.index(meta, partition)).describe()
+        meta, incarnation = self.current()
+        return incarnation.partition(self.index(meta, partition)).describe()
 
     def apply_retention(self) -> int:
-        meta, life = self.current()
-        return sum(self.appends.trim(life, index, meta.retention) for index in range(meta.partition_count))
+        meta, incarnation = self.current()
+        return sum(self.appends.trim(incarnation, index, meta.retention) for index in range(meta.partition_count))
 
     async def close(self) -> None:
         self.threads.refuse_more()
-        for life in list(self._lives.values()):
-            life.signal.wake_all()
+        for incarnation in list(self._incarnations.values()):
+            incarnation.signal.wake_all()
         await self.threads.close(self._let_go)
-        for life in self._lives.values():
-            life.signal.close()
-        self._lives.clear()
+        for incarnation in self._incarnations.values():
+            incarnation.signal.close()
+        self._incarnations.clear()
 
     def _let_go(self) -> None:
-        for life in self._lives.values():
-            life.let_go()
+        for incarnation in self._incarnations.values():
+            incarnation.let_go()
         self._connections.close()

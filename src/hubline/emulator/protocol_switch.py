@@ -1,4 +1,4 @@
-"""One port for all clients: the first bytes of a client say whether it speaks AMQP, or HTTP to open a WebSocket."""
+"""One port for AMQP and WebSockets: the first bytes of a client say which of them it speaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HTTP: Final = b"GET "
 _NO_WEBSOCKETS: Final = "WebSockets need the package websockets on this server: pip install 'hubline[websocket]'\n"
 
 
-class Door(asyncio.Protocol):
+class ProtocolSwitch(asyncio.Protocol):
     """Hands the transport over to the connection, or to a WebSocket that carries the connection, and is gone.
 
     The connection knows the transport from the start: its time limit on a client that says nothing counts here, too.
@@ -33,11 +33,11 @@ class Door(asyncio.Protocol):
         self._data += data
         if not self._data.startswith(_HTTP):
             if not _HTTP.startswith(self._data):
-                self._enter_amqp()
+                self._use_amqp()
         elif find_spec("websockets") is None:
             self._refuse_websocket()
         else:
-            self._enter_websocket()
+            self._use_websocket()
 
     def eof_received(self) -> bool:
         return self._connection.eof_received()
@@ -51,12 +51,12 @@ class Door(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._connection.resume_writing()
 
-    def _enter_amqp(self) -> None:
+    def _use_amqp(self) -> None:
         assert self._transport is not None  # noqa: S101
         self._transport.set_protocol(self._connection)
         feed(self._connection, self._data)
 
-    def _enter_websocket(self) -> None:
+    def _use_websocket(self) -> None:
         from hubline.emulator.websocket import ServerWebSocket
 
         assert self._transport is not None  # noqa: S101
