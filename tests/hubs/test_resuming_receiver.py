@@ -22,7 +22,7 @@ from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Receiver
 from hubline.retry import RetryPolicy
-from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
+from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import virtual
 
 GROUP = "$Default"

@@ -11,7 +11,7 @@ from hubline.model.events import EVENT_SCHEMA, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, RetryPolicy
 from hubline.processor.partition_reader import PartitionReader, Source
-from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
+from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Scene, until, virtual
 
 

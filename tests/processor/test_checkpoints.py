@@ -23,7 +23,7 @@ from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, OnFailure, PartitionContext, Processor, ProcessorOptions
 from hubline.processor.options import ON_FAILURE
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Behaviour, Scene, partitions_of, until, virtual
 
 RARELY = CheckpointPolicy.every(seconds=1e6)

@@ -25,7 +25,7 @@ from hubline.processor import (
     ProcessorOptions,
     RetryPolicy,
 )
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.support.scene import LEASE, FaultyStore, Scene, until, virtual
 
 

@@ -35,7 +35,7 @@ from hubline.processor import (
 )
 from hubline.processor.handlers.handler import Handler
 from hubline.processor.handlers.thread import HandlerThread, NotDue
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_processor import VirtualProcessor
 from tests.support.scene import GROUP, LEASE, Scene, until, virtual
 

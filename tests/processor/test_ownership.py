@@ -18,8 +18,8 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, PartitionContext, ProcessorOptions
+from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.faults import RemoteHub, RemoteStore, Weather
-from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
 from hubline.testing.simulation.virtual_processor import VirtualProcessor
 from tests.support.scene import GROUP, LEASE, FaultyStore, Recorder, Scene, partitions_of, until, virtual

@@ -20,7 +20,7 @@ from hubline.hubs.local import LocalHub, create_hub
 from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.support.worker import Task, Worker
 
 EVENTS_COUNT = 10
@@ -178,7 +178,7 @@ class TestEmbedded:
         program = tmp_path / "forgetful.py"
         program.write_text(
             "import asyncio, hubline, time\n"
-            "from hubline.testing.simulation.memory_hub import MemoryHub\n"
+            "from hubline.testing.memory_hub import MemoryHub\n"
             "async def main():\n"
             "    hub = MemoryHub(2)\n"
             "    hub.append('0', [b'x'])\n"

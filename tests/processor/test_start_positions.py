@@ -14,7 +14,7 @@ from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import OnDataLoss, Position
 from hubline.processor import CheckpointPolicy, PartitionContext
-from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
+from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Recorder, Scene, until, virtual
 
 

@@ -13,7 +13,7 @@ from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position
 from hubline.ports import Receiver, Sender
 from hubline.processor import RetryPolicy
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.support.scene import Scene, until, virtual
 
 

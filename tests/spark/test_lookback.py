@@ -15,7 +15,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position, StartPositions
 from hubline.spark.source.offsets import Gap, StreamOffset
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.spark.queries import Query, places
 from tests.support.scene import LEASE, until, virtual
 

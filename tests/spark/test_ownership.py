@@ -15,7 +15,7 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import OnDataLoss, Position, StartPositions
 from hubline.spark.source.offsets import Gap
-from hubline.testing.simulation.memory_hub import MemoryHub, MemoryReceiver
+from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.spark.queries import Place, Query, places
 from tests.support.scene import LEASE, FaultyStore, until, virtual
 

@@ -17,7 +17,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.positions import OnDataLoss, Position, StartPositions
 from hubline.spark.options import parse_options
 from hubline.spark.source.offsets import Entry, Gap, StreamOffset
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.spark.queries import Query, places
 from tests.support.scene import virtual
 

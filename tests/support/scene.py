@@ -19,7 +19,7 @@ from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import SimProcess, run_virtual
 from hubline.testing.simulation.virtual_processor import VirtualProcessor
 

@@ -10,7 +10,7 @@ from hubline.errors import PositionInvalid
 from hubline.model.positions import Position
 from hubline.ports import Hub
 from hubline.testing.contracts.hub import HubContract, bodies, opened
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 
 
 class TestMemoryHub(HubContract):

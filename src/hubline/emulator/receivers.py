@@ -127,7 +127,7 @@ def _invalid(position: Position, error: PositionInvalid) -> Refusal:
 
 
 class ClientReceiver:
-    """A receiver of one client: sends it a partition's events, one to a message. A link handler; ``run`` does the work."""
+    """A receiver of one client: sends it a partition's events, one a message. A link handler; ``run`` does the work."""
 
     def __init__(self, hub: Hub, receiver: Receiver, partition: str, *, has_metrics: bool) -> None:
         self._hub = hub

@@ -19,7 +19,7 @@ from hubline.model.events import EventBatch, new_events
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.checkpoint_stores.blob.fixed_member import GROUP, LEASE_SECONDS, FixedMember, Task, options
 from tests.checkpoint_stores.blob.support import blob_store, eventually
 from tests.support.azurite import azurite

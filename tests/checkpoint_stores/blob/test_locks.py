@@ -20,7 +20,7 @@ from hubline.model.ownership import Checkpoint, Member, Ownership
 from hubline.model.positions import Position
 from hubline.processor import Processor, ProcessorOptions
 from hubline.testing.contracts.store import GROUP, KEY, at_once, claim, listed_ownership
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.checkpoint_stores.blob.support import blob_store, locking_blob_store, official
 from tests.support.azurite import Azurite
 

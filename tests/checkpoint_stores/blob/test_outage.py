@@ -13,7 +13,7 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, LeaseOptions, Processor, ProcessorOptions
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.checkpoint_stores.blob.support import blob_store, eventually
 from tests.support.azurite import azurite
 

@@ -17,7 +17,7 @@ from hubline.model.ownership import Member, Ownership
 from hubline.model.positions import Position
 from hubline.processor import LeaseOptions, Processor, ProcessorOptions
 from hubline.testing.contracts.store import GROUP, KEY, listed_ownership
-from hubline.testing.simulation.memory_hub import MemoryHub
+from hubline.testing.memory_hub import MemoryHub
 from tests.checkpoint_stores.blob.support import blob_store, play, write
 
 SKEW_SECONDS = 600.0

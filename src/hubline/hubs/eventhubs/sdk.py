@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -42,6 +41,7 @@ from hubline.errors import (
     PartitionNotFound,
 )
 from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing, require_partition
+from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.eventhubs.sender import Share, shared_out
 from hubline.hubs.eventhubs.service_errors import Where, reader_lost
 from hubline.hubs.eventhubs.start_position import Progress, Start
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hubline.eventhubs")
 
-# Batches that wait to be received: the package goes on only once there is room.
-BATCHES_MAX: Final = 8
+# Events that wait to be received: the package goes on only once there is room.
+WAITING_COUNT_MAX: Final = 8000
 BATCH_COUNT_MAX: Final = 1000
 # The package asks for so many events ahead; more make it faster over a slow network.
 PREFETCH: Final = 3000
@@ -220,7 +220,7 @@ class SdkReceiver:
         self._progress = progress
         self._client = client
         self._epoch = epoch
-        self._arrived: deque[EventBatch] = deque()
+        self._buffer = EventBuffer()
         self._failed: HubError | None = None
         self._last_sequence: int | None = None
         self._changed = asyncio.Event()
@@ -243,7 +243,7 @@ class SdkReceiver:
                 self._progress.explain(await self._hub.describe_partition(self._partition))
                 continue
             self._last_sequence = self._progress.last_sequence
-            if self._arrived:
+            if self._buffer.count:
                 return self._take(max_count)
             if loop.time() >= deadline:
                 return EventBatch.empty(self._partition)
@@ -264,11 +264,8 @@ class SdkReceiver:
         await self._client.close()
 
     def _take(self, max_count: int) -> EventBatch:
-        batch = self._arrived.popleft()
-        if len(batch) > max_count:
-            self._arrived.appendleft(batch.slice(max_count))
-            batch = batch.slice(0, max_count)
-        if len(self._arrived) < BATCHES_MAX:
+        batch = self._buffer.take(max_count, copied_bytes_max=0)
+        if self._buffer.count < WAITING_COUNT_MAX:
             self._room.set()
         return batch
 
@@ -277,7 +274,7 @@ class SdkReceiver:
             raise HubError("the receiver is closed: open another one", partition=self._partition)
         failed = self._failed or self._progress.failed
         if failed is not None:
-            self._arrived.clear()
+            self._buffer.clear()
             raise failed
 
     async def _run(self, position: Position) -> None:
@@ -303,8 +300,8 @@ class SdkReceiver:
         if isinstance(newest, int):
             self._progress.last_sequence = max(self._progress.last_sequence, newest)
         if len(batch):
-            self._arrived.append(batch)
-        if len(self._arrived) >= BATCHES_MAX:
+            self._buffer.put(batch)
+        if self._buffer.count >= WAITING_COUNT_MAX:
             self._room.clear()
         self._changed.set()
         await self._room.wait()

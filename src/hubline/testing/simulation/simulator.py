@@ -24,10 +24,10 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, Processor, ReleaseReason
+from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.faults import RemoteHub, RemoteStore
 from hubline.testing.simulation.final_checks import check_liveness, check_sink
 from hubline.testing.simulation.ledger import Ledger, LedgerStore, Session
-from hubline.testing.simulation.memory_hub import MemoryHub
 from hubline.testing.simulation.recording_sink import BAD, RemoteSink, SimulatedDatabase, rows_of
 from hubline.testing.simulation.scenario import FAULTY_SECONDS, Scenario
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now

@@ -1,4 +1,12 @@
-"""A hub in memory, for tests and the simulator. It keeps the same contract as the real ones."""
+"""A hub in memory, for tests of programs that use hubline, and for hubline's own.
+
+    hub = MemoryHub(partitions_count=2)
+    hub.append("0", [b"first", b"second"])
+    processor = Processor(hub, MemoryStore(), consumer_group="tests", starting_position="earliest")
+
+It keeps the contract of every hub: :class:`~hubline.testing.contracts.hub.HubContract` runs against it. Beyond that it
+grows, and forgets events as retention does, when a test says so.
+"""
 
 from __future__ import annotations
 
