@@ -25,6 +25,7 @@ from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.session import Session
+from hubline.concurrency import BackgroundTasks
 from hubline.emulator.authorization import Grants
 from hubline.emulator.cbs import TokenNode
 from hubline.emulator.errors import Refusal, error_of
@@ -70,7 +71,7 @@ class ClientSession:
     def __init__(self, shared: Shared, grants: Grants) -> None:
         self._shared = shared
         self._grants = grants
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._nodes: dict[tuple[Session, type], RequestNode] = {}
         self._senders: dict[Link, ClientSender] = {}
         self._links: set[Link] = set()
@@ -96,9 +97,9 @@ class ClientSession:
                 node = ManagementNode(self._shared.hubs, self._grants.allows)
                 self._accept_requests(link, ManagementAddress, node.answer)
             case SenderAddress() if isinstance(link, ReceiverLink) and self._may(link, text):
-                self.spawn(self._refusing(link, self._open_sender(link, address)))
+                self._tasks.spawn(self._refusing(link, self._open_sender(link, address)))
             case ReceiverAddress() if isinstance(link, SenderLink) and self._may(link, text):
-                self.spawn(self._refusing(link, self._open_receiver(link, address)))
+                self._tasks.spawn(self._refusing(link, self._open_receiver(link, address)))
             case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
                 path_segments(text)
             ):
@@ -116,13 +117,6 @@ class ClientSession:
         self._entities.clear()
         self.on_gone()
 
-    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Runs something for this client, to its end."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def drain(self) -> None:
         """Waits until everything that the client sent is durable and answered."""
         appending = [sender.appending for sender in self._senders.values() if sender.appending is not None]
@@ -131,15 +125,14 @@ class ClientSession:
 
     async def finish(self) -> None:
         """Waits for what still runs for a client that is gone."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._tasks.wait()
 
     # Requests.
 
     def _accept_requests(self, link: Link, kind: type, answering: Answering) -> None:
         key = (link.session, kind)
         if key not in self._nodes:
-            self._nodes[key] = RequestNode(answering, self.spawn)
+            self._nodes[key] = RequestNode(answering, self._tasks.spawn)
         link.accept(_answer_to(link), self._nodes[key])
 
     def _may(self, link: Link, text: str | None) -> bool:
@@ -181,7 +174,7 @@ class ClientSession:
         if link.is_over:
             await hub_sender.close()
             return
-        sender = self._senders[link] = ClientSender(hub_sender, partition=address.partition, spawn=self.spawn)
+        sender = self._senders[link] = ClientSender(hub_sender, partition=address.partition, spawn=self._tasks.spawn)
         link.accept(_answer_to(link), sender)
 
     async def _open_receiver(self, link: SenderLink, address: ReceiverAddress) -> None:
