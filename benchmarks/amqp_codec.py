@@ -75,8 +75,8 @@ def deliver_200b() -> Iterator[Result]:
 @benchmark("amqp-codec-take-in-200b")
 def take_in_200b() -> Iterator[Result]:
     events = _delivered(200).select(OUTGOING_SCHEMA.names)
-    payloads = [bytes(batch.payload) for batch in encode_batches(events, bytes_max=BATCH_BYTES_MAX)]
-    (peer,) = encode_batches(events.slice(0, PEER_EVENT_COUNT), bytes_max=BATCH_BYTES_MAX)
+    payloads = [bytes(batch.payload) for batch in encode_batches(events, max_bytes=BATCH_BYTES_MAX)]
+    (peer,) = encode_batches(events.slice(0, PEER_EVENT_COUNT), max_bytes=BATCH_BYTES_MAX)
     yield _result(
         "amqp-codec-take-in-200b", partial(_take_in, payloads), partial(_azure_take_in, bytes(peer.payload)), DECODER
     )
@@ -129,7 +129,7 @@ def _azure_receive(frames: Sequence[bytes]) -> int:
 
 
 def _encode_batches(events: pa.RecordBatch) -> int:
-    return sum(batch.count for batch in encode_batches(events, bytes_max=BATCH_BYTES_MAX))
+    return sum(batch.count for batch in encode_batches(events, max_bytes=BATCH_BYTES_MAX))
 
 
 def _azure_encode(bodies: Sequence[bytes]) -> int:

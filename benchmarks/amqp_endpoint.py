@@ -254,7 +254,7 @@ async def _receive_all(port: int) -> None:
 
 
 async def _send_all(port: int) -> None:
-    (payload,) = (batch.payload for batch in encode_batches(next(_messages_events()), bytes_max=1024 * 1024))
+    (payload,) = (batch.payload for batch in encode_batches(next(_messages_events()), max_bytes=1024 * 1024))
     messages_count = EVENTS_PER_PARTITION // MESSAGE_EVENTS
 
     async def send(partition: int) -> None:

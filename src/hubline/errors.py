@@ -90,18 +90,18 @@ class HubDamaged(HubError):
 class EventTooLarge(HubError):
     """An event is larger than the hub takes. ``index`` is its place in what was sent."""
 
-    def __init__(self, message: str, *, hub: str = "", index: int, bytes_count: int, bytes_max: int) -> None:
+    def __init__(self, message: str, *, hub: str = "", index: int, bytes_count: int, max_bytes: int) -> None:
         super().__init__(message, hub=hub)
         self.index = index
         self.bytes_count = bytes_count
-        self.bytes_max = bytes_max
+        self.max_bytes = max_bytes
 
 
 class PositionInvalid(HubError):
     """Reading cannot start where asked without skipping events or reading another hub's.
 
     ``reason`` is ``"expired"`` (retention removed the events there), ``"beyond"`` (after the last event) or
-    ``"foreign"`` (it was made by another hub, or by one of the same name that was deleted since).
+    ``"foreign"`` (it is of another hub, or of this one from before it was deleted and re-created).
     ``begin_sequence`` and ``last_sequence`` tell what the partition holds now.
     """
 

@@ -64,10 +64,10 @@ def test_sent_events_decode_to_themselves(events: pa.RecordBatch) -> None:
 @given(_sent, st.integers(6000, 20_000), st.one_of(st.none(), st.just("all")))
 @fuzz
 def test_batches_hold_all_events_in_order_and_keep_their_bound(
-    events: pa.RecordBatch, bytes_max: int, key: str | None
+    events: pa.RecordBatch, max_bytes: int, key: str | None
 ) -> None:
-    batches = list(encode_batches(events, bytes_max=bytes_max, partition_key=key))
-    assert all(len(batch.payload) <= bytes_max for batch in batches)
+    batches = list(encode_batches(events, max_bytes=max_bytes, partition_key=key))
+    assert all(len(batch.payload) <= max_bytes for batch in batches)
     decoded = [SentDecoder().decode(batch.payload, BATCH_FORMAT) for batch in batches]
     assert [len(batch) for batch in decoded] == [batch.count for batch in batches]
     expected = [
@@ -128,22 +128,22 @@ def test_no_frame_is_larger_than_agreed_and_the_newest_event_is_told_with_every_
 def test_an_event_that_fits_into_no_batch_is_named_before_anything_is_made() -> None:
     events = new_events([b"x", bytes(500), bytes(1001), b"y"])
     with pytest.raises(EventTooLarge, match=r"event 2 of 4 .* at most 1,000") as caught:
-        encode_batches(events, bytes_max=1000, hub="telemetry")
-    assert (caught.value.index, caught.value.bytes_max, caught.value.hub) == (2, 1000, "telemetry")
+        encode_batches(events, max_bytes=1000, hub="telemetry")
+    assert (caught.value.index, caught.value.max_bytes, caught.value.hub) == (2, 1000, "telemetry")
     assert caught.value.bytes_count > 1001
 
 
 def test_an_event_that_just_fits_is_sent() -> None:
-    (batch,) = encode_batches(new_events([b"x"]), bytes_max=1000)
+    (batch,) = encode_batches(new_events([b"x"]), max_bytes=1000)
     overhead = len(batch.payload) - 1
-    (batch,) = encode_batches(new_events([b"x" * 100]), bytes_max=overhead + 100)
+    (batch,) = encode_batches(new_events([b"x" * 100]), max_bytes=overhead + 100)
     assert len(batch.payload) == overhead + 100
     with pytest.raises(EventTooLarge):
-        encode_batches(new_events([b"x" * 101]), bytes_max=overhead + 100)
+        encode_batches(new_events([b"x" * 101]), max_bytes=overhead + 100)
 
 
 def test_no_events_are_no_batches_and_no_frames() -> None:
-    assert list(encode_batches(new_events([]), bytes_max=1000)) == []
+    assert list(encode_batches(new_events([]), max_bytes=1000)) == []
     assert b"".join(encode_deliveries(_events(0), LINK, first_delivery_id=0)) == b""
     assert len(encode_outgoing(new_events([]))) == 0
 

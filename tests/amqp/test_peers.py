@@ -381,7 +381,7 @@ def test_azure_reads_the_batches_of_hubline(count: int) -> None:
     events = new_events(
         [{"body": bytes(number), "properties": {"n": str(number)} if number % 2 else {}} for number in range(count)]
     )
-    (batch,) = encode_batches(events, bytes_max=1024 * 1024, partition_key="all")
+    (batch,) = encode_batches(events, max_bytes=1024 * 1024, partition_key="all")
     outer = azure_decode.decode_payload(memoryview(batch.payload))
     assert outer.message_annotations == {b"x-opt-partition-key": b"all"}
     inner = [azure_decode.decode_payload(memoryview(data)) for data in outer.data]

@@ -79,7 +79,7 @@ READ = "telemetry/ConsumerGroups/$Default/Partitions/0"
 
 
 def batch_of(*bodies: bytes) -> bytes:
-    (batch,) = encode_batches(new_events(list(bodies)), bytes_max=1024 * 1024)
+    (batch,) = encode_batches(new_events(list(bodies)), max_bytes=1024 * 1024)
     return bytes(batch.payload)
 
 
@@ -512,7 +512,7 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
         (HubUnavailable, {"partition": "0"}, "partition 0 of hub telemetry is not available now: try again"),
         (HubFull, {"partition": "0"}, "partition 0 of hub telemetry has no space left: nothing was kept"),
         (HubDamaged, {"partition": "0"}, "partition 0 of hub telemetry cannot be used for a reason of this side"),
-        (EventTooLarge, {"index": 3, "bytes_count": 2000, "bytes_max": 1000}, "event 3 has 2,000 bytes: hub telemetry"),
+        (EventTooLarge, {"index": 3, "bytes_count": 2000, "max_bytes": 1000}, "event 3 has 2,000 bytes: hub telemetry"),
         (ReaderRefused, {"partition": "0", "epoch": 1, "held_epoch": 2}, "Receiver with epoch 1 cannot be created"),
         (ReaderRefused, {"partition": "0", "epoch": None, "held_epoch": 2}, "non-epoch receiver is not allowed"),
         (ReaderStolen, {"partition": "0", "epoch": 1, "taken_by_epoch": 2}, "New receiver with higher epoch of '2'"),

@@ -208,7 +208,7 @@ def test_nothing_is_sent_to_a_partition_after_what_failed(hub: FakeHub) -> None:
 
 def test_an_event_that_is_too_large_is_named_by_its_row(hub: FakeHub) -> None:
     async def answer(_partition: str | None, _bodies: list[bytes]) -> None:
-        raise EventTooLarge("too large", hub="fake", index=3, bytes_count=2_000_000, bytes_max=1_048_576)
+        raise EventTooLarge("too large", hub="fake", index=3, bytes_count=2_000_000, max_bytes=1_048_576)
 
     hub.answer = answer
     with pytest.raises(EventTooLarge, match="row 43 of the task is an event of 2,000,000 bytes") as caught:

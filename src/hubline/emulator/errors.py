@@ -62,7 +62,7 @@ def _text(error: errors.HublineError) -> str:
         case errors.EventTooLarge():
             return (
                 f"event {error.index} has {error.bytes_count:,} bytes: {_where(error)} takes at most "
-                f"{error.bytes_max:,}. Nothing was sent: split the event"
+                f"{error.max_bytes:,}. Nothing was sent: split the event"
             )
         case errors.PositionInvalid():
             return f"{_where(error)} holds the sequence numbers {error.begin_sequence} to {error.last_sequence} only"

@@ -15,7 +15,7 @@ OF_ANOTHER_HUB: Final = "it is of another hub"
 _REASONS: Final = {
     "expired": "events from there on have been removed",
     "beyond": "it is after the last event",
-    "foreign": f"{OF_ANOTHER_HUB}, or of one of this name that was deleted since",
+    "foreign": f"{OF_ANOTHER_HUB}, or of this one from before it was deleted and re-created",
 }
 
 

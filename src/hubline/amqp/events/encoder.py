@@ -52,9 +52,9 @@ class Batch:
 
 
 def encode_batches(
-    events: pa.RecordBatch, *, bytes_max: int, partition_key: str | None = None, hub: str = ""
+    events: pa.RecordBatch, *, max_bytes: int, partition_key: str | None = None, hub: str = ""
 ) -> Iterator[Batch]:
-    """The events (OUTGOING_SCHEMA), in order, in as few messages of at most ``bytes_max`` as they take.
+    """The events (OUTGOING_SCHEMA), in order, in as few messages of at most ``max_bytes`` as they take.
 
     ``partition_key`` is for the batches as a whole; the service goes by it. Raises EventTooLarge at once, before
     anything was sent, if an event does not fit even alone.
@@ -62,8 +62,8 @@ def encode_batches(
     head = _batch_head(partition_key)
     messages = _wrapped(outgoing_pieces(events), len(events))
     ends = offsets_of(messages)
-    _require_sizes(np.diff(ends) + len(head), bytes_max, hub)
-    return _batches(head, messages, ends, bytes_max)
+    _require_sizes(np.diff(ends) + len(head), max_bytes, hub)
+    return _batches(head, messages, ends, max_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,24 +220,24 @@ def _batch_head(partition_key: str | None) -> bytes:
     return encode(Described(ULong(MESSAGE_ANNOTATIONS), {Symbol(PARTITION_KEY): partition_key}))
 
 
-def _require_sizes(sizes: Lengths, bytes_max: int, hub: str) -> None:
-    too_large = np.flatnonzero(sizes > bytes_max)
+def _require_sizes(sizes: Lengths, max_bytes: int, hub: str) -> None:
+    too_large = np.flatnonzero(sizes > max_bytes)
     if len(too_large):
         index = int(too_large[0])
         name = f"hub {hub}" if hub else "the hub"
         raise EventTooLarge(
             f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: {name} takes at most "
-            f"{bytes_max:,}. Nothing was sent: split the event",
+            f"{max_bytes:,}. Nothing was sent: split the event",
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),
-            bytes_max=bytes_max,
+            max_bytes=max_bytes,
         )
 
 
-def _batches(head: bytes, messages: pa.BinaryArray, ends: Positions, bytes_max: int) -> Iterator[Batch]:
+def _batches(head: bytes, messages: pa.BinaryArray, ends: Positions, max_bytes: int) -> Iterator[Batch]:
     data = memoryview(messages.buffers()[2])
-    start, room = 0, bytes_max - len(head)
+    start, room = 0, max_bytes - len(head)
     while start < len(messages):
         end = int(np.searchsorted(ends, ends[start] + room, side="right")) - 1
         content = data[int(ends[start]) : int(ends[end])]

@@ -365,16 +365,16 @@ class SdkSender:
             return await self._client.create_batch(partition_key=share.key)
         return await self._client.create_batch(partition_id=share.partition)
 
-    def _too_large(self, index: int, row: Mapping[str, Any], bytes_max: int) -> EventTooLarge:
+    def _too_large(self, index: int, row: Mapping[str, Any], max_bytes: int) -> EventTooLarge:
         properties = row["properties"] or ()
         bytes_count = len(row["body"]) + sum(len(name.encode()) + len(text.encode()) for name, text in properties)
         return EventTooLarge(
-            f"event {index} has {bytes_count:,} bytes: hub {self._where.hub} takes at most {bytes_max:,}. "
+            f"event {index} has {bytes_count:,} bytes: hub {self._where.hub} takes at most {max_bytes:,}. "
             "Nothing was sent: split the event",
             hub=self._where.hub,
             index=index,
             bytes_count=bytes_count,
-            bytes_max=bytes_max,
+            max_bytes=max_bytes,
         )
 
 

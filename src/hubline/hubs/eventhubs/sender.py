@@ -101,7 +101,7 @@ class EventHubsSender:
         for share, link in zip(shares, links, strict=True):
             try:
                 batches = encode_batches(
-                    share.events, bytes_max=link.message_bytes_max, partition_key=share.key, hub=self._hub
+                    share.events, max_bytes=link.message_bytes_max, partition_key=share.key, hub=self._hub
                 )
                 encoded.append(list(batches))
             except EventTooLarge as error:
@@ -159,9 +159,9 @@ def _without_keys(events: pa.RecordBatch) -> pa.RecordBatch:
 def _renumbered(error: EventTooLarge, index: int) -> EventTooLarge:
     return EventTooLarge(
         f"event {index} has {error.bytes_count:,} bytes (body, key and properties): hub {error.hub} takes at most "
-        f"{error.bytes_max:,}. Nothing was sent: split the event",
+        f"{error.max_bytes:,}. Nothing was sent: split the event",
         hub=error.hub,
         index=index,
         bytes_count=error.bytes_count,
-        bytes_max=error.bytes_max,
+        max_bytes=error.max_bytes,
     )

@@ -101,7 +101,7 @@ class Partition:
     ) -> None:
         self._connections = connections
         self._where = where
-        self._check = PositionCheck(where.hub)
+        self.check = PositionCheck(where.hub)
         self._tag = tag
         self._missing = missing
         self.id = where.partition or ""
@@ -244,7 +244,7 @@ class Partition:
     def _resolve(self, connection: sqlite3.Connection, state: _State, position: Position) -> int:
         """The sequence number that a reader starts with. Raises PositionInvalid."""
         value, held = position.value, self._properties(state)
-        next_sequence = self._check.known_sequence(position, held)
+        next_sequence = self.check.known_sequence(position, held)
         if next_sequence is not None:
             return next_sequence
         if isinstance(value, datetime):
@@ -254,8 +254,8 @@ class Partition:
         assert isinstance(value, str)  # noqa: S101 (the only kind left)
         sequence = offset_sequence(self._tag, value)
         if sequence is None:
-            raise self._check.invalid("foreign", position, held)
-        return self._check.checked_sequence(sequence if position.inclusive else sequence + 1, position, held)
+            raise self.check.invalid("foreign", position, held)
+        return self.check.checked_sequence(sequence if position.inclusive else sequence + 1, position, held)
 
 
 def _time(microseconds: int) -> datetime:

@@ -14,6 +14,7 @@ from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.partition_file import OpenedReader
 from hubline.hubs.local.stored_batch import merge_small
 from hubline.model.events import EventBatch
+from hubline.model.positions import Position
 
 # A writer that died after its commit has notified nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0
@@ -99,14 +100,6 @@ class LocalReceiver:
             raise HubError("the receiver is closed: open another one", partition=self._partition.id)
 
     def _foreign(self) -> PositionInvalid:
-        hub = self._open_hub.folder.address
-        now = self._open_hub.describe_partition(self._partition.id)
-        return PositionInvalid(
-            f"hub {hub} was deleted and re-created while partition {self._partition.id} was being read, up to "
-            f"sequence number {self._next_sequence - 1}: open it again, and choose where to start in the new hub",
-            hub=hub,
-            partition=self._partition.id,
-            reason="foreign",
-            begin_sequence=now.begin_sequence,
-            last_sequence=now.last_sequence,
-        )
+        """The error for a reader whose hub was deleted and re-created while it read."""
+        position = Position.sequence(self._next_sequence, inclusive=True)
+        return self._partition.check.invalid("foreign", position, self._open_hub.describe_partition(self._partition.id))

@@ -192,7 +192,7 @@ def require_sizes(events: pa.RecordBatch, *, hub: str) -> None:
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),
-            bytes_max=EVENT_BYTES_MAX,
+            max_bytes=EVENT_BYTES_MAX,
         )
 
 

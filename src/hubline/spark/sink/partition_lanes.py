@@ -213,9 +213,9 @@ def _delays(seconds_max: float) -> Iterator[float | None]:
 def _named(error: EventTooLarge, row: int) -> EventTooLarge:
     return EventTooLarge(
         f"row {row} of the task is an event of {error.bytes_count:,} bytes: hub {error.hub} takes at most "
-        f"{error.bytes_max:,}. It was not sent, nor what comes after it in its partition: split it, or filter it out",
+        f"{error.max_bytes:,}. It was not sent, nor what comes after it in its partition: split it, or filter it out",
         hub=error.hub,
         index=row,
         bytes_count=error.bytes_count,
-        bytes_max=error.bytes_max,
+        max_bytes=error.max_bytes,
     )

@@ -108,7 +108,7 @@ class SenderContract(HubFactory):
             with pytest.raises(EventTooLarge) as refused:
                 await sender.send(new_events(rows), partition="0")
             assert refused.value.index == 1
-            assert refused.value.bytes_max < OVERSIZED_BYTES <= refused.value.bytes_count
+            assert refused.value.max_bytes < OVERSIZED_BYTES <= refused.value.bytes_count
 
         assert (await hub.describe_partition("0")).is_empty
 
