@@ -69,7 +69,8 @@ class Sender(Protocol):
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
-        """Appends the events (:data:`~hubline.model.OUTGOING_SCHEMA`), in order, and returns once they are durable.
+        """Appends the events (:data:`~hubline.model.events.OUTGOING_SCHEMA`), in order, and returns once they are
+        durable.
 
         They go to ``partition``; or to the partition of ``partition_key``; or each to that of its own key; and
         those without a key to the next partition in turn. What goes to one partition is kept whole or not at

@@ -21,7 +21,7 @@ _INT64_MAX: Final = 2**63 - 1
 
 
 def parse_position(text: str, *, now: datetime | None = None) -> Position:
-    """Where to start reading, with the defaults of :class:`~hubline.model.Position`.
+    """Where to start reading, with the defaults of :class:`~hubline.model.positions.Position`.
 
     ``earliest``; ``latest``; ``offset:VALUE`` and ``sequence:N`` (after that event); ``time:ISO8601`` with a time
     zone, or ``time:-24h`` (that long ago), at or after it. A last ``:inclusive`` or ``:exclusive`` says

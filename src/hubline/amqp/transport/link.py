@@ -206,7 +206,7 @@ class Link:
         self._pulse()
 
     def wake(self) -> None:
-        """Something that :attr:`sendable_count` depends on changed."""
+        """Something changed that :attr:`.sender_link.SenderLink.sendable_count` depends on."""
         self._pulse()
 
     def _apply_flow(self, flow: Flow) -> None:

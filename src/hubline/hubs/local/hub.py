@@ -1,7 +1,7 @@
 """The local hub as the rest of hubline sees it: :class:`~hubline.ports.Hub` over a folder.
 
 SQLite blocks, so every call runs in one of a few threads of the hub object. A waiting receiver holds no thread: it
-waits for the partition's stamp to change (see signal.py).
+waits for the partition's stamp to change (see change_signal.py).
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ RETRY: Final = RetryPolicy(initial_backoff_seconds=0.25, max_backoff_seconds=8.0
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Events for one lane (:data:`~hubline.model.OUTGOING_SCHEMA`), and the numbers of their rows in the task."""
+    """Events for one lane (:data:`~hubline.model.events.OUTGOING_SCHEMA`), and their rows' numbers in the task."""
 
     events: pa.RecordBatch
     rows: npt.NDArray[np.int64]

@@ -58,7 +58,7 @@ class StartValidation:
         }
 
     def is_foreign(self, offset: StreamOffset) -> bool:
-        """Whether it is of another hub, or of one of this name that was deleted since. The JVM connector's offsets
+        """Whether it is of another hub, or of this one from before it was re-created. The JVM connector's offsets
         have the name alone."""
         if offset.connectors_hub:
             return offset.connectors_hub.lower() != self._monitor.hub.name.lower()

@@ -12,7 +12,7 @@ class VirtualProcessor(Processor):
     """A processor that runs wholly on its caller's event loop, with the randomness that it is given.
 
     A `Processor` renews its leases in a thread of its own, so that a handler that blocks the event loop loses none.
-    Threads wait for the real clock: under a `VirtualLoop` there must be none.
+    Threads wait for the real clock: in a :class:`.virtual_loop.SimProcess` there must be none.
     """
 
     _has_control_thread = False
