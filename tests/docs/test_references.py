@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ def _references() -> list[str]:
 @pytest.mark.parametrize("name", _references())
 def test_a_reference_names_what_is_there(name: str) -> None:
     parts = name.split(".")
-    found = importlib.import_module(parts[0])
+    found: Any = importlib.import_module(parts[0])
     for count, part in enumerate(parts[1:], 2):
         if not hasattr(found, part) and part not in getattr(found, "__annotations__", {}):
             importlib.import_module(".".join(parts[:count]))
