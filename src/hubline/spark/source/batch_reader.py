@@ -6,7 +6,6 @@ The ranges are found when Spark plans the query, in a process of its own, and re
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -28,6 +27,7 @@ from pyspark.sql.types import StructType
 
 from hubline.adapters import open_hub
 from hubline.errors import PositionInvalid
+from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.positions import Position
 from hubline.ports import Hub
 from hubline.spark.options import Options
@@ -37,8 +37,6 @@ from hubline.spark.source.offsets import Range, in_order
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.task_packing import pack
 from hubline.spark.tasks.range_reader import read_ranges
-
-log = logging.getLogger("hubline.spark.source.batch_reader")
 
 # The service's clock may step back a little when a partition moves to another machine. Spark applies the filter itself:
 # reading this much more on either side only keeps such events.
@@ -179,8 +177,4 @@ async def _start(places: Places, options: Options, partition: str) -> int:
     try:
         return await places.start(partition, options.batch_start.for_partition(partition))
     except PositionInvalid as error:
-        if options.on_data_loss == "fail":
-            raise
-        log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = options.on_data_loss == "earliest"
-        return error.begin_sequence if is_earliest else error.last_sequence + 1
+        return sequence_after_data_loss(error, options.on_data_loss)

@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was jumped because the user chose so: events from ``next_sequence`` on, which are gone or another hub's."""
+    """What was skipped because the user chose so: events from ``next_sequence`` on, which are gone or another hub's."""
 
     reason: str
     next_sequence: int
@@ -131,7 +131,7 @@ class StreamOffset:
 
 
 def gaps_in(offset: Mapping[str, object]) -> dict[str, Gap]:
-    """The gaps that the batch of an offset jumped, by partition: as the offset itself says."""
+    """The gaps that the batch of an offset skipped, by partition: as the offset itself says."""
     return {
         partition: Gap(str(entry["gap"]["reason"]), int(entry["gap"]["next"]))
         for partition, entry in offset.items()
@@ -176,7 +176,7 @@ def _entry(value: object) -> Entry:
     replayed_to, held = value.get("replayed_to", 0), value.get("held", True) is True
     if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end and _is_count(replayed_to)):
         raise _foreign()
-    # The gap is recorded once, by the offset of the batch that jumped it.
+    # The gap is recorded once, by the offset of the batch that skipped it.
     return Entry(start, end, epoch, replayed_to=replayed_to, held=held)
 
 

@@ -37,7 +37,7 @@ from hubline.retry import RetryPolicy
 from hubline.spark.source.checkpoint_writer import CheckpointWriter
 from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.offsets import Entry, StreamOffset
-from hubline.spark.source.partition_opener import Jump, PartitionOpener
+from hubline.spark.source.partition_opener import PartitionOpener, SequenceAfterLoss
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.settled_strategy import SettledStrategy
 
@@ -71,7 +71,7 @@ class OwnedPartitions:
         membership: Membership,
         *,
         partitions: Callable[[], tuple[str, ...]],
-        jump: Jump,
+        sequence_after_loss: SequenceAfterLoss,
         now: Callable[[], float],
     ) -> None:
         self._held: dict[str, HeldPartition] = {}
@@ -91,7 +91,7 @@ class OwnedPartitions:
             start=membership.start,
             lookback_seconds=membership.lookback_seconds,
             known_at_start=frozenset(partitions()),
-            jump=jump,
+            sequence_after_loss=sequence_after_loss,
             now=now,
         )
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
@@ -180,11 +180,11 @@ class OwnedPartitions:
         """Where the partition stands, by what Spark has done of it; None while that is not known."""
         entry = self._done.entries.get(held.partition)
         if entry is not None:
-            held.take_jump(entry)
+            held.move_back(entry)
         place = held.place(entry, seen_next=self._seen_next.get(held.partition, 0))
         if place is None or not self._dispatcher.is_current(held.partition, held.epoch):
             return None
-        if place.gap is None:  # one that is jumped has to be reported by the offset of a batch first
+        if place.gap is None:  # a gap has to be reported by the offset of a batch first
             held.done_next = place.end
         return place
 

@@ -66,7 +66,7 @@ class StreamPlanner:
                 self._places,
                 self._membership(),
                 partitions=lambda: self._monitor.partition_ids,
-                jump=self._validation.jump,
+                sequence_after_loss=self._validation.sequence_after_loss,
                 now=self._now,
             )
             await owned.start()
@@ -110,9 +110,9 @@ class StreamPlanner:
         there = await self._monitor.latest()
         places = await self._validation.validated(await self._places_after(start, there), start, there)
         counts = await self._limit.counts(places, there, is_limited=is_limited)
-        jumped = any(place.gap is not None for place in places.values())
+        has_gap = any(place.gap is not None for place in places.values())
         is_first = self._owned is None and not start.entries
-        if not (any(counts.values()) or jumped or is_first):
+        if not (any(counts.values()) or has_gap or is_first):
             return start
         entries = {
             partition: replace(place, start=place.end, end=place.end + counts.get(partition, 0))
