@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
 from typing import Final
 
 from hubline.errors import HubError, HubUnavailable
 from hubline.model.hubs import HubProperties, PartitionProperties
-from hubline.retry import RetryPolicy
+from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.position_lookup import Places
 
 log = logging.getLogger("hubline.spark.source.hub_monitor")
@@ -45,21 +44,18 @@ class HubMonitor:
         self._looked_at = 0.0
         self._failing_since: float | None = None
         self._failed: HubError | None = None
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the first look, and tries again while the hub is out of reach. Raises if that lasts."""
-        attempts = 0
-        while True:
-            attempts += 1
-            await self._look()
-            if self._hub is not None and self._partitions.keys() >= set(self._hub.partition_ids):
-                break
+        backoff = Backoff(RETRY)
+        await self._look()
+        while self._hub is None or not self._partitions.keys() >= set(self._hub.partition_ids):
             self._check()
-            await asyncio.sleep(RETRY.delay(attempts, self._rng))
+            await backoff.wait()
+            await self._look()
         self._task = asyncio.create_task(self._run(), name="hubline-spark-watch")
 
     async def stop(self) -> None:
@@ -104,16 +100,15 @@ class HubMonitor:
         return self._partitions
 
     async def _run(self) -> None:
-        failures = 0
+        backoff = Backoff(RETRY)
         while True:
             started_at = _now()
             await asyncio.wait([self._current_look()])
             took_seconds = _now() - started_at
             if self._failing_since is not None:
-                failures += 1
-                await asyncio.sleep(RETRY.delay(failures, self._rng))
+                await backoff.wait()
                 continue
-            failures = 0
+            backoff.reset()
             await asyncio.sleep(min(max(took_seconds / LOOK_SHARE_MAX, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX))
             # Nobody asked since. A later caller takes a look of its own if this one is too old by then.
             await self._wanted.wait()

@@ -6,8 +6,6 @@ logged, and kept as a gap in the offset of the batch that skips the events.
 
 from __future__ import annotations
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
@@ -16,6 +14,7 @@ from hubline.errors import HubUnavailable, PositionInvalid
 from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
+from hubline.retry import retrying
 from hubline.spark.options import Options
 from hubline.spark.source.hub_monitor import RETRY, HubMonitor
 from hubline.spark.source.offsets import Entry, Gap, StreamOffset
@@ -32,7 +31,6 @@ class StartValidation:
         self._start_positions = options.stream_start
         self._places = places
         self._monitor = monitor
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def first_entry(self, partition: str) -> Entry:
         """Where a query without offsets starts in a partition."""
@@ -117,14 +115,4 @@ class StartValidation:
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again while the hub is out of reach, as long as that may be."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.operation_timeout_seconds
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return await call()
-            except HubUnavailable:
-                if loop.time() >= deadline:
-                    raise
-            await asyncio.sleep(RETRY.delay(attempts, self._rng))
+        return await retrying(call, RETRY, on=HubUnavailable, timeout_seconds=self._options.operation_timeout_seconds)
