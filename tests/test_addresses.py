@@ -275,6 +275,9 @@ class TestEventHubsAddress:
             ("eventhubs://ns/", "hub name in the hub address is empty"),
             ("eventhubs://ns/a?b", "is not allowed"),
             ("eventhubs://ns/a?transport=amqps", "did you mean amqp?"),
+            ("eventhubs://ns/a?transprot=amqp", "did you mean transport?"),
+            (f"eventhubs://ns/a?transport=sdk&key={PLANTED}", "parameter 2 after the '?' is not allowed"),
+            ("eventhubs://ns/a?transport=sdk&transport=amqp", "transport= stands there twice"),
             (f"eventhubs://ns/a?transport=x&key={PLANTED}", "write amqp, websocket, sdk"),
             (f"sb://u:{PLANTED}@ns/hub", "sb: is unknown"),
             (f"{PLANTED}", "names no known kind"),
@@ -350,6 +353,7 @@ class TestStoreAddress:
             (f"postgresql://u:{PLANTED}/x@h/db", "write it as %2F"),
             (f"postgresql://h:{PLANTED}/db", "port is not a number"),
             (f"postgresql://h/db?{PLANTED}=1", "libpq's parameter names"),
+            (f"postgresql://h/db?password={PLANTED}&ssl_mode=require", "did you mean sslmode?"),
             ("postgresql://h:99999/db", "port is not a number from 1 to 65535"),
         ],
     )
