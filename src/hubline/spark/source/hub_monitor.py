@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from hubline.concurrency import map_bounded
 from hubline.errors import HubError, HubUnavailable
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.retry import Backoff, RetryPolicy
@@ -28,7 +29,7 @@ LOOK_SECONDS_MAX: Final = 2.0
 # partition that does not answer does not hold the others back.
 STALE_SECONDS: Final = 1.0
 # Partitions that are asked about at once.
-LOOKUPS_MAX: Final = 64
+DESCRIBED_AT_ONCE: Final = 64
 # Between two tries to reach a hub that could not be: one that is back is seen about as soon as an event is.
 RETRY: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=LOOK_SECONDS_MAX)
 
@@ -136,18 +137,16 @@ class HubMonitor:
 
     async def _look_at_partitions(self, partitions: tuple[str, ...]) -> None:
         """Each by itself: one that cannot be seen now does not hide what the others hold."""
-        turns = asyncio.Semaphore(LOOKUPS_MAX)
 
         async def look(partition: str) -> HubError | None:
-            async with turns:
-                try:
-                    self._partitions[partition] = await self._places.described(partition)
-                except HubError as error:
-                    return error
+            try:
+                self._partitions[partition] = await self._places.described(partition)
+            except HubError as error:
+                return error
             return None
 
-        failed = [error for error in await asyncio.gather(*map(look, partitions)) if error is not None]
-        if failed:
+        errors = await map_bounded(look, partitions, max_concurrent=DESCRIBED_AT_ONCE)
+        if failed := [error for error in errors if error is not None]:
             raise next((error for error in failed if not isinstance(error, HubUnavailable)), failed[0])
 
     def _note_outage(self, error: HubUnavailable) -> None:
