@@ -6,7 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -432,6 +432,26 @@ class TestPosition:
     )
     def test_forms(self, text: str, position: Position) -> None:
         assert parse_position(text, now=NOW) == position
+
+    @given(
+        st.one_of(
+            st.just(Position.earliest()),
+            st.builds(Position.latest, inclusive=st.booleans()),
+            st.builds(Position.sequence, st.integers(0, 2**63 - 1), inclusive=st.booleans()),
+            st.builds(
+                Position.enqueued,
+                st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=2))])),
+                inclusive=st.booleans(),
+            ),
+            st.builds(
+                Position.offset,
+                st.text(min_size=1).filter(str.isprintable) | st.sampled_from(["a:inclusive", ":exclusive"]),
+                inclusive=st.booleans(),
+            ),
+        )
+    )
+    def test_a_position_as_text_is_read_back(self, position: Position) -> None:
+        assert parse_position(str(position)) == position
 
     def test_time_before_all_calendars_is_the_oldest_one(self) -> None:
         assert parse_position("time:-365000d", now=NOW).value is not None
