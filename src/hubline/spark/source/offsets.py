@@ -88,7 +88,7 @@ class StreamOffset:
     is_split: bool = False
     """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
     group: GroupKey | None = None
-    """Whose progress it is, for sinks that keep it too. None in offsets that were written before they had it."""
+    """Whose progress it is, for sinks that keep it too. None in offsets of the JVM connector."""
     connectors_hub: str = ""
     """The hub's name, where the JVM connector wrote it: then it says where a batch ends, and the one before it where
     it starts."""

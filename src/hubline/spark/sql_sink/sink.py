@@ -41,7 +41,9 @@ from hubline.spark.tasks.databases import lent
 _EVENT_COLUMNS: Final = (PARTITION, SEQUENCE, OFFSET, PROPERTIES)
 """The columns by which the sink knows the events that rows were made of."""
 
-# The last batch that a run of a query has written, for each database.
+# Runs of queries and their databases that are remembered: many more than one process runs at a time.
+_WRITINGS_MAX: Final = 1000
+# The last batch that a run of a query has written, for each database. The newest are at the end.
 _last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 CommitBy = Literal["partition", "batch"]
@@ -180,7 +182,7 @@ class SqlBatchWriter:
         else:
             commits = PartitionCommit(target, has_offsets=OFFSET not in overwritten)
             written = self._commit_in_tasks(frame, batch, commits)
-        _last_written[writing] = batch_id
+        _remember_written(writing, batch_id)
         if self._on_commit is not None:
             self._on_commit(batch_id, written)
 
@@ -253,6 +255,13 @@ class SqlBatchWriter:
                     f"the query made {kind} of the column {name!r}, which is {own} and tells what its rows were made "
                     "of: keep it as it is, and give what you make of it another name"
                 )
+
+
+def _remember_written(writing: tuple[str, PostgresAddress | SqliteAddress], batch_id: int) -> None:
+    _last_written.pop(writing, None)
+    _last_written[writing] = batch_id
+    if len(_last_written) > _WRITINGS_MAX:
+        _last_written.pop(next(iter(_last_written)), None)
 
 
 def _require_arrow(column: StructField) -> None:
