@@ -66,10 +66,10 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     made = FakeHub()
 
     @asynccontextmanager
-    async def lent(_address: object) -> AsyncIterator[OpenHub]:
+    async def shared_hub(_address: object) -> AsyncIterator[OpenHub]:
         yield OpenHub(made)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(publishing, "lent", lent)
+    monkeypatch.setattr(publishing, "shared_hub", shared_hub)
     monkeypatch.setattr(publishing, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
     return made
 
@@ -263,9 +263,9 @@ def test_a_process_keeps_hubs_open_and_closes_what_idles(monkeypatch: pytest.Mon
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.0)
 
     async def borrow_twice() -> None:
-        async with process.lent(ADDRESS) as first, process.lent(ADDRESS) as second:
+        async with process.shared_hub(ADDRESS) as first, process.shared_hub(ADDRESS) as second:
             assert first is second
-            await asyncio.sleep(0.02)  # long enough to be closed, were it not lent
+            await asyncio.sleep(0.02)  # long enough to be closed, were it not in use
             assert not closed
         while not closed:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -287,7 +287,7 @@ def test_the_end_of_a_process_closes_its_hubs(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(process, "open_hub", lambda _address: Closable())
 
     async def borrow() -> None:
-        async with process.lent(ADDRESS):
+        async with process.shared_hub(ADDRESS):
             pass
 
     process.close()

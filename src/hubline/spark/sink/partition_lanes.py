@@ -23,7 +23,7 @@ import pyarrow as pa
 from hubline.addresses.hub_address import HubAddress
 from hubline.errors import EventTooLarge, HubUnavailable
 from hubline.retry import RetryPolicy, retrying
-from hubline.spark.tasks.event_loop import OpenHub, lent
+from hubline.spark.tasks.event_loop import OpenHub, shared_hub
 
 log = logging.getLogger("hubline.spark.sink.writer")
 
@@ -73,7 +73,7 @@ class Publishing:
 
     async def open(self) -> tuple[str, ...]:
         """Connects, and gives the ids of the hub's partitions as they are now."""
-        self._opened = await self._stack.enter_async_context(lent(self._address))
+        self._opened = await self._stack.enter_async_context(shared_hub(self._address))
         hub = await retrying(
             self._opened.hub.describe,
             RETRY,

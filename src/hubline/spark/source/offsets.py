@@ -6,7 +6,7 @@
      "1": {"from": 70, "to": 70, "epoch": 1, "gap": {"reason": "expired", "next": 20}}}
 
 An offset tells its batch by itself, without the one before it: what a partition did between two batches (lost,
-regained, moved on by another application) does not change what a replay reads. ``from`` is the first sequence
+regained, moved on by another instance) does not change what a replay reads. ``from`` is the first sequence
 number that is read, ``to`` the first that is not; what lies before ``replayed_to``, if that is there, was handled
 before the query started, and is read again. Spark compares offsets as JSON text, so that their order is fixed.
 """

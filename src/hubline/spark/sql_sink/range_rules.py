@@ -4,7 +4,7 @@ Spark runs a batch again after a crash, a task again after a failure, and someti
 checkpoint in the database says how much of the range is written:
 
     checkpoint >= end of the range      done already, by an earlier run of this batch: nothing is written
-    within the range                    another application did a part: only the rest is written
+    within the range                    another instance did a part: only the rest is written
     just before the range               the usual case
     before that                         an error: what lies between would be lost; unless the source skipped it, by
                                         the user's choice, over events that are gone

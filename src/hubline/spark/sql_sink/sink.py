@@ -36,7 +36,7 @@ from hubline.spark.sql_sink.column_lineage import BatchLineage
 from hubline.spark.sql_sink.micro_batch import MicroBatch, require_one_hub
 from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.range_rules import RangeRules
-from hubline.spark.tasks.databases import lent
+from hubline.spark.tasks.databases import shared_sink
 
 _EVENT_COLUMNS: Final = (PARTITION, SEQUENCE, OFFSET, PROPERTIES)
 """The columns by which the sink knows the events that rows were made of."""
@@ -130,7 +130,7 @@ class SqlBatchWriter:
             SinkError: If the table does not take the query's columns, or may not be written.
         """
         self._require_columns(schema)
-        with lent(self._sink) as sink:
+        with shared_sink(self._sink) as sink:
             names = columns_to_write(sink, schema.names)
             return sink.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
 
@@ -169,7 +169,7 @@ class SqlBatchWriter:
             )
         overwritten = self._lineage.overwritten_in(frame, batch.run_id)
         self._require_own(frame.columns, overwritten)
-        with lent(self._sink) as sink:
+        with shared_sink(self._sink) as sink:
             columns = columns_to_write(sink, frame.columns, optional)
         target = BatchTarget(self._sink, columns, batch.group, RangeRules(batch.offset.entries, batch.gaps))
         if self._commit_by == "batch":

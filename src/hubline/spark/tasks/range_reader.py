@@ -61,7 +61,7 @@ def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> It
 
 async def _read(options: Options, ranges: Sequence[Range], layout: Layout, handoff: HandoffQueue) -> None:
     """One task's reading, on the loop. What goes wrong is raised in the task's thread."""
-    async with process.lent(options.hub) as opened:
+    async with process.shared_hub(options.hub) as opened:
         readers = [_RangeReader(opened.links, opened.hub, options, wanted) for wanted in ranges]
         try:
             for number, reader in enumerate(readers):
