@@ -18,7 +18,7 @@ from hubline.model.events import new_events
 from hubline.model.hubs import HubProperties
 from hubline.ports import Hub, Sender
 from hubline.retry import RetryPolicy
-from hubline.spark.sink import partition_lanes as publishing
+from hubline.spark.sink import partition_lanes
 from hubline.spark.sink.partition_lanes import Piece, Publishing
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks.event_loop import OpenHub
@@ -69,8 +69,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     async def shared_hub(_address: object) -> AsyncIterator[OpenHub]:
         yield OpenHub(made)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(publishing, "shared_hub", shared_hub)
-    monkeypatch.setattr(publishing, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
+    monkeypatch.setattr(partition_lanes, "shared_hub", shared_hub)
+    monkeypatch.setattr(partition_lanes, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
     return made
 
 
@@ -130,7 +130,7 @@ def test_what_comes_while_a_send_is_under_way_is_sent_together(hub: FakeHub) -> 
 
 
 def test_no_more_is_taken_than_there_is_room_for(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "AHEAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(partition_lanes, "AHEAD_BYTES_MAX", 10_000)
     taken = 0
 
     async def check() -> None:
