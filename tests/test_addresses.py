@@ -6,7 +6,7 @@ import json
 import logging
 import traceback
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -275,6 +275,9 @@ class TestEventHubsAddress:
             ("eventhubs://ns/", "hub name in the hub address is empty"),
             ("eventhubs://ns/a?b", "is not allowed"),
             ("eventhubs://ns/a?transport=amqps", "did you mean amqp?"),
+            ("eventhubs://ns/a?transprot=amqp", "did you mean transport?"),
+            (f"eventhubs://ns/a?transport=sdk&key={PLANTED}", "parameter 2 after the '?' is not allowed"),
+            ("eventhubs://ns/a?transport=sdk&transport=amqp", "transport= stands there twice"),
             (f"eventhubs://ns/a?transport=x&key={PLANTED}", "write amqp, websocket, sdk"),
             (f"sb://u:{PLANTED}@ns/hub", "sb: is unknown"),
             (f"{PLANTED}", "names no known kind"),
@@ -350,6 +353,7 @@ class TestStoreAddress:
             (f"postgresql://u:{PLANTED}/x@h/db", "write it as %2F"),
             (f"postgresql://h:{PLANTED}/db", "port is not a number"),
             (f"postgresql://h/db?{PLANTED}=1", "libpq's parameter names"),
+            (f"postgresql://h/db?password={PLANTED}&ssl_mode=require", "did you mean sslmode?"),
             ("postgresql://h:99999/db", "port is not a number from 1 to 65535"),
         ],
     )
@@ -428,6 +432,26 @@ class TestPosition:
     )
     def test_forms(self, text: str, position: Position) -> None:
         assert parse_position(text, now=NOW) == position
+
+    @given(
+        st.one_of(
+            st.just(Position.earliest()),
+            st.builds(Position.latest, inclusive=st.booleans()),
+            st.builds(Position.sequence, st.integers(0, 2**63 - 1), inclusive=st.booleans()),
+            st.builds(
+                Position.enqueued,
+                st.datetimes(timezones=st.sampled_from([UTC, timezone(timedelta(hours=2))])),
+                inclusive=st.booleans(),
+            ),
+            st.builds(
+                Position.offset,
+                st.text(min_size=1).filter(str.isprintable) | st.sampled_from(["a:inclusive", ":exclusive"]),
+                inclusive=st.booleans(),
+            ),
+        )
+    )
+    def test_a_position_as_text_is_read_back(self, position: Position) -> None:
+        assert parse_position(str(position)) == position
 
     def test_time_before_all_calendars_is_the_oldest_one(self) -> None:
         assert parse_position("time:-365000d", now=NOW).value is not None

@@ -1,4 +1,4 @@
-"""What is kept open between uses: lent to several, taken by one, and closed when nobody uses it."""
+"""What is kept open between uses: used by several, or taken by one, and closed when nobody uses it."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ class Opened:
 
 def test_what_was_lent_is_lent_again() -> None:
     kept = Opened()
-    with kept.cache.lend("a") as first, kept.cache.lend("a") as second, kept.cache.lend("b") as other:
+    with kept.cache.use("a") as first, kept.cache.use("a") as second, kept.cache.use("b") as other:
         assert first == second == "a 1"
         assert other == "b 2"
-    with kept.cache.lend("a") as third:
+    with kept.cache.use("a") as third:
         assert third == first
     assert kept.closed.empty()
 
 
 def test_what_nobody_uses_is_closed_and_what_somebody_uses_is_not() -> None:
     kept = Opened(idle_seconds=0.0)
-    with kept.cache.lend("used"):
-        with kept.cache.lend("used"):
+    with kept.cache.use("used"):
+        with kept.cache.use("used"):
             pass
-        with kept.cache.lend("idle"):
+        with kept.cache.use("idle"):
             pass
         assert kept.closed.get(timeout=PATIENCE_SECONDS) == "idle 2"
         assert kept.closed.empty()
     assert kept.closed.get(timeout=PATIENCE_SECONDS) == "used 1"
-    with kept.cache.lend("idle") as opened_again:
+    with kept.cache.use("idle") as opened_again:
         assert opened_again == "idle 3"
 
 
 def test_each_is_closed_in_its_time() -> None:
     kept = Opened(idle_seconds=0.2)
     for key in ("a", "b", "c"):
-        with kept.cache.lend(key):
+        with kept.cache.use(key):
             pass
     closed = {kept.closed.get(timeout=PATIENCE_SECONDS) for _ in range(3)}
     assert closed == {"a 1", "b 2", "c 3"}
@@ -75,17 +75,17 @@ def test_what_was_put_is_closed_in_time_or_when_another_is_put_in_its_place() ->
 def test_the_end_closes_all() -> None:
     kept = Opened()
     kept.cache.put("a", "idle")
-    with kept.cache.lend("b"):
+    with kept.cache.use("b"):
         kept.cache.close()
     assert {kept.closed.get(timeout=PATIENCE_SECONDS) for _ in range(2)} == {"idle", "b 1"}
 
 
 def test_a_forked_process_opens_its_own() -> None:
     kept = Opened()
-    with kept.cache.lend("a") as parents:
+    with kept.cache.use("a") as parents:
         child = os.fork()
         if not child:
-            with kept.cache.lend("a") as own:
+            with kept.cache.use("a") as own:
                 os._exit(0 if own != parents and kept.closed.empty() else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0

@@ -46,7 +46,7 @@ __all__ = [
     "open_hub",
 ]
 
-_ROOMS = {
+_NAMES_BY_MODULE = {
     "hubline.adapters": ("open_hub",),
     "hubline.coordination.lease_options": ("LeaseOptions",),
     "hubline.coordination.strategies": ("Balanced", "Fixed", "Greedy"),
@@ -57,7 +57,7 @@ _ROOMS = {
     "hubline.retry": ("RetryPolicy",),
     "hubline.sinks": ("SqlSink",),
 }
-_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name an object
 
@@ -65,7 +65,7 @@ if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name 
         """Loads a name when it is first asked for: the command line's help must not cost Arrow."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 

@@ -99,13 +99,13 @@ class _Kept(Generic[Value]):
 class IdleCache(Generic[Key, Value]):
     """Open values by key, kept between uses, and closed when nobody has used them for a while.
 
-    A value is lent, to any number of users at once; or it is put into the cache and taken out again, by one user at a
-    time. All methods may be called from any thread. A forked process starts with an empty cache: what is open belongs
-    to its parent.
+    Any number of users use a value at once, within `use`; or one user at a time takes it out of the cache and puts it
+    back, by `take` and `put`. All methods may be called from any thread. A forked process starts with an empty cache:
+    what is open belongs to its parent.
 
     Args:
         close: Closes a value. It is called in a thread of the cache's own, and at `close`.
-        open: Opens the value of a key, to be lent. It must not wait.
+        open: Opens the value of a key, for `use`. It must not wait.
         idle_seconds: How long nobody uses a value before it is closed.
     """
 
@@ -128,9 +128,9 @@ class IdleCache(Generic[Key, Value]):
         self._timer: threading.Timer | None = None
 
     @contextmanager
-    def lend(self, key: Key) -> Iterator[Value]:
+    def use(self, key: Key) -> Iterator[Value]:
         """The value of a key, opened if it is not there."""
-        assert self._open is not None  # noqa: S101 - a cache of values that are lent knows how to open them
+        assert self._open is not None  # noqa: S101 - who calls use() has said how to open
         with self._lock:
             kept = self._kept.get(key)
             if kept is None:
@@ -141,7 +141,7 @@ class IdleCache(Generic[Key, Value]):
         finally:
             with self._lock:
                 kept.users -= 1
-                self._rest(kept)
+                self._start_idling(kept)
 
     def take(self, key: Key) -> Value | None:
         """The value that was put there, for this user alone."""
@@ -154,11 +154,11 @@ class IdleCache(Generic[Key, Value]):
         before = self.take(key)
         with self._lock:
             self._kept[key] = _Kept(value)
-            self._rest(self._kept[key])
+            self._start_idling(self._kept[key])
         if before is not None:
             self._close(before)
 
-    def drain(self) -> list[Value]:
+    def take_all(self) -> list[Value]:
         """Takes out all values, those in use included."""
         with self._lock:
             values = [kept.value for kept in self._kept.values()]
@@ -167,10 +167,10 @@ class IdleCache(Generic[Key, Value]):
 
     def close(self) -> None:
         """Closes all values, at the end of a process."""
-        for value in self.drain():
+        for value in self.take_all():
             self._close(value)
 
-    def _rest(self, kept: _Kept[Value]) -> None:
+    def _start_idling(self, kept: _Kept[Value]) -> None:
         kept.idle_since = time.monotonic()
         if self._timer is None and not kept.users:
             self._start_timer(self._idle_seconds)

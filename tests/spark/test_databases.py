@@ -14,7 +14,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
 from hubline.spark.tasks import databases
-from hubline.spark.tasks.databases import lent
+from hubline.spark.tasks.databases import shared_sink
 
 KEY = GroupKey("namespace.example", "orders", "billing").partition("0")
 
@@ -42,21 +42,24 @@ def unpickled(sink: SqlSink) -> SqlSink:
 
 
 def test_a_task_finds_the_connections_that_another_left(sink: SqlSink) -> None:
-    with lent(unpickled(sink)) as first:
+    with shared_sink(unpickled(sink)) as first:
         first.open(KEY, 1).commit(Checkpoint(KEY, "0", 0))
     assert connections_count(first) == 1
 
-    with lent(unpickled(sink)) as second:
+    with shared_sink(unpickled(sink)) as second:
         assert second is first
 
 
 def test_sinks_that_differ_are_kept_apart(sink: SqlSink, tmp_path: Path) -> None:
-    with lent(sink) as first, lent(SqlSink(f"sqlite:///{tmp_path}/sink.db", keep_dead_letter_bodies=False)) as second:
+    with (
+        shared_sink(sink) as first,
+        shared_sink(SqlSink(f"sqlite:///{tmp_path}/sink.db", keep_dead_letter_bodies=False)) as second,
+    ):
         assert second is not first
 
 
 def test_the_end_of_a_process_closes_its_connections(sink: SqlSink) -> None:
-    with lent(sink) as kept:
+    with shared_sink(sink) as kept:
         kept.open(KEY, 1)
     assert connections_count(kept) == 1
     databases._sinks.close()
@@ -64,11 +67,11 @@ def test_the_end_of_a_process_closes_its_connections(sink: SqlSink) -> None:
 
 
 def test_a_forked_process_opens_its_own(sink: SqlSink) -> None:
-    with lent(sink) as parents:
+    with shared_sink(sink) as parents:
         parents.open(KEY, 1)
         child = os.fork()
         if not child:
-            with lent(unpickled(sink)) as own:
+            with shared_sink(unpickled(sink)) as own:
                 os._exit(0 if own is not parents else 1)
         _, status = os.waitpid(child, 0)
 

@@ -202,7 +202,7 @@ class TestBatches:
     ) -> None:
         send(local_hub, 100, partition="2")
 
-        with pytest.raises(AnalysisException, match="cannot be read from sequence:10 inclusive: it is after the last"):
+        with pytest.raises(AnalysisException, match="cannot be read from sequence:10:inclusive: it is after the last"):
             batch(spark, local_hub, startingPosition="sequence:10:inclusive").collect()
 
     def test_a_part_by_time(self, spark: SparkSession, hub: TestHub) -> None:

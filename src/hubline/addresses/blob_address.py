@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from hubline.addresses.connection_strings import connection_string_parts, host_and_port, required
+from hubline.addresses.connection_strings import connection_string_parts, host_and_port, query_parameters, required
 from hubline.addresses.names import validated
 from hubline.addresses.references import resolve
 from hubline.errors import ConfigError
@@ -79,13 +79,11 @@ def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
     if re.search(r"(?:^|&)sig=", query):
         return {"signature": Secret(query)}
     secrets: dict[str, Secret] = {}
-    for part in filter(None, query.split("&")):
-        name, _, reference = part.partition("=")
-        if name not in ("key", "sas"):
-            raise ConfigError(
-                f"{what}: after the '?' stands a whole signature (with its sig=...), or key= or sas= followed by "
-                "env:NAME or file:PATH, where the account's key or a signature is kept"
-            )
+    fix = (
+        "write a whole signature (with its sig=...), or key= or sas= followed by env:NAME or file:PATH, where the "
+        "account's key or a signature is kept"
+    )
+    for name, reference in query_parameters(what, query, ("key", "sas"), fix=fix):
         if not reference.startswith(("env:", "file:")):
             raise ConfigError(
                 f"{what}: {name}= takes env:NAME or file:PATH, the variable or file that holds the secret, not the "

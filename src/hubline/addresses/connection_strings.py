@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hubline.addresses.did_you_mean import nearest
 from hubline.errors import ConfigError
@@ -27,6 +27,24 @@ def connection_string_parts(what: str, text: str, names: Sequence[str]) -> dict[
             raise ConfigError(f"{what}: {name} (part {number}) is empty: give it a value or leave it out")
         parts[name] = value
     return parts
+
+
+def query_parameters(what: str, query: str, names: Sequence[str], *, fix: str) -> Iterator[tuple[str, str]]:
+    """The parameters after the '?' of an address, each by its name. What is unknown is named by its place alone.
+
+    ``fix`` is what the error for an unknown name recommends.
+    """
+    found: set[str] = set()
+    for number, part in enumerate(filter(None, query.split("&")), start=1):
+        raw_name, _, value = part.partition("=")
+        name = raw_name.lower()
+        if name not in names:
+            hint = nearest(raw_name, names)
+            raise ConfigError(f"{what}: parameter {number} after the '?' is not allowed{hint}: {fix}")
+        if name in found:
+            raise ConfigError(f"{what}: {name}= stands there twice: keep one")
+        found.add(name)
+        yield name, value
 
 
 def required(what: str, parts: Mapping[str, str], name: str, rest: str) -> str:

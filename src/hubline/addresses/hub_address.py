@@ -12,6 +12,7 @@ from typing import Final
 from hubline.addresses.connection_strings import (
     connection_string_parts,
     host_and_port,
+    query_parameters,
     required,
     scheme_of,
     unknown_scheme,
@@ -136,7 +137,7 @@ def _local_path(what: str, text: str) -> str:
 
 
 def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
-    match = re.fullmatch(r"eventhubs://([^/]*)/([^/]*?)(?:\?transport=([^/]*))?", text, re.IGNORECASE)
+    match = re.fullmatch(r"eventhubs://([^/]*)/([^/?]*)(?:\?([^/]*))?", text, re.IGNORECASE)
     if not match:
         raise ConfigError(
             f"{what}: write eventhubs://NAMESPACE/NAME, with one hub and nothing after it but ?transport=..."
@@ -145,7 +146,10 @@ def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
     if "." not in host and host != "localhost":
         host = f"{host}.{SERVICE_DOMAIN}"
     name = plain_name(f"hub name in the {what}", match[2])
-    return EventHubsAddress(host, port or AMQPS_PORT, name, transport=_optional_transport(what, match[3]))
+    transport = None
+    for _, value in query_parameters(what, match[3] or "", ["transport"], fix="write ?transport=... or nothing"):
+        transport = _optional_transport(what, value)
+    return EventHubsAddress(host, port or AMQPS_PORT, name, transport=transport)
 
 
 def _optional_transport(what: str, text: str | None) -> Transport | None:

@@ -16,6 +16,7 @@ from hubline.addresses.blob_address import (
     parse_storage_connection_string,
 )
 from hubline.addresses.connection_strings import _is_port, scheme_of, unknown_scheme
+from hubline.addresses.did_you_mean import nearest
 from hubline.addresses.names import plain_name
 from hubline.addresses.references import parse_path, resolve
 from hubline.errors import ConfigError
@@ -109,6 +110,7 @@ def _parse_postgres(what: str, text: str) -> PostgresAddress:
         raise ConfigError(
             f"{what}: PostgreSQL cannot read it: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE, "
             "percent-encode special characters (@ is %40, / is %2F, % is %25), and use libpq's parameter names only"
+            f"{_nearest_parameter(text)}"
         )
     hosts, ports = params.get("host", ""), params.get("port", "")
     if not all(re.fullmatch(r"[A-Za-z0-9.:_-]*|/[^@]*", host) for host in hosts.split(",")):
@@ -132,6 +134,15 @@ def _conninfo_params(text: str) -> dict[str, str] | None:
         return {name: str(value) for name, value in conninfo_to_dict(text).items()}
     except psycopg.Error:
         return None  # its message quotes the text it cannot read, which may be the password
+
+
+def _nearest_parameter(text: str) -> str:
+    """The parameter of libpq that was meant by the first one that it does not know."""
+    from psycopg import pq
+
+    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    names = [part.partition("=")[0] for part in text.partition("?")[2].split("&")]
+    return next((nearest(name, known) for name in names if name not in known), "")
 
 
 def _postgres_shown(params: Mapping[str, str]) -> str:

@@ -9,12 +9,12 @@ if TYPE_CHECKING:
 
 __all__ = ["DeadLetter", "DeadLetterHub"]
 
-_HOMES = {"DeadLetter": "hubline.model.dead_letters", "DeadLetterHub": "hubline.sinks.dead_letter_hub"}
+_MODULES = {"DeadLetter": "hubline.model.dead_letters", "DeadLetterHub": "hubline.sinks.dead_letter_hub"}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Loads a name when it is first asked for: the command line's help must not cost Arrow."""
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        return getattr(importlib.import_module(_MODULES[name]), name)

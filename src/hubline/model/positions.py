@@ -76,10 +76,19 @@ class Position:
         return cls(PositionKind.ENQUEUED, time, inclusive=inclusive)
 
     def __str__(self) -> str:
-        if self.value is None:
-            return str(self.kind)
-        shown = self.value.isoformat() if isinstance(self.value, datetime) else self.value
-        return f"{self.kind}:{shown}{' inclusive' if self.inclusive else ''}"
+        """As people write it: `hubline.addresses.values.parse_position` reads it back."""
+        match self.kind, self.value:
+            case PositionKind.EARLIEST, _:
+                return "earliest"
+            case PositionKind.LATEST, _:
+                text, is_usual = "latest", not self.inclusive
+            case _, datetime() as time:
+                text, is_usual = f"time:{time.isoformat()}", self.inclusive
+            case kind, value:
+                text, is_usual = f"{kind}:{value}", not self.inclusive
+        if is_usual and not text.endswith((":inclusive", ":exclusive")):  # an offset may be any text
+            return text
+        return f"{text}:{'inclusive' if self.inclusive else 'exclusive'}"
 
 
 _POSITION_VALUE: Mapping[PositionKind, type] = {

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import traceback
 import warnings
 from pathlib import Path
@@ -14,9 +12,10 @@ from typing import Final
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.pipeline.definition import Pipeline, loading
 from hubline.secrets import redact, secrets_in
+from hubline.user_files import import_file
 
 MODULE_PREFIX: Final = "hubline_pipeline_"
-"""Of the name under which a file is imported: it cannot hide a package of the same name."""
+"""Begins the name under which a file is imported: by it, functions of a pipeline's file are recognized."""
 
 _MISSING: Final = re.compile(r"Pipeline\.(\w+)\(\) missing \d+ required keyword-only arguments?: (.+)")
 _BARE: Final = re.compile(r"Pipeline\.(\w+)\(\) takes 1 positional argument but")
@@ -60,24 +59,11 @@ def _syntax(text: str, path: Path) -> list[Problem]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """Runs the file as Python does a script: what lies beside it can be imported."""
-    name = MODULE_PREFIX + re.sub(r"\W", "_", path.stem)
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise PipelineInvalid([Problem(str(path), 0, "the file is not Python", "name it NAME.py")])
-    module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    sys.modules[name] = module
     try:
         with loading():
-            spec.loader.exec_module(module)
+            return import_file(path, prefix=MODULE_PREFIX)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the file raises is reported with its line
-        del sys.modules[name]
         problem = _raised(path, error)
-    else:
-        return module
     raise PipelineInvalid([problem])
 
 

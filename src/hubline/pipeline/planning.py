@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from graphlib import CycleError
 from typing import Final
 
 from hubline.addresses.did_you_mean import nearest_or_all
@@ -32,17 +33,17 @@ def build_plan(pipeline: Pipeline, config: PipelineConfig) -> tuple[Plan, list[P
     planning = _Planning(pipeline, config)
     planning.check_names()
     stages = [found for stage in pipeline.stages if (found := planning.stage(stage)) is not None]
-    stages = _with_neighbors(stages)
-    planning.check_together(stages)
+    rows = graph_of(stages, with_dead_letters=False)
+    stages = _with_neighbors(stages, rows)
+    planning.check_together(stages, rows)
     levels = planning.levels(stages)
     store, folder = (config.file.where("run", key) for key in ("store", "spark_checkpoints"))
     plan = Plan(pipeline.name, pipeline.file, tuple(stages), levels, config.run, planning.default_store, store, folder)
     return plan, planning.problems
 
 
-def _with_neighbors(stages: Sequence[PlannedStage]) -> list[PlannedStage]:
+def _with_neighbors(stages: Sequence[PlannedStage], rows: StageGraph) -> list[PlannedStage]:
     """The stages with what depends on those before and after them."""
-    rows = graph_of(stages, with_dead_letters=False)
     decided = {each.name: each for each in (_with_duplicate_policy(stage, stages) for stage in stages)}
     return [replace(each, is_read_in_order=_is_read_in_order(each, decided, rows)) for each in decided.values()]
 
@@ -129,18 +130,20 @@ class _Planning:
         folder = self._folder(stage)
         return PlannedStage(stage, options, hubs, sink, found, dead_letters, store, folder, options.drop_duplicates)
 
-    def check_together(self, stages: Sequence[PlannedStage]) -> None:
+    def check_together(self, stages: Sequence[PlannedStage], rows: StageGraph) -> None:
         for stage, message in shared_checkpoints(stages):
             fix = "give one of them another consumer_group=..."
             self.add_problem(self._where(stage.stage, "consumer_group"), message, fix)
-        for stage, message in shared_ids(stages, graph_of(stages, with_dead_letters=False)):
+        for stage, message in shared_ids(stages, rows):
             self.add_problem(stage.where, message, "let one write another hub, or write event_ids=False")
 
     def levels(self, stages: Sequence[PlannedStage]) -> tuple[tuple[str, ...], ...]:
         """By the hubs themselves: two names may stand for one hub."""
         graph = graph_of(stages)
-        if not (cycle := graph.cycle()):
+        try:
             return graph.levels()
+        except CycleError:
+            cycle = graph.cycle()
         fix = "what one of them writes, dead letters included, comes back to it forever: let it go somewhere else"
         first = next(stage for stage in stages if stage.name == cycle[0])
         self.add_problem(first.where, f"the stages form a cycle ({' -> '.join(cycle)})", fix)

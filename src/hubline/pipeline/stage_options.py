@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
 
@@ -14,7 +13,7 @@ from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration, parse_position
 from hubline.coordination.strategies import Balanced, Fixed, Greedy, load_balancing_text, parse_load_balancing
 from hubline.errors import ConfigError
-from hubline.model.positions import OnDataLoss, Position, PositionKind
+from hubline.model.positions import OnDataLoss, Position
 
 LoadBalancing: TypeAlias = Balanced | Greedy | Fixed | Literal["all", "balanced", "greedy"] | str
 """How instances share the partitions: an object, or as text `all`, `balanced`, `greedy`, `fixed:N`, `fixed:N:LEASE`."""
@@ -30,7 +29,7 @@ OutputMode: TypeAlias = Literal["append", "update", "complete"]
 
 DEFAULT_MAX_BATCH_SIZE: Final = 1_000_000
 """Some seconds of work: few enough for a stop to wait for, and for a batch that is cut short to be done again."""
-DEFAULT_TRIGGER_INTERVAL: Final = "200ms"
+DEFAULT_TRIGGER_INTERVAL_MS: Final = 200
 """An idle stage asks its hub five times a second, and not a hundred times; a busy one does not wait at all."""
 
 # A batch of a day is not a stream any more; and Spark keeps triggers in milliseconds.
@@ -69,7 +68,7 @@ class CheckedOptions:
     load_balancing: str = "greedy"
     starting_position: str = "earliest"
     max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
-    trigger_interval: int = 200
+    trigger_interval: int = DEFAULT_TRIGGER_INTERVAL_MS
     """In milliseconds."""
     checkpoint: CheckpointMode = "every_batch"
     lookback: str | None = None
@@ -133,18 +132,14 @@ def _load_balancing(value: object) -> str:
     return load_balancing_text(strategy)
 
 
-def starting_position_text(value: object) -> str:
+def _starting_position(value: object) -> str:
     """As Spark's source takes it."""
     if isinstance(value, str):
         parse_position(value)
         return value
     if not isinstance(value, Position):
         raise ConfigError("write for instance starting_position='earliest', 'latest' or 'time:-24h'")
-    if value.value is None:
-        return f"{value.kind}{':inclusive' if value.kind is PositionKind.LATEST and value.inclusive else ''}"
-    kind = "time" if value.kind is PositionKind.ENQUEUED else value.kind
-    text = value.value.isoformat() if isinstance(value.value, datetime) else value.value
-    return f"{kind}:{text}:{'inclusive' if value.inclusive else 'exclusive'}"
+    return str(value)
 
 
 def _count(value: object) -> int:
@@ -180,7 +175,7 @@ def _choice(choices: Any) -> Callable[[object], str]:
 _CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
     "consumer_group": _consumer_group,
     "load_balancing": _load_balancing,
-    "starting_position": starting_position_text,
+    "starting_position": _starting_position,
     "max_batch_size": _count,
     "trigger_interval": _trigger_interval,
     "checkpoint": _choice(CheckpointMode),

@@ -27,7 +27,7 @@ from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.sql_sink.micro_batch import MicroBatch
 from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter
-from hubline.spark.tasks.event_loop import lent, run
+from hubline.spark.tasks.event_loop import run, shared_hub
 
 TRACED: Final = ("partition", "sequenceNumber", "properties")
 """The columns that report of which event a row was made, and whether that came before."""
@@ -177,7 +177,7 @@ class _DeadLetterWriter:
             yield pa.RecordBatch.from_arrays([pa.array([len(dead_letters)], pa.int64())], schema=_COUNT)
 
     async def _add(self, dead_letters: list[DeadLetter]) -> None:
-        async with lent(self.hub) as opened:
+        async with shared_hub(self.hub) as opened:
             kept = DeadLetterHub(opened.hub)
             try:
                 await kept.add(dead_letters)

@@ -6,13 +6,13 @@ The reconnect after a network error is in :mod:`hubline.hubs.resuming_receiver`.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from hubline.errors import HublineError, PositionInvalid
+from hubline.hubs.data_loss import accept_data_loss
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.hub_calls import pinned
 from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
@@ -20,8 +20,6 @@ from hubline.model.events import EventBatch
 from hubline.model.positions import OnDataLoss, Position
 from hubline.ports import Hub
 from hubline.retry import RetryPolicy
-
-log = logging.getLogger("hubline.reader")
 
 FETCH_COUNT_MAX = 20_000
 """Events asked of the receiver at once: enough to amortise a call. What it gives beyond a batch waits here."""
@@ -42,7 +40,7 @@ class Source:
     hub_timeout_seconds: float
     report: Callable[[HublineError], None]
     start_over: Callable[[], Awaitable[None]]
-    """Called where the position is of another hub than this one, before it is jumped from. May end the reading."""
+    """Called where the position is of another hub, before reading goes on elsewhere. May end the reading."""
     rng: random.Random
 
 
@@ -145,15 +143,12 @@ class PartitionReader:
             self._changed.set()
 
     async def _position_instead(self, error: PositionInvalid) -> Position:
-        choice = self._source.on_data_loss
-        if choice == "fail":
-            raise error
-        # The gap is recorded before it is jumped: dying here reports it again.
-        self._source.report(error)
-        log.error("gap partition=%s reason=%s choice=%s %s", error.partition, error.reason, choice, error)
-        if error.reason != "expired":
-            await self._source.start_over()
-        if choice == "earliest":
-            return Position.earliest()
         source = self._source
+        # Reported before reading goes on elsewhere: dying here reports it again.
+        accept_data_loss(error, source.on_data_loss)
+        source.report(error)
+        if error.reason != "expired":
+            await source.start_over()
+        if source.on_data_loss == "earliest":
+            return Position.earliest()
         return await pinned(source.hub, source.partition, Position.latest(), seconds_max=source.hub_timeout_seconds)

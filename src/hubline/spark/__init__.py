@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EventHubs", "SqlBatchWriter", "event_id", "parse_json", "session"]
 
-_HOMES = {
+_MODULES = {
     "EventHubs": "hubline.spark.source.data_source",
     "SqlBatchWriter": "hubline.spark.sql_sink.sink",
     "event_id": "hubline.spark.functions",
@@ -35,9 +35,9 @@ if not TYPE_CHECKING:  # to a type checker, it would make every misspelled name 
 
     def __getattr__(name: str) -> object:
         """Loads a name when it is first asked for: tasks need few of them, and start sooner."""
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
+        value = getattr(importlib.import_module(_MODULES[name]), name)
         globals()[name] = value
         return value
 

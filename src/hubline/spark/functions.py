@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody does
 from hubline.addresses.hub_address import HubAddress, parse_hub
 from hubline.event_ids import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of
 from hubline.model.hubs import HubProperties
-from hubline.spark.tasks.event_loop import lent, run
+from hubline.spark.tasks.event_loop import run, shared_hub
 
 
 def event_id(hub: str, place: Column | None = None) -> Column:
@@ -31,7 +31,7 @@ def event_id(hub: str, place: Column | None = None) -> Column:
 
 
 async def _described(address: HubAddress) -> HubProperties:
-    async with lent(address) as opened:
+    async with shared_hub(address) as opened:
         return await opened.hub.describe()
 
 

@@ -94,7 +94,7 @@ class Options:
     """The options of a source or a sink, parsed. Its repr shows no secret.
 
     ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
-    to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the applications
+    to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the instances
     that use the same store share the partitions. ``lookback_seconds`` is how much of what was handled before a stream
     reads again when it starts.
     """
@@ -185,7 +185,7 @@ def _require_no_sharing(texts: _Given, load_balancing: Strategy | None) -> None:
         sharing.insert(0, "loadBalancing")
     if sharing:
         raise ConfigError(
-            f"the option {sharing[0]} needs a store, where the applications that share the group meet: add for "
+            f"the option {sharing[0]} needs a store, where the instances that share the group meet: add for "
             'instance .option("store", "postgresql://...")'
         )
 

@@ -83,6 +83,7 @@ def test_secrets_come_from_the_environment_or_a_file(tmp_path: Path, monkeypatch
         ("http://acme.blob.core.windows.net/state", "http:// is for emulators only"),
         (f"{AZURE}/state?key={KEY}", "not the secret itself"),
         (f"{AZURE}/state?sv=2020&color=green", "a whole signature"),
+        (f"{AZURE}/state?keys=env:KEY", "did you mean key?"),
         (f"{AZURE}/state?key=env:NOT_SET_ANYWHERE", "is not set"),
         (f"AccountName=acme;AccountKey={KEY}", "Container is missing"),
         (f"AccountName=acme;AccountKey=planted secret {KEY};Container=state", "is not base64"),

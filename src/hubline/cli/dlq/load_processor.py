@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from typing import NoReturn
 
 from hubline.errors import ConfigError, HublineError
 from hubline.processor import Processor
+from hubline.user_files import import_file
 
 
 def load_processor(text: str) -> Processor:
@@ -34,16 +33,9 @@ def load_processor(text: str) -> Processor:
 
 
 def _imported(path: Path) -> ModuleType:
-    # Not its own name, which may be that of a module that is loaded already.
-    spec = importlib.util.spec_from_file_location(f"hubline_redrive_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"--processor {path}: the name of a Python file must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    sys.path.insert(0, str(path.parent))  # as for a file that Python is started with
     try:
         with _not_running(path):
-            spec.loader.exec_module(module)
+            return import_file(path, prefix="hubline_redrive_")
     except HublineError:
         raise
     except (Exception, SystemExit) as error:
@@ -53,7 +45,6 @@ def _imported(path: Path) -> ModuleType:
         raise ConfigError(
             f"--processor {path}: the file raised {type(error).__name__}{where}; run hubline --debug ... to see all"
         ) from error
-    return module
 
 
 @contextmanager

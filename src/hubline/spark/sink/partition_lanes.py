@@ -9,11 +9,9 @@ that it has seen can drop every repetition, and drops nothing else.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -24,12 +22,10 @@ import pyarrow as pa
 
 from hubline.addresses.hub_address import HubAddress
 from hubline.errors import EventTooLarge, HubUnavailable
-from hubline.retry import RetryPolicy
-from hubline.spark.tasks.event_loop import OpenHub, lent
+from hubline.retry import RetryPolicy, retrying
+from hubline.spark.tasks.event_loop import OpenHub, shared_hub
 
 log = logging.getLogger("hubline.spark.sink.writer")
-
-_rng: Final = random.Random()  # noqa: S311 - it only spreads tries over time
 
 # Taken from Spark and not yet kept by the hub: enough that neither waits for the other; a task holds no more.
 AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
@@ -77,16 +73,15 @@ class Publishing:
 
     async def open(self) -> tuple[str, ...]:
         """Connects, and gives the ids of the hub's partitions as they are now."""
-        self._opened = await self._stack.enter_async_context(lent(self._address))
-        for delay in _delays(self._outage_seconds):
-            try:
-                return (await self._opened.hub.describe()).partition_ids
-            except HubUnavailable as error:
-                if delay is None:
-                    raise
-                log.warning("describe_again hub=%s error=%s", self._address, error)
-            await asyncio.sleep(delay)
-        raise AssertionError("the last delay is None")
+        self._opened = await self._stack.enter_async_context(shared_hub(self._address))
+        hub = await retrying(
+            self._opened.hub.describe,
+            RETRY,
+            on=HubUnavailable,
+            timeout_seconds=self._outage_seconds,
+            report=lambda error: log.warning("describe_again hub=%s error=%s", self._address, error),
+        )
+        return hub.partition_ids
 
     async def put(self, pieces: Mapping[str | None, Piece]) -> None:
         """Takes the pieces, each for its partition (None: for any), and waits until there is room for more.
@@ -183,31 +178,18 @@ class _Lane:
 
     async def _send(self, piece: Piece) -> None:
         """Until it is kept. A part of it may have been kept by a try that failed: then it is there again, in order."""
-        for delay in _delays(self._outage_seconds):
-            try:
-                sender = await self._opened.sender(self._partition)
-                await sender.send(piece.events, partition=self._partition)
-            except HubUnavailable as error:
-                if delay is None:
-                    raise
-                log.warning("send_again partition=%s events=%d error=%s", self._partition, len(piece.rows), error)
-            except EventTooLarge as error:
-                raise _named(error, int(piece.rows[error.index])) from None
-            else:
-                return
-            await asyncio.sleep(delay)
 
+        async def send() -> None:
+            sender = await self._opened.sender(self._partition)
+            await sender.send(piece.events, partition=self._partition)
 
-def _delays(seconds_max: float) -> Iterator[float | None]:
-    """How long to wait after each try that failed; None after the last, when it has been going on for too long."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds_max
-    for attempt in itertools.count(1):
-        delay = RETRY.delay(attempt, _rng)
-        if loop.time() + delay >= end:
-            break
-        yield delay
-    yield None
+        def report(error: HubUnavailable) -> None:
+            log.warning("send_again partition=%s events=%d error=%s", self._partition, len(piece.rows), error)
+
+        try:
+            await retrying(send, RETRY, on=HubUnavailable, timeout_seconds=self._outage_seconds, report=report)
+        except EventTooLarge as error:
+            raise _named(error, int(piece.rows[error.index])) from None
 
 
 def _named(error: EventTooLarge, row: int) -> EventTooLarge:

@@ -5,7 +5,6 @@ The columns are those of the JVM connector's sink, and one more. All work is on 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -27,6 +26,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from hubline.addresses.did_you_mean import nearest
 from hubline.errors import ConfigError
 from hubline.event_ids import ids_of, is_id, split_ids, with_ids
 from hubline.hubs.partition_hash import partition_indexes
@@ -116,7 +116,8 @@ def _require_columns(schema: StructType) -> None:
         raise ConfigError(f"the column {twice[0]} is there twice: drop or rename one")
     for name in names:
         if name not in COLUMNS and name not in IGNORED:
-            raise ConfigError(f"the column {name!a} is unknown{_nearest(name)}: drop it, or put it into properties")
+            suggestion = nearest(name, COLUMNS) or f" (the sink takes {', '.join(COLUMNS)})"
+            raise ConfigError(f"the column {name!a} is unknown{suggestion}: drop it, or put it into properties")
     if "body" not in names:
         raise ConfigError(f"the column body is missing, string or binary: there are {', '.join(map(ascii, names))}")
     if "partition" in names and "partitionId" in names:
@@ -125,12 +126,6 @@ def _require_columns(schema: StructType) -> None:
         if field.name in COLUMNS and not COLUMNS[field.name].fits(field.dataType):
             wanted, given = COLUMNS[field.name].words, field.dataType.simpleString()
             raise ConfigError(f"the column {field.name} is {given}: it has to be {wanted}; cast it")
-
-
-def _nearest(name: str) -> str:
-    by_lower = {known.lower(): known for known in COLUMNS}
-    matches = difflib.get_close_matches(name.lower()[:60], by_lower, n=1)
-    return f" (did you mean {by_lower[matches[0]]}?)" if matches else f" (the sink takes {', '.join(COLUMNS)})"
 
 
 class _Rows:

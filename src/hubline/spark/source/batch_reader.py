@@ -6,10 +6,10 @@ The ranges are found when Spark plans the query, in a process of its own, and re
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -27,18 +27,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from hubline.adapters import open_hub
+from hubline.concurrency import map_bounded
 from hubline.errors import PositionInvalid
+from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.positions import Position
-from hubline.ports import Hub
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
 from hubline.spark.sessions.parallelism import task_count
 from hubline.spark.source.offsets import Range, in_order
-from hubline.spark.source.position_lookup import Places
+from hubline.spark.source.position_lookup import LOOKUPS_AT_ONCE, Places
 from hubline.spark.source.task_packing import pack
 from hubline.spark.tasks.range_reader import read_ranges
-
-log = logging.getLogger("hubline.spark.source.batch_reader")
 
 # The service's clock may step back a little when a partition moves to another machine. Spark applies the filter itself:
 # reading this much more on either side only keeps such events.
@@ -46,8 +45,6 @@ CLOCK_SLACK: Final = timedelta(minutes=1)
 # Queries write the year 1 or 9999 for "ever". Hubs count time from 1970, and Python knows none after its last moment.
 _TIME_MIN: Final = datetime.fromtimestamp(0, UTC)
 _TIME_MAX: Final = datetime.max.replace(tzinfo=UTC)
-# Partitions that are looked up at once: some hundred answers of a management link fit into a second.
-LOOKUPS_MAX: Final = 32
 
 
 class RangesInput(InputPartition):
@@ -148,26 +145,23 @@ class PushdownReader(BatchReader):
 async def _planned(options: Options, wanted: Wanted) -> list[Range]:
     hub = open_hub(options.hub)
     try:
-        properties = await Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds).hub()
-        there = in_order(properties.partition_ids)
+        places = Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds)
+        there = in_order((await places.hub()).partition_ids)
         options.require_partitions(there)
         chosen = [partition for partition in there if wanted.partitions is None or partition in wanted.partitions]
-        turns = asyncio.Semaphore(LOOKUPS_MAX)
-        ranges = await asyncio.gather(*(_range(hub, options, wanted, partition, turns) for partition in chosen))
+        ranges = await map_bounded(partial(_range, places, options, wanted), chosen, max_concurrent=LOOKUPS_AT_ONCE)
     finally:
         await hub.close()
     return [found for found in ranges if found.count > 0]
 
 
-async def _range(hub: Hub, options: Options, wanted: Wanted, partition: str, turns: asyncio.Semaphore) -> Range:
-    places = Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds)
-    async with turns:
-        start = await _start(places, options, partition)
-        end = await places.end(partition, options.ending_positions.for_partition(partition))
-        if wanted.time_min is not None:
-            start = max(start, await places.start(partition, Position.enqueued(wanted.time_min)))
-        if wanted.time_max is not None:
-            end = min(end, await places.end(partition, Position.enqueued(wanted.time_max, inclusive=True)))
+async def _range(places: Places, options: Options, wanted: Wanted, partition: str) -> Range:
+    start = await _start(places, options, partition)
+    end = await places.end(partition, options.ending_positions.for_partition(partition))
+    if wanted.time_min is not None:
+        start = max(start, await places.start(partition, Position.enqueued(wanted.time_min)))
+    if wanted.time_max is not None:
+        end = min(end, await places.end(partition, Position.enqueued(wanted.time_max, inclusive=True)))
     if wanted.sequence_min is not None:
         start = max(start, wanted.sequence_min)
     if wanted.sequence_max is not None:
@@ -179,8 +173,4 @@ async def _start(places: Places, options: Options, partition: str) -> int:
     try:
         return await places.start(partition, options.batch_start.for_partition(partition))
     except PositionInvalid as error:
-        if options.on_data_loss == "fail":
-            raise
-        log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = options.on_data_loss == "earliest"
-        return error.begin_sequence if is_earliest else error.last_sequence + 1
+        return sequence_after_data_loss(error, options.on_data_loss)

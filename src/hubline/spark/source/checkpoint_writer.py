@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Final
@@ -17,7 +16,7 @@ from hubline.coordination.store_calls import bounded, set_back
 from hubline.errors import Fenced, HublineError, PositionInvalid
 from hubline.model.ownership import Checkpoint
 from hubline.ports import CheckpointStore
-from hubline.retry import RetryPolicy
+from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.position_lookup import Places
 
@@ -42,9 +41,8 @@ class CheckpointWriter:
         self._places = places
         self._seconds_max = seconds_max
         self._on_fenced = on_fenced
-        self._failures = 0
+        self._backoff = Backoff(RETRY)
         self._retry_at = 0.0
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._learning = BackgroundTasks()
 
     async def stop(self) -> None:
@@ -61,9 +59,10 @@ class CheckpointWriter:
         if not behind or loop.time() < self._retry_at:
             return
         written = await asyncio.gather(*map(self.write, behind))
-        self._failures = 0 if all(written) else self._failures + 1
-        if self._failures:
-            self._retry_at = loop.time() + RETRY.delay(self._failures, self._rng)
+        if all(written):
+            self._backoff.reset()
+        else:
+            self._retry_at = loop.time() + self._backoff.next_delay()
 
     async def write(self, held: HeldPartition) -> bool:
         """Whether there is nothing left to write: the store has it, or another owner has the partition."""
@@ -72,7 +71,7 @@ class CheckpointWriter:
             checkpoint = Checkpoint(held.ownership.key, await self._offset_before(held), done_next - 1)
             if done_next > held.stored_next:
                 await self._update(checkpoint, held.epoch)
-            else:  # the store has more of a hub that is no more: the query jumped back, to the re-created one
+            else:  # the store has more of a hub that is no more: the query went back, in the re-created one
                 await set_back(self._store, checkpoint, epoch=held.epoch, seconds_max=self._seconds_max)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.

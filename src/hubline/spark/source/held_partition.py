@@ -22,7 +22,7 @@ class HeldPartition:
         stored_next: What the store knew when it was opened, be it of a hub that is no more.
         known_offset: The offset of the event before a sequence number. Where a batch ends with the newest event, it
             need not be looked up.
-        gap: What was jumped when it was opened.
+        gap: What was skipped when it was opened.
         replayed: What the batch reads that Spark ran again when the query started.
         is_closing: Whether it is to be given up once its batch is done.
         at_rest: Set when it can be given up.
@@ -80,8 +80,8 @@ class HeldPartition:
         start = min(self.next_sequence, max(self.lookback_next, seen_next))
         return replace(self._at(start, self.next_sequence), gap=self.gap)
 
-    def take_jump(self, entry: Entry) -> None:
-        """Where the batch before this one jumped back, in a hub that was re-created meanwhile, the place is there.
+    def move_back(self, entry: Entry) -> None:
+        """If the batch before this one went back, in a hub that was re-created meanwhile, the partition stands there.
 
         A replay is behind the checkpoint, too, and says so.
         """

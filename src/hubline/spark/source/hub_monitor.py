@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Mapping
 from typing import Final
 
+from hubline.concurrency import map_bounded
 from hubline.errors import HubError, HubUnavailable
 from hubline.model.hubs import HubProperties, PartitionProperties
-from hubline.retry import RetryPolicy
+from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.position_lookup import Places
 
 log = logging.getLogger("hubline.spark.source.hub_monitor")
@@ -29,7 +29,7 @@ LOOK_SECONDS_MAX: Final = 2.0
 # partition that does not answer does not hold the others back.
 STALE_SECONDS: Final = 1.0
 # Partitions that are asked about at once.
-LOOKUPS_MAX: Final = 64
+DESCRIBED_AT_ONCE: Final = 64
 # Between two tries to reach a hub that could not be: one that is back is seen about as soon as an event is.
 RETRY: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=LOOK_SECONDS_MAX)
 
@@ -45,21 +45,18 @@ class HubMonitor:
         self._looked_at = 0.0
         self._failing_since: float | None = None
         self._failed: HubError | None = None
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._wanted = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Takes the first look, and tries again while the hub is out of reach. Raises if that lasts."""
-        attempts = 0
-        while True:
-            attempts += 1
-            await self._look()
-            if self._hub is not None and self._partitions.keys() >= set(self._hub.partition_ids):
-                break
+        backoff = Backoff(RETRY)
+        await self._look()
+        while self._hub is None or not self._partitions.keys() >= set(self._hub.partition_ids):
             self._check()
-            await asyncio.sleep(RETRY.delay(attempts, self._rng))
+            await backoff.wait()
+            await self._look()
         self._task = asyncio.create_task(self._run(), name="hubline-spark-watch")
 
     async def stop(self) -> None:
@@ -104,16 +101,15 @@ class HubMonitor:
         return self._partitions
 
     async def _run(self) -> None:
-        failures = 0
+        backoff = Backoff(RETRY)
         while True:
             started_at = _now()
             await asyncio.wait([self._current_look()])
             took_seconds = _now() - started_at
             if self._failing_since is not None:
-                failures += 1
-                await asyncio.sleep(RETRY.delay(failures, self._rng))
+                await backoff.wait()
                 continue
-            failures = 0
+            backoff.reset()
             await asyncio.sleep(min(max(took_seconds / LOOK_SHARE_MAX, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX))
             # Nobody asked since. A later caller takes a look of its own if this one is too old by then.
             await self._wanted.wait()
@@ -141,18 +137,16 @@ class HubMonitor:
 
     async def _look_at_partitions(self, partitions: tuple[str, ...]) -> None:
         """Each by itself: one that cannot be seen now does not hide what the others hold."""
-        turns = asyncio.Semaphore(LOOKUPS_MAX)
 
         async def look(partition: str) -> HubError | None:
-            async with turns:
-                try:
-                    self._partitions[partition] = await self._places.described(partition)
-                except HubError as error:
-                    return error
+            try:
+                self._partitions[partition] = await self._places.described(partition)
+            except HubError as error:
+                return error
             return None
 
-        failed = [error for error in await asyncio.gather(*map(look, partitions)) if error is not None]
-        if failed:
+        errors = await map_bounded(look, partitions, max_concurrent=DESCRIBED_AT_ONCE)
+        if failed := [error for error in errors if error is not None]:
             raise next((error for error in failed if not isinstance(error, HubUnavailable)), failed[0])
 
     def _note_outage(self, error: HubUnavailable) -> None:

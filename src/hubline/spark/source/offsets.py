@@ -6,7 +6,7 @@
      "1": {"from": 70, "to": 70, "epoch": 1, "gap": {"reason": "expired", "next": 20}}}
 
 An offset tells its batch by itself, without the one before it: what a partition did between two batches (lost,
-regained, moved on by another application) does not change what a replay reads. ``from`` is the first sequence
+regained, moved on by another instance) does not change what a replay reads. ``from`` is the first sequence
 number that is read, ``to`` the first that is not; what lies before ``replayed_to``, if that is there, was handled
 before the query started, and is read again. Spark compares offsets as JSON text, so that their order is fixed.
 """
@@ -43,7 +43,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was jumped because the user chose so: events from ``next_sequence`` on, which are gone or another hub's."""
+    """What was skipped because the user chose so: events from ``next_sequence`` on, which are gone or another hub's."""
 
     reason: str
     next_sequence: int
@@ -88,7 +88,7 @@ class StreamOffset:
     is_split: bool = False
     """Whether several tasks may read parts of one range: sinks that commit by partition have to know."""
     group: GroupKey | None = None
-    """Whose progress it is, for sinks that keep it too. None in offsets that were written before they had it."""
+    """Whose progress it is, for sinks that keep it too. None in offsets of the JVM connector."""
     connectors_hub: str = ""
     """The hub's name, where the JVM connector wrote it: then it says where a batch ends, and the one before it where
     it starts."""
@@ -131,7 +131,7 @@ class StreamOffset:
 
 
 def gaps_in(offset: Mapping[str, object]) -> dict[str, Gap]:
-    """The gaps that the batch of an offset jumped, by partition: as the offset itself says."""
+    """The gaps that the batch of an offset skipped, by partition: as the offset itself says."""
     return {
         partition: Gap(str(entry["gap"]["reason"]), int(entry["gap"]["next"]))
         for partition, entry in offset.items()
@@ -176,7 +176,7 @@ def _entry(value: object) -> Entry:
     replayed_to, held = value.get("replayed_to", 0), value.get("held", True) is True
     if not (_is_count(start) and _is_count(end) and _is_count(epoch) and start <= end and _is_count(replayed_to)):
         raise _foreign()
-    # The gap is recorded once, by the offset of the batch that jumped it.
+    # The gap is recorded once, by the offset of the batch that skipped it.
     return Entry(start, end, epoch, replayed_to=replayed_to, held=held)
 
 

@@ -33,11 +33,11 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.model.positions import StartPositions
 from hubline.ports import CheckpointStore
-from hubline.retry import RetryPolicy
+from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.checkpoint_writer import CheckpointWriter
 from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.offsets import Entry, StreamOffset
-from hubline.spark.source.partition_opener import Jump, PartitionOpener
+from hubline.spark.source.partition_opener import PartitionOpener, SequenceAfterLoss
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.settled_strategy import SettledStrategy
 
@@ -71,7 +71,7 @@ class OwnedPartitions:
         membership: Membership,
         *,
         partitions: Callable[[], tuple[str, ...]],
-        jump: Jump,
+        sequence_after_loss: SequenceAfterLoss,
         now: Callable[[], float],
     ) -> None:
         self._held: dict[str, HeldPartition] = {}
@@ -91,10 +91,9 @@ class OwnedPartitions:
             start=membership.start,
             lookback_seconds=membership.lookback_seconds,
             known_at_start=frozenset(partitions()),
-            jump=jump,
+            sequence_after_loss=sequence_after_loss,
             now=now,
         )
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self._settling = SettledStrategy(membership.strategy)
         self._dispatcher = Dispatcher(
             locking_store(store, membership.strategy, lease),
@@ -104,7 +103,7 @@ class OwnedPartitions:
             strategy=self._settling,
             partitions=partitions,
             lease=lease,
-            rng=self._rng,
+            rng=random.Random(),  # noqa: S311 - spreads load, guards nothing
         )
 
     async def start(self) -> None:
@@ -180,11 +179,11 @@ class OwnedPartitions:
         """Where the partition stands, by what Spark has done of it; None while that is not known."""
         entry = self._done.entries.get(held.partition)
         if entry is not None:
-            held.take_jump(entry)
+            held.move_back(entry)
         place = held.place(entry, seen_next=self._seen_next.get(held.partition, 0))
         if place is None or not self._dispatcher.is_current(held.partition, held.epoch):
             return None
-        if place.gap is None:  # one that is jumped has to be reported by the offset of a batch first
+        if place.gap is None:  # a gap has to be reported by the offset of a batch first
             held.done_next = place.end
         return place
 
@@ -223,9 +222,8 @@ class OwnedPartitions:
 
     async def _open(self, held: HeldPartition) -> None:
         """Finds the place, again after a while where the store or the hub cannot be reached."""
-        attempts = 0
+        backoff = Backoff(REOPEN)
         while self._held.get(held.partition) is held:
-            attempts += 1
             try:
                 await self._opener.find_place(held)
             except Fenced as error:
@@ -235,7 +233,7 @@ class OwnedPartitions:
                 return
             except HublineError as error:
                 self.report_of(error, held.partition)
-                await asyncio.sleep(REOPEN.delay(attempts, self._rng))
+                await backoff.wait()
             else:
                 # What Spark has done, and the start that did it did not live to report it to the store. The next
                 # trigger may be far, and who dies before it counts on being the only one since.

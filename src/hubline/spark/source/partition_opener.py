@@ -16,8 +16,8 @@ from hubline.spark.source.position_lookup import Places, first_wanted
 
 log = logging.getLogger("hubline.spark.source.partition_opener")
 
-Jump = Callable[[PositionInvalid], int]
-"""Where to go on instead of an invalid position; raises it where the user wants that."""
+SequenceAfterLoss = Callable[[PositionInvalid], int]
+"""Where reading goes on instead of at an invalid position; raises it if the user chose that."""
 
 
 class PartitionOpener:
@@ -29,7 +29,7 @@ class PartitionOpener:
         start: Where partitions without a checkpoint start.
         lookback_seconds: How much before the checkpoint is replayed. None replays nothing.
         known_at_start: The partitions that the hub had when the query started.
-        jump: Where to go on instead of an invalid position.
+        sequence_after_loss: Where reading goes on instead of at an invalid position.
         now: The time, as the hub has it.
     """
 
@@ -41,7 +41,7 @@ class PartitionOpener:
         start: StartPositions,
         lookback_seconds: float | None,
         known_at_start: frozenset[str],
-        jump: Jump,
+        sequence_after_loss: SequenceAfterLoss,
         now: Callable[[], float],
     ) -> None:
         self._writer = writer
@@ -49,7 +49,7 @@ class PartitionOpener:
         self._start = start
         self._lookback_seconds = lookback_seconds
         self._known_at_start = known_at_start
-        self._jump = jump
+        self._sequence_after_loss = sequence_after_loss
         self._now = now
 
     async def find_place(self, held: HeldPartition) -> None:
@@ -79,7 +79,7 @@ class PartitionOpener:
             return await self._places.resume(held.partition, checkpoint)
         except PositionInvalid as error:
             held.gap = Gap(error.reason, checkpoint.sequence_number + 1)
-            return self._jump(error)
+            return self._sequence_after_loss(error)
 
     async def _first_place(self, held: HeldPartition) -> int:
         """Of a partition without a checkpoint. One that was added since the query runs starts at its beginning."""
@@ -89,7 +89,7 @@ class PartitionOpener:
             place = await self._places.start(held.partition, start)
         except PositionInvalid as error:
             held.gap = Gap(error.reason, first_wanted(start))
-            return self._jump(error)
+            return self._sequence_after_loss(error)
         looks_back = self._lookback_seconds is not None
         if start == Position.latest() or (start.kind is PositionKind.ENQUEUED and looks_back):
             # After a crash before the first batch, "the end" would be further on, and so would be "an hour ago". A

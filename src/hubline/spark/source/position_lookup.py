@@ -17,6 +17,9 @@ from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub
 
+LOOKUPS_AT_ONCE: Final = 32
+"""Partitions whose positions are looked up at once: some hundred answers of a management link fit into a second."""
+
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 

@@ -1,27 +1,24 @@
 """Whether a stream can start where it wants to: what the hub still has, and whether it is still the same hub.
 
-Where it cannot, the option `onDataLoss` decides: the query ends with PositionInvalid, or it jumps. A jump is logged,
-and kept in the offset of the batch that makes it.
+Where it cannot, the option `onDataLoss` decides: the query ends with PositionInvalid, or it goes on elsewhere. That is
+logged, and kept as a gap in the offset of the batch that skips the events.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from hubline.errors import HubUnavailable, PositionInvalid
+from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position
+from hubline.retry import retrying
 from hubline.spark.options import Options
 from hubline.spark.source.hub_monitor import RETRY, HubMonitor
 from hubline.spark.source.offsets import Entry, Gap, StreamOffset
 from hubline.spark.source.position_lookup import Places, first_wanted
-
-log = logging.getLogger("hubline.spark.source.start_validation")
 
 T = TypeVar("T")
 
@@ -34,7 +31,6 @@ class StartValidation:
         self._start_positions = options.stream_start
         self._places = places
         self._monitor = monitor
-        self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
 
     async def first_entry(self, partition: str) -> Entry:
         """Where a query without offsets starts in a partition."""
@@ -42,7 +38,7 @@ class StartValidation:
         try:
             return Entry.at(await self._patiently(lambda: self._places.start(partition, position)))
         except PositionInvalid as error:
-            next_sequence = self.jump(error)
+            next_sequence = self.sequence_after_loss(error)
             return Entry(next_sequence, next_sequence, 0, Gap(error.reason, first_wanted(position)))
 
     async def validated(
@@ -65,30 +61,28 @@ class StartValidation:
         return offset.created not in ("", self._monitor.created)
 
     def require_known(self, start: StreamOffset, partitions: Iterable[str]) -> None:
-        """Refuses an offset of partitions that the hub does not have, unless the user wants to jump."""
+        """Refuses an offset of partitions that the hub does not have, unless the user accepts data loss."""
         for partition in start.entries.keys() - set(partitions):
-            self.jump(self._gone(partition, start.entries[partition].end))
+            self.sequence_after_loss(self._gone(partition, start.entries[partition].end))
 
     async def require_own(self, end: StreamOffset) -> bool:
-        """Whether a batch is of this hub. One of another is refused, unless the user wants to jump."""
+        """Whether a batch is of this hub. One of another is refused, unless the user accepts data loss."""
         if not end.entries or not self.is_foreign(end):
             return True
         partition = next(iter(end.entries))
         sequence = end.entries[partition].start
         there = (await self._monitor.latest()).get(partition)
         if there is None:
-            self.jump(self._gone(partition, sequence))
+            self.sequence_after_loss(self._gone(partition, sequence))
         else:
-            self.jump(self._places.invalid("foreign", Position.sequence(sequence, inclusive=True), there))
+            self.sequence_after_loss(
+                self._places.invalid("foreign", Position.sequence(sequence, inclusive=True), there)
+            )
         return False
 
-    def jump(self, error: PositionInvalid) -> int:
-        """Where to continue instead. The gap is logged here, and kept in the offset of the batch that jumps it."""
-        if self._options.on_data_loss == "fail":
-            raise error
-        log.error("gap partition=%s %s", error.partition, error)
-        is_earliest = self._options.on_data_loss == "earliest"
-        return error.begin_sequence if is_earliest else error.last_sequence + 1
+    def sequence_after_loss(self, error: PositionInvalid) -> int:
+        """Where to continue instead. The gap is kept in the offset of the batch that skips it."""
+        return sequence_after_data_loss(error, self._options.on_data_loss)
 
     async def _seen(self, place: Entry, seen: PartitionProperties) -> PartitionProperties:
         """What the partition holds. What was seen a moment ago does not say whether a place is after the end: that
@@ -112,7 +106,7 @@ class StartValidation:
         if reason is None:
             return place
         position = Position.sequence(place.end, inclusive=True)
-        next_sequence = self.jump(self._places.invalid(reason, position, there))
+        next_sequence = self.sequence_after_loss(self._places.invalid(reason, position, there))
         return Entry(next_sequence, next_sequence, place.epoch, Gap(reason, place.end))
 
     def _gone(self, partition: str, sequence: int) -> PositionInvalid:
@@ -121,14 +115,4 @@ class StartValidation:
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Again while the hub is out of reach, as long as that may be."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._options.operation_timeout_seconds
-        attempts = 0
-        while True:
-            attempts += 1
-            try:
-                return await call()
-            except HubUnavailable:
-                if loop.time() >= deadline:
-                    raise
-            await asyncio.sleep(RETRY.delay(attempts, self._rng))
+        return await retrying(call, RETRY, on=HubUnavailable, timeout_seconds=self._options.operation_timeout_seconds)

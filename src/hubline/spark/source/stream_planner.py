@@ -7,7 +7,6 @@ shares its group with others.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 import socket
@@ -16,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from hubline.adapters import open_hub, open_store
+from hubline.concurrency import map_bounded
 from hubline.coordination.strategies import All
 from hubline.model.hubs import PartitionProperties
 from hubline.model.keys import GroupKey
@@ -24,7 +24,7 @@ from hubline.spark.options import Options
 from hubline.spark.source.hub_monitor import HubMonitor
 from hubline.spark.source.offsets import Entry, Range, StreamOffset, in_order
 from hubline.spark.source.owned_partitions import Membership, OwnedPartitions
-from hubline.spark.source.position_lookup import Places
+from hubline.spark.source.position_lookup import LOOKUPS_AT_ONCE, Places
 from hubline.spark.source.rate_limit import RateLimit
 from hubline.spark.source.start_validation import StartValidation
 
@@ -66,7 +66,7 @@ class StreamPlanner:
                 self._places,
                 self._membership(),
                 partitions=lambda: self._monitor.partition_ids,
-                jump=self._validation.jump,
+                sequence_after_loss=self._validation.sequence_after_loss,
                 now=self._now,
             )
             await owned.start()
@@ -110,9 +110,9 @@ class StreamPlanner:
         there = await self._monitor.latest()
         places = await self._validation.validated(await self._places_after(start, there), start, there)
         counts = await self._limit.counts(places, there, is_limited=is_limited)
-        jumped = any(place.gap is not None for place in places.values())
+        has_gap = any(place.gap is not None for place in places.values())
         is_first = self._owned is None and not start.entries
-        if not (any(counts.values()) or jumped or is_first):
+        if not (any(counts.values()) or has_gap or is_first):
             return start
         entries = {
             partition: replace(place, start=place.end, end=place.end + counts.get(partition, 0))
@@ -161,7 +161,7 @@ class StreamPlanner:
             return places
         partitions = self._monitor.partition_ids
         if not start.entries:
-            entries = await asyncio.gather(*map(self._validation.first_entry, partitions))
+            entries = await map_bounded(self._validation.first_entry, partitions, max_concurrent=LOOKUPS_AT_ONCE)
             return dict(zip(partitions, entries, strict=True))
         self._validation.require_known(start, partitions)
         # A partition that is not known yet was added to the hub: all of it is new.

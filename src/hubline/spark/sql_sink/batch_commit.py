@@ -41,8 +41,8 @@ class BatchCommit:
                 return Written()
             if len(pending) < len(opened) or any(rules.is_begun(each) for each in opened.values()):
                 raise SinkError(
-                    f"{sink!r} has a part of this batch already, which another application wrote: rows of a "
-                    "query that moves them cannot be distinguished. Give each application a consumer group of its own"
+                    f"{sink!r} has a part of this batch already, which another instance wrote: rows of a "
+                    "query that moves them cannot be distinguished. Give each instance a consumer group of its own"
                 )
             with sink.transaction(self._moves(opened)) as transaction:
                 return self.target.write(transaction, opened, rows)
@@ -67,7 +67,7 @@ class BatchCommit:
             is_begun = any(rules.is_begun(each) for each in opened.values())
             if is_begun and not sink.upsert_key:
                 raise SinkError(
-                    f"{sink!r} has events of this batch already, which another application wrote, or a query with "
+                    f"{sink!r} has events of this batch already, which another instance wrote, or a query with "
                     "another checkpoint folder. The rows that came of their state cannot be distinguished from the "
                     "rows of this batch: continue with that folder, or start with a new consumer group and a new table"
                 )

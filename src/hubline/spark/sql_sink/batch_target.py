@@ -24,7 +24,7 @@ from hubline.spark.sql_sink.batch_rows import (
     rejected_events,
 )
 from hubline.spark.sql_sink.range_rules import RangeRules
-from hubline.spark.tasks.databases import lent
+from hubline.spark.tasks.databases import shared_sink
 
 FENCE_ATTEMPTS_MAX: Final = 5
 """A partition changes hands seldom: being overtaken so often in a row is a fault."""
@@ -73,7 +73,7 @@ class BatchTarget:
         fail the query once. And where a commit was rejected: now that it is known that constraints wait for it, the
         rows are tried one by one.
         """
-        with lent(self.sink) as sink:
+        with shared_sink(self.sink) as sink:
             for number in range(FENCE_ATTEMPTS_MAX):
                 try:
                     return attempt(sink)

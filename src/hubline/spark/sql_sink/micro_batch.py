@@ -49,8 +49,8 @@ class MicroBatch:
         """Whose progress this is: the hub and the consumer group that the stream reads."""
         if self.offset.group is None:
             raise ConfigError(
-                "the query's checkpoint folder is of an earlier hubline, which did not note hub and group in it: let "
-                "the query finish its last batch with that one, or start with a new folder"
+                "the query's last batch was planned by another connector, which did not note the consumer group in its "
+                "offsets: let the query finish that batch with it, or start with a new checkpoint folder"
             )
         return self.offset.group
 

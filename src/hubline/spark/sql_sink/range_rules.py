@@ -4,11 +4,11 @@ Spark runs a batch again after a crash, a task again after a failure, and someti
 checkpoint in the database says how much of the range is written:
 
     checkpoint >= end of the range      done already, by an earlier run of this batch: nothing is written
-    within the range                    another application did a part: only the rest is written
+    within the range                    another instance did a part: only the rest is written
     just before the range               the usual case
-    before that                         an error: what lies between would be lost; unless the source jumped there, by
+    before that                         an error: what lies between would be lost; unless the source skipped it, by
                                         the user's choice, over events that are gone
-    after it, by a jump back            an error: the hub is another one, whose numbers come again
+    after it, by a step back            an error: the hub is another one, whose numbers come again
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE: Final[RowEvents] = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class RangeRules:
-    """The ranges of a batch, and the gaps that the source jumped, by partition."""
+    """The ranges of a batch, and the gaps that the source skipped, by partition."""
 
     entries: Mapping[str, Entry]
     gaps: Mapping[str, Gap]
@@ -75,7 +75,7 @@ class RangeRules:
             )
 
     def require_forward(self, opened: OpenedPartition) -> None:
-        """Refuses a range after a jump back: the hub was re-created, or lost its newest events. The database has
+        """Refuses a range after a step back: the hub was re-created, or lost its newest events. The database has
         events of the hub before, and sequence numbers that come again would pass for done."""
         partition, done = opened.key.partition, last_sequence(opened)
         gap, start = self.gaps.get(partition), self.entries[partition].start
@@ -87,7 +87,7 @@ class RangeRules:
             )
 
     def require_next(self, opened: OpenedPartition) -> None:
-        """Refuses a range that does not begin where the database ends, unless the source itself jumped there."""
+        """Refuses a range that does not begin where the database ends, unless the source itself skipped it."""
         done, start = last_sequence(opened), self.entries[opened.key.partition].new_start
         if done is not None and done < start - 1 and opened.key.partition not in self.gaps:
             raise SinkError(

@@ -36,12 +36,14 @@ from hubline.spark.sql_sink.column_lineage import BatchLineage
 from hubline.spark.sql_sink.micro_batch import MicroBatch, require_one_hub
 from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.range_rules import RangeRules
-from hubline.spark.tasks.databases import lent
+from hubline.spark.tasks.databases import shared_sink
 
 _EVENT_COLUMNS: Final = (PARTITION, SEQUENCE, OFFSET, PROPERTIES)
 """The columns by which the sink knows the events that rows were made of."""
 
-# The last batch that a run of a query has written, for each database.
+# Runs of queries and their databases that are remembered: many more than one process runs at a time.
+_WRITINGS_MAX: Final = 1000
+# The last batch that a run of a query has written, for each database. The newest are at the end.
 _last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 CommitBy = Literal["partition", "batch"]
@@ -128,7 +130,7 @@ class SqlBatchWriter:
             SinkError: If the table does not take the query's columns, or may not be written.
         """
         self._require_columns(schema)
-        with lent(self._sink) as sink:
+        with shared_sink(self._sink) as sink:
             names = columns_to_write(sink, schema.names)
             return sink.check(to_arrow_schema(StructType([schema[name] for name in names]), timezone="UTC"))
 
@@ -167,7 +169,7 @@ class SqlBatchWriter:
             )
         overwritten = self._lineage.overwritten_in(frame, batch.run_id)
         self._require_own(frame.columns, overwritten)
-        with lent(self._sink) as sink:
+        with shared_sink(self._sink) as sink:
             columns = columns_to_write(sink, frame.columns, optional)
         target = BatchTarget(self._sink, columns, batch.group, RangeRules(batch.offset.entries, batch.gaps))
         if self._commit_by == "batch":
@@ -180,7 +182,7 @@ class SqlBatchWriter:
         else:
             commits = PartitionCommit(target, has_offsets=OFFSET not in overwritten)
             written = self._commit_in_tasks(frame, batch, commits)
-        _last_written[writing] = batch_id
+        _remember_written(writing, batch_id)
         if self._on_commit is not None:
             self._on_commit(batch_id, written)
 
@@ -253,6 +255,13 @@ class SqlBatchWriter:
                     f"the query made {kind} of the column {name!r}, which is {own} and tells what its rows were made "
                     "of: keep it as it is, and give what you make of it another name"
                 )
+
+
+def _remember_written(writing: tuple[str, PostgresAddress | SqliteAddress], batch_id: int) -> None:
+    _last_written.pop(writing, None)
+    _last_written[writing] = batch_id
+    if len(_last_written) > _WRITINGS_MAX:
+        _last_written.pop(next(iter(_last_written)), None)
 
 
 def _require_arrow(column: StructField) -> None:

@@ -23,6 +23,6 @@ _sinks: IdleCache[SqlSink, SqlSink] = IdleCache(
 atexit.register(_sinks.close)
 
 
-def lent(sink: SqlSink) -> AbstractContextManager[SqlSink]:
+def shared_sink(sink: SqlSink) -> AbstractContextManager[SqlSink]:
     """This process's own sink that is equal to the one given. From any thread."""
-    return _sinks.lend(sink)
+    return _sinks.use(sink)

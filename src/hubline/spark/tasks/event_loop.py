@@ -48,7 +48,7 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 
 class OpenHub:
-    """A hub, its waiting receivers, and its senders. Lent by :func:`lent`.
+    """A hub, its waiting receivers, and its senders. Used by :func:`shared_hub`.
 
     There is a sender for each partition, so that none waits for another.
     """
@@ -73,9 +73,9 @@ class OpenHub:
 
 
 @contextlib.asynccontextmanager
-async def lent(address: HubAddress) -> AsyncIterator[OpenHub]:
+async def shared_hub(address: HubAddress) -> AsyncIterator[OpenHub]:
     """The hub, open. Only from within :func:`run`: it belongs to that loop."""
-    with _Loop.of_this_process().hubs.lend(address) as opened:
+    with _Loop.of_this_process().hubs.use(address) as opened:
         yield opened
 
 
@@ -112,7 +112,7 @@ class _Loop:
         atexit.unregister(self.end)
         if self.process_id != os.getpid() or not self._thread.is_alive():
             return
-        closing = asyncio.run_coroutine_threadsafe(_close_all(self.hubs.drain()), self.loop)
+        closing = asyncio.run_coroutine_threadsafe(_close_all(self.hubs.take_all()), self.loop)
         with contextlib.suppress(TimeoutError):
             closing.result(_CLOSE_SECONDS)
         self.loop.call_soon_threadsafe(self.loop.stop)

@@ -44,7 +44,7 @@ class Links:
         self._waiting.put(key, (receiver, next_sequence))
 
     async def close(self) -> None:
-        await _close_all(self._waiting.drain())
+        await _close_all(self._waiting.take_all())
 
     def _close_soon(self, link: _Link) -> None:
         if self._loop.is_running():

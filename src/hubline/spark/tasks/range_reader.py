@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.errors import HubError, HublineError, PositionInvalid
+from hubline.hubs.data_loss import accept_data_loss
 from hubline.hubs.hub_calls import describe_partition
 from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.events import EventBatch
@@ -60,7 +61,7 @@ def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> It
 
 async def _read(options: Options, ranges: Sequence[Range], layout: Layout, handoff: HandoffQueue) -> None:
     """One task's reading, on the loop. What goes wrong is raised in the task's thread."""
-    async with process.lent(options.hub) as opened:
+    async with process.shared_hub(options.hub) as opened:
         readers = [_RangeReader(opened.links, opened.hub, options, wanted) for wanted in ranges]
         try:
             for number, reader in enumerate(readers):
@@ -174,10 +175,7 @@ class _RangeReader:
         if error.reason == "expired" and self._next_sequence < self.wanted.replayed_to:
             # Handled before it went: nothing is lost. Should newer ones be gone as well, the next try finds that out.
             return min(error.begin_sequence, self.wanted.replayed_to, self.wanted.end)
-        choice = self._options.on_data_loss
-        if choice == "fail":
-            raise error
-        log.error("gap partition=%s next=%d %s choice=%s", error.partition, self._next_sequence, error.reason, choice)
-        if choice == "earliest" and self._next_sequence < error.begin_sequence:
+        accept_data_loss(error, self._options.on_data_loss)
+        if self._options.on_data_loss == "earliest" and self._next_sequence < error.begin_sequence:
             return min(error.begin_sequence, self.wanted.end)
         return self.wanted.end

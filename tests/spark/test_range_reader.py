@@ -33,9 +33,7 @@ from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.source.offsets import Range
 from hubline.spark.tasks import event_loop as process
-from hubline.spark.tasks import gc_tuning as garbage
-from hubline.spark.tasks import handoff_queue, links
-from hubline.spark.tasks import range_reader as worker
+from hubline.spark.tasks import gc_tuning, handoff_queue, links, range_reader
 from hubline.spark.tasks.range_reader import read_ranges
 from tests.emulator.serving import Server, serving
 from tests.hubs.support import ManualClock
@@ -148,7 +146,7 @@ def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(handoff_queue, "AHEAD_BYTES_MAX", 100_000)
     asyncio.run(_fill(tmp_path, [3_000], b"x" * 1_000))
     options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
-    monkeypatch.setattr(worker, "COUNT_MAX", 10)
+    monkeypatch.setattr(range_reader, "COUNT_MAX", 10)
     queues: list[NotedQueue] = []
 
     class NotedQueue(handoff_queue.HandoffQueue):
@@ -156,7 +154,7 @@ def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             super().__init__(loop)
             queues.append(self)
 
-    monkeypatch.setattr(worker, "HandoffQueue", NotedQueue)
+    monkeypatch.setattr(range_reader, "HandoffQueue", NotedQueue)
 
     peak = max(queues[0]._bytes for _ in read_ranges(options, [Range("0", 0, 3_000)], LAYOUT))
 
@@ -167,8 +165,8 @@ class TestWhatGoesWrong:
     def test_a_lost_receiver_is_replaced_and_no_event_comes_twice(
         self, hub: Options, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(worker, "RETRY", RetryPolicy(initial_backoff_seconds=0.0))
-        monkeypatch.setattr(worker, "COUNT_MAX", 500)
+        monkeypatch.setattr(range_reader, "RETRY", RetryPolicy(initial_backoff_seconds=0.0))
+        monkeypatch.setattr(range_reader, "COUNT_MAX", 500)
         fail_every_third(monkeypatch)
         whole = Range("0", 0, 5_000)
 
@@ -188,7 +186,7 @@ class TestWhatGoesWrong:
             read(options, Range("0", 0, 1))
 
     def test_a_range_beyond_the_end_is_no_endless_wait(self, hub: Options, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(worker, "SILENCE_SECONDS", 0.2)
+        monkeypatch.setattr(range_reader, "SILENCE_SECONDS", 0.2)
 
         with pytest.raises(PositionInvalid) as caught:
             read(hub, Range("0", 4_990, 5_010))
@@ -235,14 +233,14 @@ class TestWhatGoesWrong:
 def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
     freezes: list[None] = []
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(None))
-    garbage.freeze_loaded_modules()
+    gc_tuning.freeze_loaded_modules()
     assert len(freezes) == 0  # this is no worker
 
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
-    monkeypatch.setattr(garbage, "_freeze", functools.cache(garbage._freeze.__wrapped__))
-    garbage.freeze_loaded_modules()
+    monkeypatch.setattr(gc_tuning, "_freeze", functools.cache(gc_tuning._freeze.__wrapped__))
+    gc_tuning.freeze_loaded_modules()
     assert len(freezes) == 1
-    garbage.freeze_loaded_modules()
+    gc_tuning.freeze_loaded_modules()
     assert len(freezes) == 1
     monkeypatch.setitem(sys.modules, "loaded_since", ModuleType("loaded_since"))
     process.loop()

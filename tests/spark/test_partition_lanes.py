@@ -18,7 +18,7 @@ from hubline.model.events import new_events
 from hubline.model.hubs import HubProperties
 from hubline.ports import Hub, Sender
 from hubline.retry import RetryPolicy
-from hubline.spark.sink import partition_lanes as publishing
+from hubline.spark.sink import partition_lanes
 from hubline.spark.sink.partition_lanes import Piece, Publishing
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks.event_loop import OpenHub
@@ -66,11 +66,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     made = FakeHub()
 
     @asynccontextmanager
-    async def lent(_address: object) -> AsyncIterator[OpenHub]:
+    async def shared_hub(_address: object) -> AsyncIterator[OpenHub]:
         yield OpenHub(made)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(publishing, "lent", lent)
-    monkeypatch.setattr(publishing, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
+    monkeypatch.setattr(partition_lanes, "shared_hub", shared_hub)
+    monkeypatch.setattr(partition_lanes, "RETRY", RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=0.1))
     return made
 
 
@@ -130,7 +130,7 @@ def test_what_comes_while_a_send_is_under_way_is_sent_together(hub: FakeHub) -> 
 
 
 def test_no_more_is_taken_than_there_is_room_for(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publishing, "AHEAD_BYTES_MAX", 10_000)
+    monkeypatch.setattr(partition_lanes, "AHEAD_BYTES_MAX", 10_000)
     taken = 0
 
     async def check() -> None:
@@ -263,9 +263,9 @@ def test_a_process_keeps_hubs_open_and_closes_what_idles(monkeypatch: pytest.Mon
     monkeypatch.setattr(process, "IDLE_SECONDS", 0.0)
 
     async def borrow_twice() -> None:
-        async with process.lent(ADDRESS) as first, process.lent(ADDRESS) as second:
+        async with process.shared_hub(ADDRESS) as first, process.shared_hub(ADDRESS) as second:
             assert first is second
-            await asyncio.sleep(0.02)  # long enough to be closed, were it not lent
+            await asyncio.sleep(0.02)  # long enough to be closed, were it not in use
             assert not closed
         while not closed:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -287,7 +287,7 @@ def test_the_end_of_a_process_closes_its_hubs(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(process, "open_hub", lambda _address: Closable())
 
     async def borrow() -> None:
-        async with process.lent(ADDRESS):
+        async with process.shared_hub(ADDRESS):
             pass
 
     process.close()
