@@ -30,7 +30,7 @@ TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
 
 
 def open_hub(hub: str | HubAddress | Hub) -> Hub:
-    """The hub of an address (see :func:`~hubline.config.parse_hub`); a hub is given back as it is."""
+    """The hub of an address (see :func:`~hubline.addresses.hub_address.parse_hub`); a hub is given back as it is."""
     match parse_hub(hub) if isinstance(hub, str) else hub:
         case LocalHubAddress(root, name):
             from hubline.hubs.local import LocalHub
@@ -56,7 +56,7 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 
 
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
-    """The store of an address (see :func:`~hubline.config.parse_store`); a store is given back as it is.
+    """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`); a store is given back as it is.
 
     Within a process, all that name the same ``memory:`` address share one store.
     """
