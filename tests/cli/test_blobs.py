@@ -96,6 +96,10 @@ def by_code(result: Result) -> Mapping[str, Any]:
     return {each["code"]: each for each in result.json_lines}
 
 
+def partitions_of(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {each["partition"]: each["message"] for each in finding["partitions"]}
+
+
 def run(group: Group, *calls: Any) -> None:
     async def running() -> None:
         for call in calls:
@@ -118,8 +122,8 @@ def test_the_further_of_two_forks_is_kept(cli: Cli, container: str, blobs: Conta
     assert result.code == 0
     assert steps(result) == {"0": "set", "1": "forward", "2": "kept"}
     assert set(result.json_lines[0]) == {
-        "namespace", "hub", "group", "partition", "step", "done", "source", "before", "checkpoint", "reason",
-        "oldBlobs", "deleted",
+        "namespace", "hub", "consumerGroup", "partition", "step", "done", "source", "before", "checkpoint", "reason",
+        "oldBlobs", "deletedBlobs",
     }  # fmt: skip
     assert sequences(blobs) == {"0": 9, "1": 9, "2": 9}
     assert sequences(blobs, FORK) == {"0": 9, "1": 9, "2": 3}  # originals stay
@@ -332,7 +336,7 @@ def test_forks_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClie
     checkpoint(blobs, f"{namespace}/{name}/{group}", "0", 9)
     checkpoint(blobs, FORK, "0", 9)
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
-    assert "done up to 9" in found["blob.old"]["partitions"]["0"]
+    assert "done up to 9" in partitions_of(found["blob.old"])["0"]
     assert found["blob.old-others"]["where"] == NEW
 
 
@@ -392,4 +396,4 @@ def test_a_damaged_checkpoint_blob_is_found(cli: Cli, hub: str, shared: Group, b
     place = f"{shared.key.namespace}/{shared.key.hub}/{shared.key.group}".lower()
     put(blobs, f"{place}/checkpoint/0", offset="", sequencenumber="")
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
-    assert list(found["checkpoint.damaged"]["partitions"]) == ["0"]
+    assert list(partitions_of(found["checkpoint.damaged"])) == ["0"]

@@ -64,11 +64,12 @@ def test_show_counts_what_partitions_hold(cli: Cli, hub: str) -> None:
     shown = cli("hub", "show", hub, "--json").json
     assert (shown["hub"], shown["partitionCount"]) == ("orders", PARTITIONS)
     held = {each["partition"]: each for each in shown["partitions"]}
-    assert (held["1"]["beginSequence"], held["1"]["lastSequence"]) == (0, 1)
-    assert (held["0"]["beginSequence"], held["0"]["lastSequence"]) == (0, -1)
+    assert (held["1"]["beginningSequenceNumber"], held["1"]["lastEnqueuedSequenceNumber"]) == (0, 1)
+    assert (held["0"]["beginningSequenceNumber"], held["0"]["lastEnqueuedSequenceNumber"]) == (0, -1)
     assert held["0"]["lastEnqueuedTime"] is None
     assert set(held["1"]) == {
-        "partition", "beginSequence", "lastSequence", "lastOffset", "lastEnqueuedTime", "bytes",
+        "partition", "beginningSequenceNumber", "lastEnqueuedSequenceNumber", "lastEnqueuedOffset", "lastEnqueuedTime",
+        "bytes",
     }  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def test_events_of_one_key_go_to_one_partition_and_carry_it(cli: Cli, hub: str) 
 def test_events_without_a_key_go_to_all_partitions(cli: Cli, hub: str) -> None:
     cli("send", hub, "--generate", "400")
     shown = cli("hub", "show", hub, "--json").json
-    assert [each["lastSequence"] for each in shown["partitions"]] == [99] * 4
+    assert [each["lastEnqueuedSequenceNumber"] for each in shown["partitions"]] == [99] * 4
 
 
 def test_made_up_events_have_the_size_and_number_asked_for(cli: Cli, hub: str) -> None:

@@ -193,9 +193,9 @@ def _hub_data(properties: HubProperties) -> dict[str, object]:
 def _partition_data(held: PartitionProperties) -> dict[str, object]:
     return {
         "partition": held.partition,
-        "beginSequence": held.begin_sequence,
-        "lastSequence": held.last_sequence,
-        "lastOffset": held.last_offset,
+        "beginningSequenceNumber": held.begin_sequence,
+        "lastEnqueuedSequenceNumber": held.last_sequence,
+        "lastEnqueuedOffset": held.last_offset,
         "lastEnqueuedTime": json_time(held.last_enqueued_time),
         "bytes": held.bytes_count,
     }

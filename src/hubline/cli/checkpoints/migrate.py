@@ -129,8 +129,8 @@ def _data(move: Move, *, is_done: bool) -> dict[str, object]:
     return {
         "namespace": key.namespace,
         "hub": key.hub,
-        "group": key.group,
+        "consumerGroup": key.group,
         **step_data(step, is_done=is_done),
         "oldBlobs": [blob.name for blob in move.old.blobs],
-        "deleted": move.deleted_count,
+        "deletedBlobs": move.deleted_count,
     }
