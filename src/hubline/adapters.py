@@ -56,7 +56,7 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 
 
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
-    """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`); a store is given back as it is.
+    """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`); a store is given back.
 
     Within a process, all that name the same ``memory:`` address share one store.
     """

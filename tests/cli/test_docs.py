@@ -78,7 +78,7 @@ def test_page_has_every_flag_of_the_verb(path: tuple[str, ...]) -> None:
 
 
 def json_keys() -> set[str]:
-    """The keys of what commands print as JSON: of dictionaries that are printed, or made by a function called ...data."""
+    """The keys that commands print as JSON: of dictionaries that are printed, or made by a function called ...data."""
     found: set[str] = set()
     for file in (ROOT / "src/hubline/cli").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

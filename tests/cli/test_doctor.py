@@ -87,7 +87,7 @@ def dump(folder: Path) -> list[str]:
 def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Path) -> None:
     result = cli("doctor", hub, "--store", "sqlite:///typo.db", "--json")
     assert result.code == ExitCode.WARNED
-    assert "there is no file" in by_code(result)["store.new"]["message"]
+    assert "there is no file" in by_code(result)["store.no-file"]["message"]
     assert not (tmp_path / "typo.db").exists()
 
 
@@ -292,7 +292,7 @@ def test_positions_that_cannot_be_tried_are_told_as_such(
     monkeypatch.setattr(LocalHub, "open_receiver", no_such_group)
     result = cli("doctor", hub, *state.args, "--json")
     assert result.code == 0
-    assert by_code(result)["checkpoint.untried"]["severity"] == "note"
+    assert by_code(result)["checkpoint.unverified"]["severity"] == "note"
 
 
 def test_intervals_that_cannot_work_are_an_error(cli: Cli, hub: str, state: Group) -> None:

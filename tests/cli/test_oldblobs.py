@@ -21,8 +21,8 @@ from hubline.checkpoints.old_blobs import (
 )
 from hubline.doctor.check_blobs import (
     BlobSettings,
-    check_neighbours,
     check_old_blobs,
+    check_other_groups,
     check_settings,
     soft_delete_days,
 )
@@ -199,10 +199,10 @@ def test_forks_of_the_group_are_a_warning_and_those_of_others_a_note() -> None:
 def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:
     there = frozenset(groups_in([blob(f"{FORK}/checkpoint/0"), blob("hubline/a/b/c/member/0"), blob("x/y")]))
     assert there == {GROUP}
-    (finding,) = check_neighbours(GroupKey("ns", "orders", "g"), there)
-    assert (finding.code, finding.where) == ("blob.neighbours", str(GROUP))
-    assert check_neighbours(GroupKey(*(name.upper() for name in FORK.split("/"))), there) == []
-    assert check_neighbours(GROUP, frozenset()) == []
+    (finding,) = check_other_groups(GroupKey("ns", "orders", "g"), there)
+    assert (finding.code, finding.where) == ("blob.other-groups", str(GROUP))
+    assert check_other_groups(GroupKey(*(name.upper() for name in FORK.split("/"))), there) == []
+    assert check_other_groups(GROUP, frozenset()) == []
 
 
 @pytest.mark.parametrize(
