@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOption, option
+from hubline.cli.checkpoints.view import checkpoint_data
 from hubline.cli.exit_codes import complain
 from hubline.cli.output import escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.cli.session import existing_store, using_hub, using_store
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hubline.model.keys import GroupKey
-    from hubline.model.ownership import Checkpoint
 
 
 def status(
@@ -201,9 +201,3 @@ def _partition_data(lag: PartitionLag) -> dict[str, object]:
         "lagSeconds": None if lag.lag_seconds is None else round(lag.lag_seconds, 3),
         "problem": lag.problem,
     }
-
-
-def checkpoint_data(checkpoint: Checkpoint | None) -> dict[str, object] | None:
-    if checkpoint is None:
-        return None
-    return {"sequenceNumber": checkpoint.last_sequence, "offset": checkpoint.offset or None}
