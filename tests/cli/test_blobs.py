@@ -278,7 +278,7 @@ def test_progress_goes_from_a_container_to_a_file_and_back(
     assert [each["checkpoint"] for each in shown] == [{"sequenceNumber": 7, "offset": "640"}] * 2
 
 
-def test_copying_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, shared: Group, container: str) -> None:
+def test_copy_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, shared: Group, container: str) -> None:
     key = shared.key.partition("0")
     run(shared, shared.store.reset_checkpoint(key, Checkpoint(key, "900", 9)))
     cli(
