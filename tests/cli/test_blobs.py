@@ -151,7 +151,7 @@ def test_migrating_again_changes_nothing(cli: Cli, container: str, blobs: Contai
     assert "nothing to change" in again.err
 
 
-def test_old_blobs_are_deleted_if_told_so(cli: Cli, container: str, blobs: ContainerClient) -> None:
+def test_old_blobs_are_deleted_if_asked_for(cli: Cli, container: str, blobs: ContainerClient) -> None:
     checkpoint(blobs, FORK, "0", 9)
     put(blobs, f"{FORK}/ownership/0", ownerid="")
     lease(blobs, "1", 3)

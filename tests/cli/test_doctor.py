@@ -1,4 +1,4 @@
-"""``hubline doctor``: what is wrong is found, told with how to fix it, and shows in the exit code."""
+"""``hubline doctor``: what is wrong is found, reported with how to fix it, and shows in the exit code."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Pat
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+def test_a_hub_created_again_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
     for partition in "01":
         append(hub, partition, "a", "b", "c")
     cli(
@@ -276,7 +276,7 @@ def test_a_store_that_may_not_be_written_is_found(
     assert found["store.read-only"]["severity"] == "error"
 
 
-def test_positions_that_cannot_be_tried_are_told_as_such(
+def test_positions_that_cannot_be_tried_are_reported_as_such(
     cli: Cli, hub: str, state: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(hub, "0", "a", "b")

@@ -118,14 +118,16 @@ def test_members_without_a_partition_are_counted_as_standby() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_told"), [((2, 1), True), ((2, 2), False), ((2, None), False), ((), False)], ids=str
+    ("limits", "is_reported"), [((2, 1), True), ((2, 2), False), ((2, None), False), ((), False)], ids=str
 )
-def test_members_that_may_not_take_all_partitions_are_told(limits: tuple[int | None, ...], is_told: bool) -> None:
+def test_members_that_may_not_take_all_partitions_are_reported(
+    limits: tuple[int | None, ...], is_reported: bool
+) -> None:
     members = [Member(str(index), max_partitions=limit) for index, limit in enumerate(limits)]
-    assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_told
+    assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_reported
 
 
-def test_a_hand_over_that_waits_for_too_long_is_told() -> None:
+def test_a_hand_over_that_waits_for_too_long_is_reported() -> None:
     ownership = Ownership(
         GROUP.partition("0"), "a", epoch=1, age_seconds=1, requested_by="b", request_age_seconds=41
     )  # the grace is 30 s, and a cycle 10 s
@@ -141,7 +143,7 @@ def test_damaged_ownership_records_are_errors() -> None:
     assert (finding.severity, finding.partitions) == (Severity.ERROR, {"2": "the epoch is 'x'"})
 
 
-def test_partitions_that_the_hub_does_not_have_are_told() -> None:
+def test_partitions_that_the_hub_does_not_have_are_reported() -> None:
     of_two_hubs = facts(owners="aaaaa", members=[Member("a")], checkpoints=[("7", 3), ("1", 3)])
     assert found(check_group(of_two_hubs, LEASE, PARTITIONS), "group.unknown-partitions").partitions == {
         "4": "owned by a",
@@ -199,7 +201,7 @@ def test_another_offset_at_the_newest_event_tells_of_another_hub() -> None:
 
 
 @pytest.mark.parametrize(("reason", "code"), [("foreign", "checkpoint.foreign"), ("expired", "checkpoint.expired")])
-def test_what_the_hub_itself_refused_is_told(reason: str, code: str) -> None:
+def test_what_the_hub_itself_refused_is_reported(reason: str, code: str) -> None:
     refusal = PositionInvalid("no", partition="0", reason=reason, begin_sequence=0, last_sequence=9)
     findings = check_checkpoints(hub(holding("0", 0, 9)), facts(checkpoints=[("0", 3)]), {"0": refusal})
     assert codes(findings) == {code}
@@ -223,12 +225,12 @@ def test_a_lease_shorter_than_three_renewals_cannot_work() -> None:
     assert lease == LeaseOptions()  # the rest is judged by the defaults
 
 
-def test_a_grace_shorter_than_a_renewal_is_told() -> None:
+def test_a_grace_shorter_than_a_renewal_is_reported() -> None:
     assert codes(check_lease(30, 10, 5, 120)[1]) == {"interval.handover-timeout"}
     assert codes(check_lease(30, 10, 10, 120)[1]) == set()
 
 
-def test_a_store_slower_than_renewals_is_told() -> None:
+def test_a_store_slower_than_renewals_is_reported() -> None:
     assert codes(check_speed(LEASE, facts())) == set()
     slow = GroupFacts(GROUP, GroupState((), ()), {}, list_seconds=6.0)
     (finding,) = check_speed(LEASE, slow)
@@ -262,7 +264,7 @@ def test_intervals_have_to_fit_those_of_the_sdks_in_the_group(lease: LeaseOption
         (-1000, Severity.ERROR),
     ],
 )
-def test_clocks_that_differ_are_told_by_how_much_it_matters(ahead_seconds: float, severity: Severity) -> None:
+def test_clocks_that_differ_are_reported_by_how_much_it_matters(ahead_seconds: float, severity: Severity) -> None:
     clock = ClockFacts(NOW, NOW + timedelta(seconds=ahead_seconds), NOW)
     (finding,) = check_clock(clock, sdk_members=False)
     assert (finding.code, finding.severity) == ("store.clock", severity)

@@ -53,7 +53,7 @@ def test_damaged_hub_is_listed_with_its_problem_beside_the_others(cli: Cli, hub:
     assert [each["problem"] is None for each in result.json_lines] == [False, True]
 
 
-def test_empty_folder_is_told_on_stderr(cli: Cli) -> None:
+def test_empty_folder_is_reported_on_stderr(cli: Cli) -> None:
     result = cli("hub", "list", "local:./data")
     assert (result.code, result.out) == (0, "")
     assert "there are no hubs" in result.err

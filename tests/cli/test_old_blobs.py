@@ -52,7 +52,7 @@ def found(*blobs: Blob, bodies: tuple[bytes, ...] = ()) -> list[OldPartition]:
 # Which ones are old ------------------------------------------------------------------------------------------------
 
 
-def test_forks_and_leases_are_told_from_everything_else() -> None:
+def test_forks_and_leases_are_found_among_everything_else() -> None:
     old = sort_out(
         [
             blob(f"{FORK}/checkpoint/0"),
@@ -219,7 +219,7 @@ def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:
     ],
     ids=str,
 )
-def test_settings_that_make_lists_slow_are_told(settings: BlobSettings, codes: dict[str, Severity]) -> None:
+def test_settings_that_make_lists_slow_are_reported(settings: BlobSettings, codes: dict[str, Severity]) -> None:
     assert {each.code: each.severity for each in check_settings(settings)} == codes
 
 

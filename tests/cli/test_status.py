@@ -141,7 +141,7 @@ def test_lag_after_a_checkpoint_without_a_sequence_number_is_counted_by_its_offs
         assert shown["checkpoint"]["sequenceNumber"] is None
 
 
-def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
+def test_checkpoint_of_a_hub_that_was_created_again_is_a_problem(
     cli: Cli, hub: str, group: Group, tmp_path: Path
 ) -> None:
     append(hub, "0", "a", "b", "c")
@@ -153,9 +153,9 @@ def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
     assert "2 events beyond the last one" in beyond["problem"]
     assert ": lag unknown for 1 of 4 partitions\n" in cli("status", hub, *group.args).out
     append(hub, "1", "a")
-    told = cli("status", hub, *group.args).out.splitlines()[0]
-    assert ": lag 1 event, the oldest for " in told
-    assert told.endswith("; lag unknown for 1 of 4 partitions")
+    summary = cli("status", hub, *group.args).out.splitlines()[0]
+    assert ": lag 1 event, the oldest for " in summary
+    assert summary.endswith("; lag unknown for 1 of 4 partitions")
     append(hub, "0", "d", "e", "f")
     foreign = partition_status(cli, hub, group, "0")
     assert (foreign["lagEvents"], foreign["lagSeconds"]) == (None, None)
@@ -233,7 +233,7 @@ def test_without_watching_an_outage_ends_it(cli: Cli, hub: str, group: Group, mo
     assert cli("status", hub, *group.args).code == ExitCode.UNAVAILABLE
 
 
-def test_sqlite_file_that_cannot_be_made_is_told(cli: Cli, hub: str) -> None:
+def test_sqlite_file_that_cannot_be_made_is_reported(cli: Cli, hub: str) -> None:
     Path("file").touch()
     result = cli("status", hub, "--store", "sqlite:///file/state.db")
     assert result.code != 0
