@@ -162,7 +162,12 @@ def test_options_of_a_stage_are_all_in_its_table() -> None:
     assert set(named) == {*FrameStageOptions.__annotations__, "source", "sink", "schema"}
 
 
-def test_log_events_are_logged() -> None:
+def test_log_events_of_a_processor_are_those_in_the_table() -> None:
     named = rows_after("docs/reference/processor.md", "## Log events\n")
+    files = [
+        file for room in ("processor", "coordination", "hubs") for file in (ROOT / "src/hubline" / room).rglob("*.py")
+    ]
+    texts = [file.read_text() for file in (*files, ROOT / "src/hubline/credentials.py")]
+    logged = {name for text in texts for name in re.findall(r'\blog\.\w+\(\s*"([a-z_]+)[ "]', text)}
     assert len(named) > 10
-    assert [name for name in named if not re.search(rf'log\.\w+\(\s*"{name}[ "]', source())] == []
+    assert set(named) == logged
