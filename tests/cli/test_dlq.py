@@ -40,7 +40,7 @@ def sink(tmp_path: Path) -> str:
 
 def listed(cli: Cli, *args: str) -> list[str]:
     shown = cli("dlq", "list", "--json", *args).json_lines
-    return [f"{each['group']}/{each['partition']}/{each['sequenceNumber']}" for each in shown]
+    return [f"{each['consumerGroup']}/{each['partition']}/{each['sequenceNumber']}" for each in shown]
 
 
 class TestListing:

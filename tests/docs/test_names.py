@@ -37,7 +37,7 @@ LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 IN_TABLE = re.compile(r"`([a-z_]+)`")
 
 
-def by_page(pages: list[Path] = PAGES) -> Any:
+def by_page(pages: list[Path] = PAGES) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("page", pages, ids=lambda page: str(page.relative_to(ROOT)))
 
 
