@@ -43,7 +43,7 @@ unit: $(STAMP) ## the tests alone
 
 test: check unit ## everything CI runs
 
-test-all: test test-lowest simulate chaos ## all that is long by nature as well: hours
+test-all: test test-lowest simulate chaos ## all that is long by nature as well: two hours
 
 # The lowest versions that pyproject.toml allows, in a venv of their own.
 test-lowest: ## the tests on the lowest versions of everything that hubline needs

@@ -52,8 +52,8 @@ def balance_plan() -> Iterator[Result]:
         snapshot(lambda place: place % hosts_count),
         snapshot(lambda _: None),
         snapshot(lambda _: 0),
-        snapshot(lambda _: 0, asker_of=lambda place: place % hosts_count or None),
-        snapshot(lambda _: 1, asker_of=lambda place: place % hosts_count if place % hosts_count != 1 else None),
+        snapshot(lambda _: 0, requester_of=lambda place: place % hosts_count or None),
+        snapshot(lambda _: 1, requester_of=lambda place: place % hosts_count if place % hosts_count != 1 else None),
     ]
     ours, peers = zip(*((fastest(plan_ours, known), fastest(plan_as_sdk, known)) for known in snapshots), strict=True)
     slowest = max(ours)
@@ -66,13 +66,15 @@ def balance_plan() -> Iterator[Result]:
     )
 
 
-def snapshot(owner_of: Callable[[int], int | None], *, asker_of: Callable[[int], int | None] | None = None) -> Snapshot:
-    """What host 1 sees; owners and askers are numbers of hosts."""
+def snapshot(
+    owner_of: Callable[[int], int | None], *, requester_of: Callable[[int], int | None] | None = None
+) -> Snapshot:
+    """What host 1 sees; owners and requesters are numbers of hosts."""
     partitions_count, hosts_count = LARGE
     names = [f"host-{number:02}" for number in range(hosts_count)]
     ownerships = {}
     for place in range(partitions_count):
-        owner, asker = owner_of(place), asker_of(place) if asker_of else None
+        owner, requester = owner_of(place), requester_of(place) if requester_of else None
         if owner is not None:
             ownerships[str(place)] = Ownership(
                 GROUP.partition(str(place)),
@@ -80,8 +82,8 @@ def snapshot(owner_of: Callable[[int], int | None], *, asker_of: Callable[[int],
                 epoch=1,
                 version="1",
                 age_seconds=3.0,
-                requested_by=None if asker is None else names[asker],
-                request_age_seconds=0.0 if asker is None else 1.0,
+                requested_by=None if requester is None else names[requester],
+                request_age_seconds=0.0 if requester is None else 1.0,
             )
     return Snapshot(
         me=Member(names[1]),

@@ -206,7 +206,7 @@ class _Scene:
         return work
 
     def classic_rounds(self, count: int) -> Callable[[], None]:
-        """As the document has it: a list of failures, a transaction, a try for each event, letters, checkpoint."""
+        """As the document has it: a list of failures, a transaction, a try for each event, dead letters, checkpoint."""
         enqueued = datetime.now(UTC)
         events = [Event(BODY, "0", str(number), number, enqueued) for number in range(count)]
         driver = self._driver
@@ -262,11 +262,11 @@ class _Scene:
             nonlocal last
             last += count
             failed = range(last - count + 1, last + 1, count // poison_count) if poison_count else ()
-            letters = [
+            dead_letters = [
                 DeadLetter.of(key, Event(BODY, "0", str(number), number, enqueued), _poisoned(), attempts=1)
                 for number in failed
             ]
-            partition.commit(Checkpoint(key, str(last), last), rows, dead_letters=letters)
+            partition.commit(Checkpoint(key, str(last), last), rows, dead_letters=dead_letters)
             self._written.append(rows)
 
         return work

@@ -24,6 +24,6 @@ from hubline.errors import ConfigError
         ({"body": "x", "properties": {"a": 5}}, "the properties of event 1 cannot be sent .*int.*give text"),
     ],
 )
-def test_what_cannot_be_sent_is_told_with_its_event(event: Any, says: str) -> None:
+def test_what_cannot_be_sent_is_reported_with_its_event(event: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         hubline.new_events(["good", event, event])

@@ -54,7 +54,7 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 NEXT = """
 What to try next:
   make demo again with --keep, and look: python examples/telemetry/demo.py --keep
-  hubline plan examples/telemetry/telemetry.py       what each stage promises
+  hubline plan examples/telemetry/telemetry.py       what each stage guarantees
   docs/tutorial/pipeline.md                           the same, from nothing, step by step"""
 
 console = Console()
@@ -254,7 +254,7 @@ class Demo:
             ("events in", f"{sent.count:,}"),
             ("rows", f"{counts.rows:,}"),
             ("dead letters", f"{counts.dead_letters:,}"),
-            ("repeats dropped", f"{sent.count - counts.stored:,}"),
+            ("duplicates dropped", f"{sent.count - counts.stored:,}"),
             ("lost", f"{lost:,}"),
             ("duplicated", f"{duplicated:,}"),
             *((f"events/s, {stage}", f"{rate:,.0f}") for stage, rate in rates.items()),

@@ -164,8 +164,8 @@ class CheckpointStore(Protocol):
         """Writes the owner and epoch of each record whose ``version`` is still current (None: no record yet).
 
         Returns the records that were written, with their new version; a lost claim is left out, it is no error.
-        A claim with an empty owner relinquishes. A claim that changes the epoch clears the hand-over request;
-        relinquishing keeps it, so that the partition stays reserved for who asked.
+        A claim with an empty owner releases. A claim that changes the epoch clears the handover request;
+        releasing keeps it, so that the partition stays reserved for who asked.
         """
         ...
 
@@ -181,7 +181,7 @@ class CheckpointStore(Protocol):
         ...
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
-        """Asks the owners to drain and relinquish in favour of ``owner_id``.
+        """Asks the owners to drain and release in favour of ``owner_id``.
 
         Changes no version: it must not make the owner's renewal fail. The newest request stands, and its age
         starts again: callers do not ask again for what they or others wait for.

@@ -63,15 +63,15 @@ def play(database: SqlDatabase, scenario: Callable[[SqlStore], Awaitable[None]])
 
 
 def drop_constraints(database: SqliteFile, table: str) -> None:
-    """As a table looks that somebody made anew from a dump."""
+    """As a table looks that somebody re-created from a dump."""
     database.execute(f"ALTER TABLE {table} RENAME TO original")
     database.execute(f"CREATE TABLE {table} AS SELECT * FROM original")
     database.execute(f"CREATE UNIQUE INDEX {table}_key ON {table} (namespace, hub, consumer_group, partition_id)")
 
 
-@pytest.mark.parametrize(("change", "told"), IMPOSSIBLE_ANYWHERE)
+@pytest.mark.parametrize(("change", "says"), IMPOSSIBLE_ANYWHERE)
 def test_an_impossible_ownership_is_named_and_the_others_are_fine(
-    database: SqlDatabase, change: str, told: str
+    database: SqlDatabase, change: str, says: str
 ) -> None:
     async def scenario(store: SqlStore) -> None:
         await claim(store, "a", epoch=1, partition="0")
@@ -80,7 +80,7 @@ def test_an_impossible_ownership_is_named_and_the_others_are_fine(
 
         state = await store.list_ownership(GROUP)
 
-        assert_only_one_is_damaged(state, told)
+        assert_only_one_is_damaged(state, says)
 
     play(database, scenario)
 
@@ -98,8 +98,8 @@ def test_an_infinite_time_in_postgres_is_named(postgres_database: Secret) -> Non
     play(database, scenario)
 
 
-@pytest.mark.parametrize(("change", "told"), IMPOSSIBLE_IN_SQLITE)
-def test_sqlite_values_of_any_type_are_named(sqlite_file: SqliteFile, change: str, told: str) -> None:
+@pytest.mark.parametrize(("change", "says"), IMPOSSIBLE_IN_SQLITE)
+def test_sqlite_values_of_any_type_are_named(sqlite_file: SqliteFile, change: str, says: str) -> None:
     async def scenario(store: SqlStore) -> None:
         await claim(store, "a", epoch=1, partition="0")
         await claim(store, "a", epoch=1, partition="1")
@@ -108,15 +108,15 @@ def test_sqlite_values_of_any_type_are_named(sqlite_file: SqliteFile, change: st
 
         state = await store.list_ownership(GROUP)
 
-        assert_only_one_is_damaged(state, told)
+        assert_only_one_is_damaged(state, says)
 
     play(sqlite_file, scenario)
 
 
-def assert_only_one_is_damaged(state: GroupState, told: str) -> None:
+def assert_only_one_is_damaged(state: GroupState, says: str) -> None:
     assert [one.key.partition for one in state.ownerships] == ["1"]
     ((_, message),) = state.damaged.items()
-    assert told in message
+    assert says in message
     assert "table hubline_ownership" in message
     assert "consumer_group='$Default' partition_id=" in message
     assert "correct it, or delete the row" in message
@@ -135,7 +135,7 @@ def test_a_damaged_record_is_not_renewed(database: SqlDatabase) -> None:
     play(database, scenario)
 
 
-def test_a_deleted_record_can_be_claimed_anew(database: SqlDatabase) -> None:
+def test_a_deleted_record_can_be_claimed_again(database: SqlDatabase) -> None:
     async def scenario(store: SqlStore) -> None:
         held = await claim(store, "a", epoch=1)
         database.execute("DELETE FROM hubline_ownership")
@@ -161,22 +161,22 @@ def test_a_damaged_member_is_left_out_until_it_renews(sqlite_file: SqliteFile) -
     play(sqlite_file, scenario)
 
 
-@pytest.mark.parametrize(("change", "told"), IMPOSSIBLE_CHECKPOINTS)
-def test_an_impossible_checkpoint_stops_its_partition_only(database: SqlDatabase, change: str, told: str) -> None:
-    play(database, lambda store: damage_one_checkpoint(database, store, change, told))
+@pytest.mark.parametrize(("change", "says"), IMPOSSIBLE_CHECKPOINTS)
+def test_an_impossible_checkpoint_stops_its_partition_only(database: SqlDatabase, change: str, says: str) -> None:
+    play(database, lambda store: damage_one_checkpoint(database, store, change, says))
 
 
-@pytest.mark.parametrize(("change", "told"), IMPOSSIBLE_SQLITE_CHECKPOINTS)
-def test_a_checkpoint_of_another_type_stops_its_partition_only(sqlite_file: SqliteFile, change: str, told: str) -> None:
+@pytest.mark.parametrize(("change", "says"), IMPOSSIBLE_SQLITE_CHECKPOINTS)
+def test_a_checkpoint_of_another_type_stops_its_partition_only(sqlite_file: SqliteFile, change: str, says: str) -> None:
     async def scenario(store: SqlStore) -> None:
         await store.list_checkpoints(GROUP)
         drop_constraints(sqlite_file, "hubline_checkpoint")
-        await damage_one_checkpoint(sqlite_file, store, change, told)
+        await damage_one_checkpoint(sqlite_file, store, change, says)
 
     play(sqlite_file, scenario)
 
 
-def test_the_stores_own_time_is_told(database: SqlDatabase) -> None:
+def test_the_stores_own_time_is_given(database: SqlDatabase) -> None:
     async def scenario(store: SqlStore) -> None:
         before = datetime.now(UTC)
         examined = await store.examine(GROUP)
@@ -187,7 +187,7 @@ def test_the_stores_own_time_is_told(database: SqlDatabase) -> None:
     play(database, scenario)
 
 
-async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: str, told: str) -> None:
+async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: str, says: str) -> None:
     fine = Checkpoint(GROUP.partition("1"), "7", 7)
     for checkpoint in (Checkpoint(KEY, "7", 7), fine):
         await store.fence(checkpoint.key, 1)
@@ -197,11 +197,11 @@ async def damage_one_checkpoint(database: SqlDatabase, store: SqlStore, change: 
     assert await store.list_checkpoints(GROUP) == [fine]
     examined = await store.examine(GROUP)
     assert list(examined.damaged) == ["0"]
-    assert told in examined.damaged["0"]
+    assert says in examined.damaged["0"]
     with pytest.raises(RecordDamaged, match=r"table hubline_checkpoint, row .* partition_id='0'") as damaged:
         await store.fence(KEY, 2)
     assert (damaged.value.partition, damaged.value.record) == ("0", "hubline_checkpoint")
-    assert told in str(damaged.value)
+    assert says in str(damaged.value)
     assert "hubline checkpoints set" in str(damaged.value)
 
     # A reset repairs it.

@@ -80,7 +80,7 @@ def test_a_host_that_does_not_resolve_is_unavailable() -> None:
     assert "nowhere.invalid" in str(error)
 
 
-def test_a_wrong_password_is_told_apart_from_a_server_that_is_away(postgres_database: Secret) -> None:
+def test_a_wrong_password_is_not_taken_for_a_server_that_is_away(postgres_database: Secret) -> None:
     error = failure(planted(postgres_database))
 
     assert not isinstance(error, StoreUnavailable)
@@ -88,7 +88,7 @@ def test_a_wrong_password_is_told_apart_from_a_server_that_is_away(postgres_data
     assert "check the user and the password" in str(error)
 
 
-def test_a_server_without_ssl_is_told_apart_too(postgres_database: Secret) -> None:
+def test_a_server_without_ssl_is_not_taken_for_one_either(postgres_database: Secret) -> None:
     error = failure(Secret(postgres_database.reveal() + "?sslmode=require"))
 
     assert not isinstance(error, StoreUnavailable)
@@ -103,7 +103,7 @@ def test_a_missing_database_is_named(postgres_server: PostgresServer) -> None:
     assert "create it, or correct the address" in str(error)
 
 
-def test_a_user_who_may_not_create_tables_is_told_what_to_ask_for(postgres_database: Secret) -> None:
+def test_a_user_who_may_not_create_tables_learns_what_to_ask_for(postgres_database: Secret) -> None:
     PostgresDatabase(postgres_database).execute(f"CREATE ROLE limited LOGIN PASSWORD '{PASSWORD}'")
 
     error = failure(planted(postgres_database, user="limited"))

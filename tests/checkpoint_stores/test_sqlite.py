@@ -254,7 +254,7 @@ def test_a_file_that_stays_locked_is_unavailable(sqlite_file: SqliteFile, monkey
     asyncio.run(scenario())
 
 
-def test_a_store_whose_file_was_deleted_starts_anew(sqlite_file: SqliteFile) -> None:
+def test_a_store_whose_file_was_deleted_starts_empty(sqlite_file: SqliteFile) -> None:
     async def scenario() -> None:
         store = sqlite_file.open_store()
         held = await claim(store, "a", epoch=1)

@@ -96,6 +96,10 @@ def by_code(result: Result) -> Mapping[str, Any]:
     return {each["code"]: each for each in result.json_lines}
 
 
+def partitions_of(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {each["partition"]: each["message"] for each in finding["partitions"]}
+
+
 def run(group: Group, *calls: Any) -> None:
     async def running() -> None:
         for call in calls:
@@ -118,8 +122,8 @@ def test_the_further_of_two_forks_is_kept(cli: Cli, container: str, blobs: Conta
     assert result.code == 0
     assert steps(result) == {"0": "set", "1": "forward", "2": "kept"}
     assert set(result.json_lines[0]) == {
-        "namespace", "hub", "group", "partition", "step", "done", "source", "before", "checkpoint", "reason",
-        "oldBlobs", "deleted",
+        "namespace", "hub", "consumerGroup", "partition", "step", "done", "source", "before", "checkpoint", "reason",
+        "oldBlobs", "deletedBlobs",
     }  # fmt: skip
     assert sequences(blobs) == {"0": 9, "1": 9, "2": 9}
     assert sequences(blobs, FORK) == {"0": 9, "1": 9, "2": 3}  # originals stay
@@ -147,7 +151,7 @@ def test_migrating_again_changes_nothing(cli: Cli, container: str, blobs: Contai
     assert "nothing to change" in again.err
 
 
-def test_old_blobs_are_deleted_if_told_so(cli: Cli, container: str, blobs: ContainerClient) -> None:
+def test_old_blobs_are_deleted_if_asked_for(cli: Cli, container: str, blobs: ContainerClient) -> None:
     checkpoint(blobs, FORK, "0", 9)
     put(blobs, f"{FORK}/ownership/0", ownerid="")
     lease(blobs, "1", 3)
@@ -274,7 +278,7 @@ def test_progress_goes_from_a_container_to_a_file_and_back(
     assert [each["checkpoint"] for each in shown] == [{"sequenceNumber": 7, "offset": "640"}] * 2
 
 
-def test_copying_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, shared: Group, container: str) -> None:
+def test_copy_never_moves_a_containers_checkpoint_back(cli: Cli, hub: str, shared: Group, container: str) -> None:
     key = shared.key.partition("0")
     run(shared, shared.store.reset_checkpoint(key, Checkpoint(key, "900", 9)))
     cli(
@@ -332,7 +336,7 @@ def test_forks_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClie
     checkpoint(blobs, f"{namespace}/{name}/{group}", "0", 9)
     checkpoint(blobs, FORK, "0", 9)
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
-    assert "done up to 9" in found["blob.old"]["partitions"]["0"]
+    assert "done up to 9" in partitions_of(found["blob.old"])["0"]
     assert found["blob.old-others"]["where"] == NEW
 
 
@@ -392,4 +396,4 @@ def test_a_damaged_checkpoint_blob_is_found(cli: Cli, hub: str, shared: Group, b
     place = f"{shared.key.namespace}/{shared.key.hub}/{shared.key.group}".lower()
     put(blobs, f"{place}/checkpoint/0", offset="", sequencenumber="")
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
-    assert list(found["checkpoint.damaged"]["partitions"]) == ["0"]
+    assert list(partitions_of(found["checkpoint.damaged"])) == ["0"]

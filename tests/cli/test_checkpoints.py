@@ -82,7 +82,7 @@ def test_what_comes_into_an_empty_partition_is_not_skipped(cli: Cli, hub: str, g
 
 
 def emptied(cli: Cli, hub: str, folder: Path) -> list[str]:
-    """Makes the hub anew, with one partition whose events 0 and 1 are gone by now; the offsets that these had."""
+    """Re-creates the hub, with one partition whose events 0 and 1 are gone by now; the offsets that these had."""
     cli("hub", "delete", hub, "--yes")
     asyncio.run(create_hub(folder, "orders", partitions=1, retention=Retention(seconds=60)))
     append(hub, "0", "a", "b")
@@ -284,13 +284,13 @@ def test_checkpoints_are_shown_when_the_hub_is_gone(cli: Cli, hub: str, group: G
     assert sequences(cli, hub, group) == {"1": -1}
 
 
-def test_unknown_partition_is_told(cli: Cli, hub: str, group: Group) -> None:
+def test_unknown_partition_is_reported(cli: Cli, hub: str, group: Group) -> None:
     result = cli("checkpoints", "reset", hub, *group.args, "--partition", "12", "--yes")
     assert result.code == ExitCode.NOT_FOUND
 
 
 @pytest.mark.parametrize("verb", [("status",), ("checkpoints", "show"), ("checkpoints", "reset")], ids=" ".join)
-def test_store_that_is_not_there_is_told_and_not_made(
+def test_store_that_is_not_there_is_reported_and_not_made(
     cli: Cli, hub: str, verb: tuple[str, ...], tmp_path: Path
 ) -> None:
     result = cli(*verb, hub, "--store", f"sqlite:///{tmp_path}/none.db")

@@ -40,7 +40,7 @@ def sink(tmp_path: Path) -> str:
 
 def listed(cli: Cli, *args: str) -> list[str]:
     shown = cli("dlq", "list", "--json", *args).json_lines
-    return [f"{each['group']}/{each['partition']}/{each['sequenceNumber']}" for each in shown]
+    return [f"{each['consumerGroup']}/{each['partition']}/{each['sequenceNumber']}" for each in shown]
 
 
 class TestListing:
@@ -101,7 +101,7 @@ class TestListing:
             (("--limit", "0"), "--limit"),
         ],
     )
-    def test_wrong_flags_are_told(self, cli: Cli, sink: str, flags: tuple[str, ...], says: str) -> None:
+    def test_wrong_flags_are_reported(self, cli: Cli, sink: str, flags: tuple[str, ...], says: str) -> None:
         result = cli("dlq", "list", "--sink", sink, *flags)
         assert result.code == ExitCode.USAGE
         assert says in result.err
@@ -164,7 +164,7 @@ class TestShowing:
         binary = cli("dlq", "show", "1/2", "--sink", sink, "--json").json
         assert binary["bodyBase64"].startswith("/wAB")
 
-    def test_ambiguous_dead_letter_is_told(self, cli: Cli, sink: str) -> None:
+    def test_ambiguous_dead_letter_is_reported(self, cli: Cli, sink: str) -> None:
         result = cli("dlq", "show", "0/3", "--sink", sink)
         assert result.code == ExitCode.USAGE
         assert "local:/data/orders/audit/0/3 or local:/data/orders/billing/0/3" in result.err
@@ -181,7 +181,7 @@ class TestShowing:
         assert "not kept" in cli("dlq", "show", "1/1", "--sink", url).out
         assert cli("dlq", "show", "1/1", "--sink", url, "--hub", hub, "--json").json["body"] == "second"
 
-    def test_event_that_the_hub_has_forgotten_is_told(self, cli: Cli, hub: str, tmp_path: Path) -> None:
+    def test_event_that_the_hub_has_forgotten_is_reported(self, cli: Cli, hub: str, tmp_path: Path) -> None:
         append(hub, "1", "first", "second")
         url = f"sqlite:///{tmp_path}/pointers.db"
         keep(url, [pointer(cli, hub, 1)], keep_dead_letter_bodies=False)
@@ -267,7 +267,7 @@ class TestExporting:
         line = json.loads((tmp_path / "out.jsonl").read_text())
         assert (line["bodyKept"], line["body"], line["properties"]) == (False, None, None)
 
-    def test_file_that_is_there_is_replaced_only_if_told(self, cli: Cli, sink: str, tmp_path: Path) -> None:
+    def test_file_that_is_there_is_replaced_only_if_asked_for(self, cli: Cli, sink: str, tmp_path: Path) -> None:
         (tmp_path / "out.jsonl").write_text("precious")
         args = ("dlq", "export", "--sink", sink, "--output", "out.jsonl")
         assert cli(*args).code == ExitCode.NOT_CONFIRMED

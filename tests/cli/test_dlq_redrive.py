@@ -136,7 +136,7 @@ class TestByHandler:
             (("--processor", "running.py:processor"), "put processor.run() below if __name__"),
         ],
     )
-    def test_wrong_usage_is_told(self, cli: Cli, scene: Scene, flags: tuple[str, ...], says: str) -> None:
+    def test_wrong_usage_is_reported(self, cli: Cli, scene: Scene, flags: tuple[str, ...], says: str) -> None:
         (scene.root / "notes.txt").write_text("processor = 1")
         (scene.root / "broken.py").write_text("1 / 0")
         (scene.root / "ending.py").write_text("import sys; sys.exit()")
@@ -192,7 +192,7 @@ class TestToHub:
         assert "2/9 missing: the hub has forgotten the event" in result.err
         assert (9, "waiting") in scene.states()
 
-    def test_hub_that_is_not_there_is_told_and_nothing_changed(self, cli: Cli, scene: Scene) -> None:
+    def test_hub_that_is_not_there_is_reported_and_nothing_changed(self, cli: Cli, scene: Scene) -> None:
         result = cli("dlq", "redrive", "--sink", scene.sink, "--to-hub", "local:./data/none")
         assert result.code == ExitCode.NOT_FOUND
         assert {state for _, state in scene.states()} == {"waiting"}
@@ -247,7 +247,7 @@ def test_whole_way_from_a_failing_processor_to_its_fixed_handler(cli: Cli, scene
         raise ZeroDivisionError
 
     @processor.on_dead_letter
-    async def told(dead: DeadLetter) -> None:
+    async def report(dead: DeadLetter) -> None:
         if dead.event.sequence_number == 4:
             seen.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -17,7 +18,8 @@ from hubline.addresses.values import parse_duration, parse_position, parse_size
 from hubline.cli.exit_codes import ExitCode
 from tests.cli.test_main import COMMANDS, TYPERS_OWN
 
-REFERENCE = Path(__file__).parents[2] / "docs/reference"
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs/reference"
 CLI_PAGE = (REFERENCE / "cli.md").read_text()
 URLS_PAGE = (REFERENCE / "urls.md").read_text()
 
@@ -73,3 +75,24 @@ def test_page_has_every_flag_of_the_verb(path: tuple[str, ...]) -> None:
         if parameter.name not in TYPERS_OWN:
             name = max(parameter.opts, key=len)
             assert (name if name.startswith("--") else name.upper()) in text
+
+
+def json_keys() -> set[str]:
+    """The keys that commands print as JSON: of dictionaries that are printed, or made by a function called ...data."""
+    found: set[str] = set()
+    for file in (ROOT / "src/hubline/cli").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            is_maker = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "data" in node.name
+            is_printed = isinstance(node, ast.Call) and ast.unparse(node.func) == "print_json"
+            if is_maker or is_printed:
+                dictionaries = [each for each in ast.walk(node) if isinstance(each, ast.Dict)]
+                keys = [key for each in dictionaries for key in each.keys if isinstance(key, ast.Constant)]
+                found |= {str(key.value) for key in keys}
+    return found
+
+
+def test_json_keys_have_one_style_and_are_on_the_page() -> None:
+    keys = json_keys()
+    assert len(keys) > 60
+    assert [key for key in sorted(keys) if not re.fullmatch(r"[a-z]+([A-Z][a-z]+|64)*", key)] == []
+    assert [key for key in sorted(keys) if f"`{key}`" not in CLI_PAGE] == []

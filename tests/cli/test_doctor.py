@@ -1,11 +1,11 @@
-"""``hubline doctor``: what is wrong is found, told with how to fix it, and shows in the exit code."""
+"""``hubline doctor``: what is wrong is found, reported with how to fix it, and shows in the exit code."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,6 +53,10 @@ def by_code(result: Result) -> dict[str, Any]:
     return {each["code"]: each for each in result.json_lines}
 
 
+def partitions_of(finding: Mapping[str, Any]) -> dict[str, str]:
+    return {each["partition"]: each["message"] for each in finding["partitions"]}
+
+
 def test_all_is_well(cli: Cli, hub: str, state: Group) -> None:
     append(hub, "0", "a", "b")
     cli("checkpoints", "set", hub, *state.args, "--position", "sequence:0", "--partition", "0", "--yes")
@@ -64,7 +68,7 @@ def test_all_is_well(cli: Cli, hub: str, state: Group) -> None:
     found = by_code(cli("doctor", hub, *state.args, "--json"))
     assert {each["severity"] for each in found.values()} == {"ok", "note"}  # three have no checkpoint yet
     assert set(found["hub.ok"]) == {"severity", "code", "message", "where", "fix", "partitions"}
-    assert list(found["checkpoint.missing"]["partitions"]) == ["1", "2", "3"]
+    assert list(partitions_of(found["checkpoint.missing"])) == ["1", "2", "3"]
     assert {"interval.ok", "store.ok", "store.clock", "group.members", "checkpoint.ok"} <= set(found)
 
 
@@ -83,11 +87,11 @@ def dump(folder: Path) -> list[str]:
 def test_a_store_that_is_not_there_is_not_made(cli: Cli, hub: str, tmp_path: Path) -> None:
     result = cli("doctor", hub, "--store", "sqlite:///typo.db", "--json")
     assert result.code == ExitCode.WARNED
-    assert "there is no file" in by_code(result)["store.new"]["message"]
+    assert "there is no file" in by_code(result)["store.no-file"]["message"]
     assert not (tmp_path / "typo.db").exists()
 
 
-def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
+def test_a_hub_created_again_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
     for partition in "01":
         append(hub, partition, "a", "b", "c")
     cli(
@@ -109,8 +113,8 @@ def test_a_hub_created_anew_is_found(cli: Cli, hub: str, state: Group, tmp_path:
     result = cli("doctor", hub, *state.args, "--json")
     assert result.code == ExitCode.FAILED
     found = by_code(result)
-    assert list(found["checkpoint.ahead"]["partitions"]) == ["0"]
-    assert list(found["checkpoint.foreign"]["partitions"]) == ["1"]
+    assert list(partitions_of(found["checkpoint.ahead"])) == ["0"]
+    assert list(partitions_of(found["checkpoint.foreign"])) == ["1"]
     assert "checkpoints reset" in found["checkpoint.ahead"]["fix"]
 
 
@@ -129,7 +133,7 @@ def test_events_that_retention_took_are_counted(cli: Cli, hub: str, state: Group
     asyncio.run(an_hour_later())
     result = cli("doctor", hub, *state.args, "--json")
     assert result.code == ExitCode.FAILED
-    assert by_code(result)["checkpoint.expired"]["partitions"] == {"2": "3 lost"}
+    assert partitions_of(by_code(result)["checkpoint.expired"]) == {"2": "3 lost"}
 
 
 def test_a_damaged_checkpoint_is_found(cli: Cli, hub: str, state: Group, tmp_path: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_damaged_checkpoint_is_found(cli: Cli, hub: str, state: Group, tmp_pat
     with closing(sqlite3.connect(tmp_path / "state.db", isolation_level=None)) as connection:
         connection.execute("UPDATE hubline_checkpoint SET sequence_number = NULL")
     found = by_code(cli("doctor", hub, *state.args, "--json"))
-    assert "sequence_number is None" in found["checkpoint.damaged"]["partitions"]["1"]
+    assert "sequence_number is None" in partitions_of(found["checkpoint.damaged"])["1"]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +224,7 @@ def test_a_partition_that_cannot_be_read_hides_no_other(
 
     monkeypatch.setattr(LocalHub, "describe_partition", damaged)
     found = by_code(cli("doctor", hub, *group.args, "--json"))
-    assert found["hub.partitions"]["partitions"] == {"2": "partition 2 does not read back"}
+    assert partitions_of(found["hub.partitions"]) == {"2": "partition 2 does not read back"}
     assert "4 partitions" in found["hub.ok"]["message"]
 
 
@@ -272,7 +276,7 @@ def test_a_store_that_may_not_be_written_is_found(
     assert found["store.read-only"]["severity"] == "error"
 
 
-def test_positions_that_cannot_be_tried_are_told_as_such(
+def test_positions_that_cannot_be_tried_are_reported_as_such(
     cli: Cli, hub: str, state: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     append(hub, "0", "a", "b")
@@ -288,7 +292,7 @@ def test_positions_that_cannot_be_tried_are_told_as_such(
     monkeypatch.setattr(LocalHub, "open_receiver", no_such_group)
     result = cli("doctor", hub, *state.args, "--json")
     assert result.code == 0
-    assert by_code(result)["checkpoint.untried"]["severity"] == "note"
+    assert by_code(result)["checkpoint.unverified"]["severity"] == "note"
 
 
 def test_intervals_that_cannot_work_are_an_error(cli: Cli, hub: str, state: Group) -> None:

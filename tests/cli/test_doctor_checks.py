@@ -92,7 +92,7 @@ def test_partitions_without_an_owner_are_named() -> None:
 
 
 def test_owners_not_heard_of_for_a_lease_are_stale() -> None:
-    stale = found(check_group(facts(owners="aabb", ages=[1, 1, 31, 500]), LEASE, PARTITIONS), "group.stale")
+    stale = found(check_group(facts(owners="aabb", ages=[1, 1, 31, 500]), LEASE, PARTITIONS), "group.expired-leases")
     assert stale.partitions == {
         "2": "b has not renewed it for 31 s",
         "3": "b has not renewed it for 500 s",
@@ -101,7 +101,7 @@ def test_owners_not_heard_of_for_a_lease_are_stale() -> None:
 
 def test_stale_owners_of_an_official_sdk_have_longer() -> None:
     of_sdk = facts(owners="aabb", ages=[1, 1, 31, 121], members=[Member("a")], sdk_owners=frozenset("b"))
-    assert list(found(check_group(of_sdk, LEASE, PARTITIONS), "group.stale").partitions) == ["3"]
+    assert list(found(check_group(of_sdk, LEASE, PARTITIONS), "group.expired-leases").partitions) == ["3"]
 
 
 def test_a_dead_member_is_not_counted() -> None:
@@ -118,19 +118,21 @@ def test_members_without_a_partition_are_counted_as_standby() -> None:
 
 
 @pytest.mark.parametrize(
-    ("limits", "is_told"), [((2, 1), True), ((2, 2), False), ((2, None), False), ((), False)], ids=str
+    ("limits", "is_reported"), [((2, 1), True), ((2, 2), False), ((2, None), False), ((), False)], ids=str
 )
-def test_members_that_may_not_take_all_partitions_are_told(limits: tuple[int | None, ...], is_told: bool) -> None:
+def test_members_that_may_not_take_all_partitions_are_reported(
+    limits: tuple[int | None, ...], is_reported: bool
+) -> None:
     members = [Member(str(index), max_partitions=limit) for index, limit in enumerate(limits)]
-    assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_told
+    assert ("group.capacity" in codes(check_group(facts(members=members), LEASE, PARTITIONS))) is is_reported
 
 
-def test_a_hand_over_that_waits_for_too_long_is_told() -> None:
+def test_a_hand_over_that_waits_for_too_long_is_reported() -> None:
     ownership = Ownership(
         GROUP.partition("0"), "a", epoch=1, age_seconds=1, requested_by="b", request_age_seconds=41
     )  # the grace is 30 s, and a cycle 10 s
     waiting = GroupFacts(GROUP, GroupState((ownership,), tuple(BOTH)), {}, 0.01)
-    assert found(check_group(waiting, LEASE, PARTITIONS), "group.waiting").partitions == {
+    assert found(check_group(waiting, LEASE, PARTITIONS), "group.overdue-handovers").partitions == {
         "0": "b requested it of a 41 s ago"
     }
 
@@ -141,9 +143,9 @@ def test_damaged_ownership_records_are_errors() -> None:
     assert (finding.severity, finding.partitions) == (Severity.ERROR, {"2": "the epoch is 'x'"})
 
 
-def test_partitions_that_the_hub_does_not_have_are_told() -> None:
-    strangers = facts(owners="aaaaa", members=[Member("a")], checkpoints=[("7", 3), ("1", 3)])
-    assert found(check_group(strangers, LEASE, PARTITIONS), "group.strangers").partitions == {
+def test_partitions_that_the_hub_does_not_have_are_reported() -> None:
+    of_two_hubs = facts(owners="aaaaa", members=[Member("a")], checkpoints=[("7", 3), ("1", 3)])
+    assert found(check_group(of_two_hubs, LEASE, PARTITIONS), "group.unknown-partitions").partitions == {
         "4": "owned by a",
         "7": "has a checkpoint",
     }
@@ -151,7 +153,7 @@ def test_partitions_that_the_hub_does_not_have_are_told() -> None:
 
 def test_without_the_hub_owners_and_members_are_judged_all_the_same() -> None:
     alone = facts(owners="aab-", ages=[1, 1, 500], members=[Member("a"), Member("c", max_partitions=1)])
-    assert codes(check_group(alone, LEASE, None)) == {"group.stale", "group.standby"}
+    assert codes(check_group(alone, LEASE, None)) == {"group.expired-leases", "group.standby"}
 
 
 def test_members_with_an_official_sdk_are_noted() -> None:
@@ -199,7 +201,7 @@ def test_another_offset_at_the_newest_event_tells_of_another_hub() -> None:
 
 
 @pytest.mark.parametrize(("reason", "code"), [("foreign", "checkpoint.foreign"), ("expired", "checkpoint.expired")])
-def test_what_the_hub_itself_refused_is_told(reason: str, code: str) -> None:
+def test_what_the_hub_itself_refused_is_reported(reason: str, code: str) -> None:
     refusal = PositionInvalid("no", partition="0", reason=reason, begin_sequence=0, last_sequence=9)
     findings = check_checkpoints(hub(holding("0", 0, 9)), facts(checkpoints=[("0", 3)]), {"0": refusal})
     assert codes(findings) == {code}
@@ -223,12 +225,12 @@ def test_a_lease_shorter_than_three_renewals_cannot_work() -> None:
     assert lease == LeaseOptions()  # the rest is judged by the defaults
 
 
-def test_a_grace_shorter_than_a_renewal_is_told() -> None:
+def test_a_grace_shorter_than_a_renewal_is_reported() -> None:
     assert codes(check_lease(30, 10, 5, 120)[1]) == {"interval.handover-timeout"}
     assert codes(check_lease(30, 10, 10, 120)[1]) == set()
 
 
-def test_a_store_slower_than_renewals_is_told() -> None:
+def test_a_store_slower_than_renewals_is_reported() -> None:
     assert codes(check_speed(LEASE, facts())) == set()
     slow = GroupFacts(GROUP, GroupState((), ()), {}, list_seconds=6.0)
     (finding,) = check_speed(LEASE, slow)
@@ -262,7 +264,7 @@ def test_intervals_have_to_fit_those_of_the_sdks_in_the_group(lease: LeaseOption
         (-1000, Severity.ERROR),
     ],
 )
-def test_clocks_that_differ_are_told_by_how_much_it_matters(ahead_seconds: float, severity: Severity) -> None:
+def test_clocks_that_differ_are_reported_by_how_much_it_matters(ahead_seconds: float, severity: Severity) -> None:
     clock = ClockFacts(NOW, NOW + timedelta(seconds=ahead_seconds), NOW)
     (finding,) = check_clock(clock, sdk_members=False)
     assert (finding.code, finding.severity) == ("store.clock", severity)
@@ -294,8 +296,19 @@ def test_the_page_explains_every_code() -> None:
     page = (root / "docs/operating/doctor.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
     sources = "".join(path.read_text() for path in (root / "src/hubline/doctor").glob("*.py"))
-    told = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
+    codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
     kinds = {f"{whom}.{kind}" for whom in ("hub", "store") for kind in re.findall(r'return "([a-z]+)"', sources)}
-    assert len(told) > 20
-    assert told <= explained
-    assert explained <= told | kinds
+    assert len(codes) > 20
+    assert codes <= explained
+    assert explained <= codes | kinds
+
+
+def test_the_page_has_the_severities_of_every_code() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "docs/operating/doctor.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+\.[a-z-]+)` \| ([^|]+) \|", page, re.MULTILINE)
+    shown = {code: set(re.findall(r"`(\w+)`", severities)) for code, severities in rows}
+    for path in (root / "src/hubline/doctor").glob("*.py"):
+        made = re.findall(r'\b(ok|note|warning|error)\(\s*"([a-z]+\.[a-z-]+)"', path.read_text())
+        assert [(severity, code) for severity, code in made if severity not in shown[code]] == []
+    assert all(severities <= set(Severity) for severities in shown.values())

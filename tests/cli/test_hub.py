@@ -53,7 +53,7 @@ def test_damaged_hub_is_listed_with_its_problem_beside_the_others(cli: Cli, hub:
     assert [each["problem"] is None for each in result.json_lines] == [False, True]
 
 
-def test_empty_folder_is_told_on_stderr(cli: Cli) -> None:
+def test_empty_folder_is_reported_on_stderr(cli: Cli) -> None:
     result = cli("hub", "list", "local:./data")
     assert (result.code, result.out) == (0, "")
     assert "there are no hubs" in result.err
@@ -64,11 +64,12 @@ def test_show_counts_what_partitions_hold(cli: Cli, hub: str) -> None:
     shown = cli("hub", "show", hub, "--json").json
     assert (shown["hub"], shown["partitionCount"]) == ("orders", PARTITIONS)
     held = {each["partition"]: each for each in shown["partitions"]}
-    assert (held["1"]["beginSequence"], held["1"]["lastSequence"]) == (0, 1)
-    assert (held["0"]["beginSequence"], held["0"]["lastSequence"]) == (0, -1)
+    assert (held["1"]["beginningSequenceNumber"], held["1"]["lastEnqueuedSequenceNumber"]) == (0, 1)
+    assert (held["0"]["beginningSequenceNumber"], held["0"]["lastEnqueuedSequenceNumber"]) == (0, -1)
     assert held["0"]["lastEnqueuedTime"] is None
     assert set(held["1"]) == {
-        "partition", "beginSequence", "lastSequence", "lastOffset", "lastEnqueuedTime", "bytes",
+        "partition", "beginningSequenceNumber", "lastEnqueuedSequenceNumber", "lastEnqueuedOffset", "lastEnqueuedTime",
+        "bytes",
     }  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def test_stages_that_failed_have_a_line_each(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == "hubline: stage a failed 1 time: x\nhubline: stage b failed 2 times: y\n"
 
 
-def test_unreachable_store_is_told_and_has_its_own_code(cli: Cli, hub: str) -> None:
+def test_unreachable_store_is_reported_and_has_its_own_code(cli: Cli, hub: str) -> None:
     result = cli("status", hub, "--store", f"postgresql://me:{PLANTED}@127.0.0.1:1/db?connect_timeout=1")
     assert result.code == ExitCode.UNAVAILABLE
     assert result.err.startswith("hubline: ")
@@ -194,7 +194,7 @@ def test_address_in_the_wrong_place_is_not_repeated(cli: Cli, args: tuple[str, .
     assert PLANTED not in result.out + result.err
 
 
-def test_first_of_many_errors_is_told_alone(
+def test_first_of_many_errors_is_reported_alone(
     cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     async def unavailable(_self: LocalHub, partition: str) -> NoReturn:

@@ -40,7 +40,7 @@ def test_events_of_one_key_go_to_one_partition_and_carry_it(cli: Cli, hub: str) 
 def test_events_without_a_key_go_to_all_partitions(cli: Cli, hub: str) -> None:
     cli("send", hub, "--generate", "400")
     shown = cli("hub", "show", hub, "--json").json
-    assert [each["lastSequence"] for each in shown["partitions"]] == [99] * 4
+    assert [each["lastEnqueuedSequenceNumber"] for each in shown["partitions"]] == [99] * 4
 
 
 def test_made_up_events_have_the_size_and_number_asked_for(cli: Cli, hub: str) -> None:
@@ -104,14 +104,14 @@ def test_flags_that_contradict_each_other_send_nothing(cli: Cli, hub: str, flags
     assert bodies(cli, hub) == []
 
 
-def test_unknown_partition_and_missing_file_are_told(cli: Cli, hub: str) -> None:
+def test_unknown_partition_and_missing_file_are_reported(cli: Cli, hub: str) -> None:
     assert cli("send", hub, "--partition", "9", stdin=b"a\n").code == ExitCode.NOT_FOUND
     missing = cli("send", hub, "--file", "not-there")
     assert missing.code == ExitCode.FAILED
     assert "not-there" in missing.err
 
 
-def test_event_that_is_too_large_is_told_with_what_was_sent_before(cli: Cli, hub: str) -> None:
+def test_event_that_is_too_large_is_reported_with_what_was_sent_before(cli: Cli, hub: str) -> None:
     Path("small").write_text("a\nb\n")
     Path("large").write_text("x" * 3_000_000)
     result = cli("send", hub, "--file", "small", "--file", "large")

@@ -56,13 +56,14 @@ def partition_status(cli: Cli, hub: str, group: Group, partition: str) -> dict[s
 def test_json_has_the_documented_keys(cli: Cli, hub: str, group: Group) -> None:
     shown = cli("status", hub, *group.args, "--json").json
     assert set(shown) == {
-        "namespace", "hub", "group", "time", "lagEvents", "lagSeconds", "partitions", "members",
+        "namespace", "hub", "consumerGroup", "time", "lagEvents", "lagSeconds", "partitions", "members",
     }  # fmt: skip
     assert set(shown["partitions"][0]) == {
-        "partition", "owner", "ageSeconds", "epoch", "requestedBy", "checkpoint", "beginSequence", "lastSequence",
+        "partition", "ownerId", "ageSeconds", "epoch", "requestedBy", "checkpoint", "beginningSequenceNumber",
+        "lastEnqueuedSequenceNumber",
         "lagEvents", "lagSeconds", "problem",
     }  # fmt: skip
-    assert (shown["hub"], shown["group"]) == ("orders", "billing")
+    assert (shown["hub"], shown["consumerGroup"]) == ("orders", "billing")
     assert [each["partition"] for each in shown["partitions"]] == ["0", "1", "2", "3"]
 
 
@@ -82,15 +83,15 @@ def test_owner_epoch_and_request_are_shown(cli: Cli, hub: str, group: Group) -> 
     run(group.store.claim_ownership([Ownership(key, owner_id="a", epoch=7)]))
     run(group.store.request_handover([key], owner_id="b"))
     owned = partition_status(cli, hub, group, "1")
-    assert (owned["owner"], owned["epoch"], owned["requestedBy"]) == ("a", 7, "b")
+    assert (owned["ownerId"], owned["epoch"], owned["requestedBy"]) == ("a", 7, "b")
     assert owned["ageSeconds"] >= 0
-    assert partition_status(cli, hub, group, "0")["owner"] is None
+    assert partition_status(cli, hub, group, "0")["ownerId"] is None
 
 
 def test_member_without_partitions_is_shown(cli: Cli, hub: str, group: Group) -> None:
     run(group.store.renew_ownership(group.key, Member("idle", max_partitions=3), []))
     (member,) = cli("status", hub, *group.args, "--json").json["members"]
-    assert (member["owner"], member["partitions"], member["partitionsMax"]) == ("idle", 0, 3)
+    assert (member["ownerId"], member["ownedPartitions"], member["maxPartitions"]) == ("idle", 0, 3)
 
 
 def test_lag_counts_the_events_after_the_checkpoint(cli: Cli, hub: str, group: Group) -> None:
@@ -98,7 +99,7 @@ def test_lag_counts_the_events_after_the_checkpoint(cli: Cli, hub: str, group: G
     assert partition_status(cli, hub, group, "0")["lagEvents"] == 3
     checkpoint(group, hub, "0", 0)
     shown = partition_status(cli, hub, group, "0")
-    assert (shown["lagEvents"], shown["lastSequence"]) == (2, 2)
+    assert (shown["lagEvents"], shown["lastEnqueuedSequenceNumber"]) == (2, 2)
     assert shown["checkpoint"]["sequenceNumber"] == 0
     assert cli("status", hub, *group.args, "--json").json["lagEvents"] == 2
 
@@ -140,7 +141,7 @@ def test_lag_after_a_checkpoint_without_a_sequence_number_is_counted_by_its_offs
         assert shown["checkpoint"]["sequenceNumber"] is None
 
 
-def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
+def test_checkpoint_of_a_hub_that_was_created_again_is_a_problem(
     cli: Cli, hub: str, group: Group, tmp_path: Path
 ) -> None:
     append(hub, "0", "a", "b", "c")
@@ -152,9 +153,9 @@ def test_checkpoint_of_a_hub_that_was_created_anew_is_a_problem(
     assert "2 events beyond the last one" in beyond["problem"]
     assert ": lag unknown for 1 of 4 partitions\n" in cli("status", hub, *group.args).out
     append(hub, "1", "a")
-    told = cli("status", hub, *group.args).out.splitlines()[0]
-    assert ": lag 1 event, the oldest for " in told
-    assert told.endswith("; lag unknown for 1 of 4 partitions")
+    summary = cli("status", hub, *group.args).out.splitlines()[0]
+    assert ": lag 1 event, the oldest for " in summary
+    assert summary.endswith("; lag unknown for 1 of 4 partitions")
     append(hub, "0", "d", "e", "f")
     foreign = partition_status(cli, hub, group, "0")
     assert (foreign["lagEvents"], foreign["lagSeconds"]) == (None, None)
@@ -232,7 +233,7 @@ def test_without_watching_an_outage_ends_it(cli: Cli, hub: str, group: Group, mo
     assert cli("status", hub, *group.args).code == ExitCode.UNAVAILABLE
 
 
-def test_sqlite_file_that_cannot_be_made_is_told(cli: Cli, hub: str) -> None:
+def test_sqlite_file_that_cannot_be_made_is_reported(cli: Cli, hub: str) -> None:
     Path("file").touch()
     result = cli("status", hub, "--store", "sqlite:///file/state.db")
     assert result.code != 0

@@ -26,7 +26,7 @@ class Cell:
 
     owner: str | None = None
     age_seconds: float = 0.0
-    asker: str | None = None
+    requester: str | None = None
     asked_ago_seconds: float = 0.0
 
 
@@ -66,9 +66,9 @@ class Group:
             [record] = run_now(self._store.claim_ownership([claim]))
             if cell.owner in self.actors and cell.age_seconds < LEASE_SECONDS:
                 self.actors[cell.owner].held[partition] = record
-            if cell.asker is not None:
+            if cell.requester is not None:
                 self.now = -cell.asked_ago_seconds
-                run_now(self._store.request_handover([record.key], owner_id=cell.asker))
+                run_now(self._store.request_handover([record.key], owner_id=cell.requester))
         self.now = 0.0
 
     # What happens
@@ -78,9 +78,9 @@ class Group:
             renewed = run_now(self._store.renew_ownership(GROUP, actor.member, list(actor.held.values())))
             actor.held = {record.key.partition: record for record in renewed}
 
-    def ask(self, askers: Mapping[str, str]) -> None:
-        for partition, asker in askers.items():
-            run_now(self._store.request_handover([GROUP.partition(partition)], owner_id=asker))
+    def ask(self, requesters: Mapping[str, str]) -> None:
+        for partition, requester in requesters.items():
+            run_now(self._store.request_handover([GROUP.partition(partition)], owner_id=requester))
 
     def look(self, name: str) -> None:
         """A member lists the group; what it does later, it does from what it saw."""

@@ -1,4 +1,4 @@
-"""Groups written as strings, one letter a partition.
+"""Groups written as strings, one character a partition.
 
 A layout says who owns what: ``a`` is owned by member a, ``A`` was a's until its lease ran out, ``-`` was given up,
 ``.`` was never owned. ``asked`` says, place by place, who asked for a hand-over. A plan reads likewise: ``+`` claims,
@@ -52,25 +52,27 @@ def snapshot(
         me=everyone[me],
         partitions=[str(place) for place in range(len(layout))],
         ownerships={
-            str(place): _record(place, letter, request, age=age, asked_ago=asked_ago)
-            for place, (letter, request) in enumerate(zip(layout, requests, strict=True))
-            if letter != "."
+            str(place): _record(place, character, request, age=age, asked_ago=asked_ago)
+            for place, (character, request) in enumerate(zip(layout, requests, strict=True))
+            if character != "."
         },
         members=tuple(everyone.values()),
-        held=frozenset(str(place) for place, letter in enumerate(layout) if letter == me and place not in missing),
+        held=frozenset(
+            str(place) for place, character in enumerate(layout) if character == me and place not in missing
+        ),
         lease_seconds=LEASE_SECONDS,
         handover_timeout_seconds=GRACE_SECONDS,
     )
 
 
-def _record(place: int, letter: str, request: str, *, age: float, asked_ago: float) -> Ownership:
+def _record(place: int, character: str, request: str, *, age: float, asked_ago: float) -> Ownership:
     is_asked = request not in NOBODY
     return Ownership(
         GROUP.partition(str(place)),
-        owner_id="" if letter == "-" else letter.lower(),
+        owner_id="" if character == "-" else character.lower(),
         epoch=1,
         version="1",
-        age_seconds=LEASE_SECONDS if letter.isupper() else age,
+        age_seconds=LEASE_SECONDS if character.isupper() else age,
         requested_by=request if is_asked else None,
         request_age_seconds=asked_ago if is_asked else 0.0,
     )

@@ -93,10 +93,10 @@ GIVING_UP = [
 ]
 
 TAKING = [
-    case("after the grace the asker takes it", "aaab", "b", "!...", asked="b...", **OVERDUE),
-    case("after the grace only the asker takes it", "aaaa", "c", ".?..", asked="b...", **OVERDUE, members="abc"),
+    case("after the grace the requester takes it", "aaab", "b", "!...", asked="b...", **OVERDUE),
+    case("after the grace only the requester takes it", "aaaa", "c", ".?..", asked="b...", **OVERDUE, members="abc"),
     case("an overdue one is taken before another is asked for", "aaab", "b", "..!.", asked="..b.", **OVERDUE),
-    case("an old request is forgotten: the owner is asked anew", "aaab", "b", "?...", asked="b...", **FORGOTTEN),
+    case("an old request is forgotten: the owner is asked again", "aaab", "b", "?...", asked="b...", **FORGOTTEN),
     case("an old request does not reserve what is given up", "-aab", "b", "+...", asked="a...", **FORGOTTEN),
     case("nothing is taken from an owner that has its share by now", "aabb", "b", "....", asked="b...", **OVERDUE),
     case("an owner that announces nothing cannot be asked", "xxxb", "b", "!...", members="b"),

@@ -60,10 +60,10 @@ def wild_cells(names: tuple[str, ...]) -> st.SearchStrategy[Cell]:
     """Anything a store may hold."""
     owners = [None, "", *DEAD, SILENT, *names]
     ages = [0.0, GRACE_SECONDS, LEASE_SECONDS - 1, LEASE_SECONDS, 1e6]
-    askers = [None, *DEAD, *names]
+    requesters = [None, *DEAD, *names]
     waits = [0.0, GRACE_SECONDS - 1, GRACE_SECONDS, FORGOTTEN_SECONDS, 1e6]
     # One draw a cell: layouts are large, and drawing them costs more than planning them.
-    return st.sampled_from([Cell(*cell) for cell in itertools.product(owners, ages, askers, waits)])
+    return st.sampled_from([Cell(*cell) for cell in itertools.product(owners, ages, requesters, waits)])
 
 
 @st.composite

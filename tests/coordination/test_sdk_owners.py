@@ -15,7 +15,7 @@ SDK_LEASE_SECONDS = 120.0
 
 
 def plan(owners: str, *, age_seconds: float, sdk_lease_seconds: float | None = SDK_LEASE_SECONDS) -> Plan:
-    """What member "a" does; each letter owns a partition, and "a" and "b" are announced."""
+    """What member "a" does; each character owns a partition, and "a" and "b" are announced."""
     records = {
         str(number): Ownership(GROUP.partition(str(number)), owner, 1, version="1", age_seconds=age_seconds)
         for number, owner in enumerate(owners)

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/contributing/architecture.md").read_text()
-FILE = re.compile(r"`((?:src/hubline/|tests/)?[a-z_/]+(?:\.py|/))`")
+FILE = re.compile(r"`([\w.-]*/[\w./-]*|\w+\.py)`")
 WALKS = re.findall(r"^### [A-C]\. (.+?)\n(.*?)(?=^##)", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 

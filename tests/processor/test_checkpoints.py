@@ -304,7 +304,7 @@ class TestByHand:
         asyncio.run(main())
 
     @virtual
-    async def test_an_async_handler_that_would_block_itself_is_told_to_await(self) -> None:
+    async def test_an_async_handler_that_would_block_itself_learns_to_await(self) -> None:
         async def block(batch: EventBatch, partition: PartitionContext) -> None:
             partition.checkpoint_sync()
 
@@ -398,7 +398,7 @@ class TestStoreDown:
 
     @pytest.mark.parametrize("on_failure", ON_FAILURE)
     @virtual
-    async def test_by_hand_the_handler_is_told_and_no_event_is_to_blame(self, on_failure: OnFailure) -> None:
+    async def test_by_hand_it_is_reported_to_the_handler_and_no_event_is_to_blame(self, on_failure: OnFailure) -> None:
         async def save(batch: EventBatch, partition: PartitionContext) -> None:
             await partition.checkpoint()
 

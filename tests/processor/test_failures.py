@@ -29,7 +29,7 @@ def failing(*sequences: int, times: int = 10**9) -> Behaviour:
 
 class TestRetry:
     @virtual
-    async def test_a_handler_that_recovers_is_retried_and_nobody_is_told(self) -> None:
+    async def test_a_handler_that_recovers_is_retried_and_nothing_is_reported(self) -> None:
         scene = Scene()
         scene.append(3)
         recorder = scene.processor(failing(1, times=2))
@@ -251,7 +251,7 @@ class TestDeadLetters:
         assert await scene.checkpoint() == 3  # those that were handed over are done
 
     @virtual
-    async def test_a_success_in_between_starts_the_count_anew(self) -> None:
+    async def test_a_success_in_between_starts_the_count_again(self) -> None:
         scene = Scene()
         scene.append(20)
         recorder = scene.processor(
@@ -621,7 +621,7 @@ class TestStopping:
         assert recorder.released == ["released 0 stopped"]
 
     @virtual
-    async def test_a_handler_that_stops_its_own_processor_is_told_how(self) -> None:
+    async def test_a_handler_that_stops_its_own_processor_learns_how(self) -> None:
         async def stop(batch: EventBatch, partition: PartitionContext) -> None:
             await recorder.processor.stop()
 
@@ -686,7 +686,7 @@ class TestStopping:
             assert set((await scene.owners()).values()) <= {""}
 
     @virtual
-    async def test_what_happens_to_a_partition_when_it_is_released_is_told(self) -> None:
+    async def test_what_happens_to_a_partition_when_it_is_released_is_reported(self) -> None:
         scene = Scene()
         reasons: list[ReleaseReason] = []
         processor = scene.bare()

@@ -494,7 +494,7 @@ class Textless(Exception):
 class TestWhatHandlersRaise:
     @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
     @pytest.mark.parametrize(
-        ("error", "told"),
+        ("error", "says"),
         [
             (StopIteration("no next"), "StopIteration"),
             (asyncio.CancelledError(), "cancelled itself|CancelledError"),
@@ -509,7 +509,7 @@ class TestWhatHandlersRaise:
         ids=lambda each: type(each).__name__ if isinstance(each, BaseException) else "",
     )
     def test_whatever_it_is_the_handler_is_retried_and_its_failure_reported(
-        self, error: BaseException, told: str, is_async: bool
+        self, error: BaseException, says: str, is_async: bool
     ) -> None:
         calls: list[int] = []
         errors: list[HublineError] = []
@@ -535,7 +535,7 @@ class TestWhatHandlersRaise:
 
         assert len(calls) == 3
         [failed] = errors
-        assert re.search(f"in attempt 2: RuntimeError: .*({told})", str(failed))
+        assert re.search(f"in attempt 2: RuntimeError: .*({says})", str(failed))
 
     @pytest.mark.parametrize("error", [Panic("index out of bounds"), Textless()])
     @virtual
@@ -709,10 +709,10 @@ class TestLog:
 class TestErrorHandler:
     def test_one_that_hangs_does_not_hang_the_stop(self) -> None:
         leave = threading.Event()
-        told = threading.Event()
+        reported = threading.Event()
 
         def hang(error: HublineError) -> None:
-            told.set()
+            reported.set()
             leave.wait(60)
 
         async def main() -> None:
@@ -726,7 +726,7 @@ class TestErrorHandler:
                 raise ValueError("always")
 
             async with asyncio.timeout(30):
-                await run_until(processor, told.is_set)
+                await run_until(processor, reported.is_set)
 
         try:
             asyncio.run(main())

@@ -266,7 +266,7 @@ class TestCrash:
 
 class TestOwnerIds:
     @virtual
-    async def test_two_living_processors_with_one_owner_id_are_told_so(self) -> None:
+    async def test_two_living_processors_with_one_owner_id_learn_of_it(self) -> None:
         scene = Scene()
         first = scene.processor(owner_id="twin")
         second = scene.processor(owner_id="twin")
@@ -581,7 +581,7 @@ class TestDamage:
         assert all("offset is NULL" in str(error) for error in damaged)
 
     @virtual
-    async def test_deleted_records_are_made_anew_above_the_old_fence(self) -> None:
+    async def test_deleted_records_are_made_again_above_the_old_fence(self) -> None:
         scene = Scene(2)
         for partition in ("0", "1"):
             scene.append(2, partition=partition)

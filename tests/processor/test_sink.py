@@ -79,7 +79,7 @@ def processor_of(
     kind: type[Processor] = VirtualProcessor,
     **options: Any,
 ) -> tuple[Processor, list[HublineError]]:
-    """A processor into the sink, and what its on_error was told."""
+    """A processor into the sink, and what its on_error was given."""
     start = options.pop("start", Position.earliest())
     options = {"lease": LEASE, "handler_retry": ONCE, **options}
     processor = kind(
@@ -405,11 +405,11 @@ class TestDeadLetters:
     async def test_failing_events_are_kept_and_the_rest_is_written(self, results: Results) -> None:
         scene = Scene()
         scene.append(20)
-        told: list[DeadLetter] = []
+        reported: list[DeadLetter] = []
         processor, errors = processor_of(
             scene, results, handler_retry=RetryPolicy(max_attempts=3, initial_backoff_seconds=0.1)
         )
-        processor.on_dead_letter(told.append)
+        processor.on_dead_letter(reported.append)
 
         @processor.on_batch
         async def handle(batch: EventBatch) -> pa.Table:
@@ -418,7 +418,7 @@ class TestDeadLetters:
             return rows_of(batch)
 
         async with processor:
-            await until(lambda: results.checkpoint == 19 and len(told) == 2)
+            await until(lambda: results.checkpoint == 19 and len(reported) == 2)
 
         assert results.ids == [number for number in range(20) if number not in (3, 11)]
         assert (results.dead_letters, errors) == ([(3, "handler"), (11, "handler")], [])
@@ -675,7 +675,7 @@ class TestOwners:
             results.sink.open(scene.group.partition("0"), 50)
             scene.append(3)
             await until(lambda: results.checkpoint == 2)
-            assert processor.partitions[0].epoch > 50  # it claimed the partition anew, above the fence
+            assert processor.partitions[0].epoch > 50  # it claimed the partition again, above the fence
 
         assert any(isinstance(error, Fenced) for error in errors)
         assert results.ids == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""A hub that goes quiet, hangs or breaks is noticed, reported and opened anew."""
+"""A hub that goes quiet, hangs or breaks is noticed, reported and opened again."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class BrokenReceiver:
 class TestStall:
     @pytest.mark.parametrize("way", ["delivers nothing", "receive hangs", "close hangs"])
     @virtual
-    async def test_a_receiver_that_delivers_nothing_is_opened_anew_and_reported(self, way: str) -> None:
+    async def test_a_receiver_that_delivers_nothing_is_opened_again_and_reported(self, way: str) -> None:
         scene = Scene()
         hub = BrokenHub(way)
         hub.inner.append("0", [b"x"] * 3)

@@ -270,7 +270,7 @@ def nobody_looks_at_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @sink_mutation
-def the_letters_of_refused_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def the_dead_letters_of_refused_rows_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionTransaction, "dead_letter", lambda *_: None)
 
 

@@ -259,7 +259,7 @@ def test_a_closed_store_says_so() -> None:
     asyncio.run(scenario())
 
 
-def test_calls_that_wait_for_a_thread_when_the_store_closes_are_told_so() -> None:
+def test_calls_that_wait_for_a_thread_when_the_store_closes_fail() -> None:
     async def scenario() -> None:
         async with Pooled() as pooled:
             calls = [asyncio.create_task(pooled.pool.run(hanging)) for _ in range(3 * STORE_CONNECTIONS_MAX)]

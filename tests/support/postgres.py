@@ -143,7 +143,7 @@ class PostgresServer:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """Whom the server runs as; None for whoever runs the tests."""
+    """Whom the server runs as; None for the user who runs the tests."""
 
     uid: int | None = None
     gid: int | None = None

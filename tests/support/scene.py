@@ -67,7 +67,7 @@ async def until(condition: Callable[[], object], *, seconds_max: float = 300.0) 
 
 
 class FaultyStore:
-    """A store that fails when told to. ``failing`` maps a method, or "*", to what it raises; ``calls`` counts them."""
+    """A store that fails on demand. ``failing`` maps a method, or "*", to what it raises; ``calls`` counts them."""
 
     def __init__(self, store: CheckpointStore) -> None:
         self.store = store

@@ -33,7 +33,7 @@ def test_a_trimmed_partition_tells_what_expired() -> None:
     asyncio.run(main())
 
 
-def test_a_reader_that_retention_overtook_is_told() -> None:
+def test_a_reader_that_retention_overtook_is_reported() -> None:
     async def main() -> None:
         hub = MemoryHub(1)
         hub.append("0", [b"a", b"b", b"c"])

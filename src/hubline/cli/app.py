@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -18,10 +18,9 @@ from typer.core import TyperGroup
 
 from hubline.cli import doctor, hub, pipeline, send, serve, status, tail, version
 from hubline.cli.arguments import option
-from hubline.cli.checkpoints import copy, migrate
-from hubline.cli.checkpoints import show_set_reset as checkpoints
+from hubline.cli.checkpoints import copy, migrate, show_set_reset
 from hubline.cli.demo import demo
-from hubline.cli.dlq import list_show as dlq
+from hubline.cli.dlq import discard, export, list_show, redrive
 from hubline.cli.exit_codes import EXIT_CODES_HELP, ExitCode, complain, say
 from hubline.secrets import may_hold_secret
 
@@ -47,18 +46,57 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog=f"You can set each option by an environment variable: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
 )
+
+
+def _group(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Typer:  # noqa: A002 (Typer's word)
+    """Commands that share their first word."""
+    group = typer.Typer(no_args_is_help=True, help=help)
+    for name, function in commands.items():
+        group.command(name)(function)
+    return group
+
+
+# Every command there is.
 app.command()(demo.demo)
 app.command()(pipeline.plan)
 app.command()(pipeline.run)
-app.add_typer(hub.app, name="hub")
+app.add_typer(
+    _group(
+        "Create, list, show, grow and delete hubs.",
+        {"create": hub.create, "list": hub.list_, "show": hub.show, "grow": hub.grow, "delete": hub.delete},
+    ),
+    name="hub",
+)
 app.command()(serve.serve)
 app.command()(send.send)
 app.command()(tail.tail)
 app.command()(status.status)
-checkpoints.app.command("copy")(copy.copy)
-checkpoints.app.command("migrate")(migrate.migrate)
-app.add_typer(checkpoints.app, name="checkpoints")
-app.add_typer(dlq.app, name="dlq")
+app.add_typer(
+    _group(
+        "Show, move, reset, copy and migrate the checkpoints of a group.",
+        {
+            "show": show_set_reset.show,
+            "set": show_set_reset.set_,
+            "reset": show_set_reset.reset,
+            "copy": copy.copy,
+            "migrate": migrate.migrate,
+        },
+    ),
+    name="checkpoints",
+)
+app.add_typer(
+    _group(
+        "List, show, export, discard and redrive dead letters.",
+        {
+            "list": list_show.list_,
+            "show": list_show.show,
+            "redrive": redrive.redrive,
+            "discard": discard.discard,
+            "export": export.export,
+        },
+    ),
+    name="dlq",
+)
 app.command()(doctor.doctor)
 app.command()(version.version)
 
@@ -72,7 +110,7 @@ class _Settings:
 def _root(
     context: typer.Context,
     debug: Annotated[bool, option("--debug", "Print the traceback of an error.")] = False,
-    # Without an environment twin: HUBLINE_VERSION is a likely name for a version number.
+    # Without an environment variable: HUBLINE_VERSION is a likely name for a version number.
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=version.print_and_exit)
     ] = False,

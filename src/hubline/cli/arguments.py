@@ -1,4 +1,4 @@
-"""Flags and arguments that several verbs share. Every one has an environment twin, by one rule."""
+"""Options and arguments that several commands share. Each has an environment variable, by one rule."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ from typing import Annotated, Any
 import typer
 
 
-def env_twin(flag: str) -> str:
-    """``--retention-size`` may also be given as ``HUBLINE_RETENTION_SIZE``."""
+def env_variable(flag: str) -> str:
+    """``--retention-size`` may also be given as ``HUBLINE_RETENTION_SIZE``.
+
+    One variable means one thing: an option or argument whose name means something else in another command has the
+    command's name before its own, as `HUBLINE_SERVE_FOLDER`.
+    """
     return "HUBLINE_" + flag.lstrip("-").replace("-", "_").upper()
 
 
-def option(flag: str, help: str, *, verb: str = "", **settings: Any) -> Any:  # noqa: A002 (Typer's word)
-    """A flag with its environment twin.
-
-    One variable means one thing: where other verbs use the flag's name for something else, the twin of this one has
-    the ``verb`` in its name.
-    """
-    twin = env_twin(f"{verb}-{flag.lstrip('-')}" if verb else flag)
-    return typer.Option(flag, help=help, envvar=twin, **settings)
+def option(flag: str, help: str, **settings: Any) -> Any:  # noqa: A002 (Typer's word)
+    """An option that may also be given by its environment variable."""
+    return typer.Option(flag, help=help, envvar=env_variable(flag), **settings)
 
 
 HubArgument = Annotated[
     str,
     typer.Argument(
         metavar="HUB",
-        envvar=env_twin("hub"),
+        envvar=env_variable("hub"),
         help="local:PATH/NAME, an Event Hubs connection string, eventhubs://NAMESPACE/NAME, env:NAME or file:PATH.",
     ),
 ]
@@ -46,3 +45,4 @@ PartitionsOption = Annotated[
 ]
 JsonOption = Annotated[bool, option("--json", "Print JSON, one object per line.")]
 YesOption = Annotated[bool, option("--yes", "Do not ask for confirmation.")]
+DryRunOption = Annotated[bool, option("--dry-run", "Show what would change, and change nothing.")]

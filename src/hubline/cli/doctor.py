@@ -150,5 +150,5 @@ def _data(finding: Finding) -> dict[str, object]:
         "message": finding.message,
         "where": finding.where or None,
         "fix": finding.fix or None,
-        "partitions": dict(finding.partitions),
+        "partitions": [{"partition": name, "message": message} for name, message in finding.partitions.items()],
     }

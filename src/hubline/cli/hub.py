@@ -10,7 +10,7 @@ import typer
 
 from hubline.addresses.hub_address import LocalHubAddress, parse_hub, parse_local_root
 from hubline.addresses.values import parse_duration, parse_size
-from hubline.cli.arguments import HubArgument, JsonOption, YesOption, env_twin, option
+from hubline.cli.arguments import HubArgument, JsonOption, YesOption, env_variable, option
 from hubline.cli.exit_codes import say
 from hubline.cli.output import bytes_text, confirm, json_time, print_json, stdout_console, table, timestamp
 from hubline.cli.session import using_hub
@@ -21,13 +21,10 @@ from hubline.text import counted
 if TYPE_CHECKING:
     from hubline.model.hubs import HubProperties, PartitionProperties
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, grow and delete hubs.")
-
 # Enough for a few processors to share on one machine, and cheap.
 DEFAULT_PARTITIONS = 4
 
 
-@app.command()
 def create(
     hub: HubArgument,
     partitions: Annotated[
@@ -65,11 +62,10 @@ def create(
     say(f"created {address} with {counted(partitions, 'partition')}")
 
 
-@app.command("list")
 def list_(
     folder: Annotated[
         str,
-        typer.Argument(metavar="FOLDER", envvar=env_twin("folder"), help="The folder of the hubs: local:PATH."),
+        typer.Argument(metavar="FOLDER", envvar=env_variable("folder"), help="The folder of the hubs: local:PATH."),
     ],
     json: JsonOption = False,
 ) -> None:
@@ -92,7 +88,6 @@ def list_(
         stdout_console().print(table(("hub", ">partitions", "created", "?problem"), rows))
 
 
-@app.command()
 def show(hub: HubArgument, json: JsonOption = False) -> None:
     """Show a hub and the events that its partitions hold.
 
@@ -110,7 +105,6 @@ def show(hub: HubArgument, json: JsonOption = False) -> None:
     stdout_console().print(table(columns, [_partition_row(each) for each in held]))
 
 
-@app.command()
 def grow(
     hub: HubArgument,
     partitions: Annotated[int, option("--partitions", "The new number of partitions.", min=1, metavar="N")],
@@ -131,7 +125,6 @@ def grow(
     say(f"{address} has {counted(partitions, 'partition')} now")
 
 
-@app.command()
 def delete(hub: HubArgument, yes: YesOption = False) -> None:
     """Delete a local hub with all its events.
 
@@ -193,9 +186,9 @@ def _hub_data(properties: HubProperties) -> dict[str, object]:
 def _partition_data(held: PartitionProperties) -> dict[str, object]:
     return {
         "partition": held.partition,
-        "beginSequence": held.begin_sequence,
-        "lastSequence": held.last_sequence,
-        "lastOffset": held.last_offset,
+        "beginningSequenceNumber": held.begin_sequence,
+        "lastEnqueuedSequenceNumber": held.last_sequence,
+        "lastEnqueuedOffset": held.last_offset,
         "lastEnqueuedTime": json_time(held.last_enqueued_time),
         "bytes": held.bytes_count,
     }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hubline.cli.arguments import JsonOption, env_twin, option
+from hubline.cli.arguments import JsonOption, env_variable, option
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import (
     escaped,
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 PipelineArgument = Annotated[
     Path,
     typer.Argument(
-        metavar="PIPELINE", envvar=env_twin("pipeline"), help="The Python file that defines it: hubline.Pipeline(...)."
+        metavar="PIPELINE",
+        envvar=env_variable("pipeline"),
+        help="The Python file that defines it: hubline.Pipeline(...).",
     ),
 ]
 StagesOption = Annotated[

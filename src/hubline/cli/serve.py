@@ -16,7 +16,7 @@ import typer
 
 from hubline.addresses.hub_address import AMQP_PORT, AMQPS_PORT, parse_local_root
 from hubline.addresses.names import validate_hub_name
-from hubline.cli.arguments import JsonOption, env_twin, option
+from hubline.cli.arguments import JsonOption, env_variable, option
 from hubline.cli.exit_codes import say
 from hubline.cli.output import print_json
 from hubline.errors import ConfigError
@@ -41,7 +41,7 @@ def serve(
         str,
         typer.Argument(
             metavar="FOLDER",
-            envvar=env_twin("serve-folder"),
+            envvar=env_variable("serve-folder"),
             help="The folder of the hubs. It is created if it does not exist.",
         ),
     ],

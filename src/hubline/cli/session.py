@@ -1,10 +1,10 @@
-"""Running a verb's coroutine: hubs and stores that are closed at the end, tasks whose first error counts."""
+"""What commands open: hubs and stores, which are closed at the end."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from hubline.adapters import is_there, open_hub, open_store, require_there
 from hubline.addresses.names import validate_group_name
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from hubline.model.keys import GroupKey
     from hubline.model.ownership import Checkpoint
     from hubline.ports import CheckpointStore, Hub
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 @asynccontextmanager

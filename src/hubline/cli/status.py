@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, StoreOption, option
+from hubline.cli.checkpoints.view import checkpoint_data
 from hubline.cli.exit_codes import complain
 from hubline.cli.output import escaped, json_time, print_json, seconds_text, stdout_console, table, timestamp
 from hubline.cli.session import existing_store, using_hub, using_store
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hubline.model.keys import GroupKey
-    from hubline.model.ownership import Checkpoint
 
 
 def status(
@@ -169,16 +169,16 @@ def _data(lag: GroupLag) -> dict[str, object]:
     return {
         "namespace": lag.group.namespace,
         "hub": lag.group.hub,
-        "group": lag.group.group,
+        "consumerGroup": lag.group.group,
         "time": json_time(lag.time),
         "lagEvents": lag.lag_events,
         "lagSeconds": round(lag.lag_seconds, 3),
         "partitions": [_partition_data(each) for each in lag.partitions],
         "members": [
             {
-                "owner": each.owner_id,
-                "partitions": owned[each.owner_id],
-                "partitionsMax": each.max_partitions,
+                "ownerId": each.owner_id,
+                "ownedPartitions": owned[each.owner_id],
+                "maxPartitions": each.max_partitions,
                 "ageSeconds": round(each.age_seconds, 3),
             }
             for each in lag.members
@@ -190,20 +190,14 @@ def _partition_data(lag: PartitionLag) -> dict[str, object]:
     ownership = lag.ownership
     return {
         "partition": lag.held.partition,
-        "owner": (ownership.owner_id or None) if ownership else None,
+        "ownerId": (ownership.owner_id or None) if ownership else None,
         "ageSeconds": round(ownership.age_seconds, 3) if ownership else None,
         "epoch": ownership.epoch if ownership else None,
         "requestedBy": ownership.requested_by if ownership else None,
         "checkpoint": checkpoint_data(lag.checkpoint),
-        "beginSequence": lag.held.begin_sequence,
-        "lastSequence": lag.held.last_sequence,
+        "beginningSequenceNumber": lag.held.begin_sequence,
+        "lastEnqueuedSequenceNumber": lag.held.last_sequence,
         "lagEvents": lag.lag_events,
         "lagSeconds": None if lag.lag_seconds is None else round(lag.lag_seconds, 3),
         "problem": lag.problem,
     }
-
-
-def checkpoint_data(checkpoint: Checkpoint | None) -> dict[str, object] | None:
-    if checkpoint is None:
-        return None
-    return {"sequenceNumber": checkpoint.last_sequence, "offset": checkpoint.offset or None}

@@ -79,10 +79,10 @@ def _deal(
     dealt: dict[str, list[str]] = {name: [] for name in targets}
     rest: list[str] = []
     for partition in partitions:
-        asker = preferred.get(partition) if preferred else None
-        if asker in wanting and wanting[asker] < targets[asker]:
-            dealt[asker].append(partition)
-            wanting[asker] += 1
+        requester = preferred.get(partition) if preferred else None
+        if requester in wanting and wanting[requester] < targets[requester]:
+            dealt[requester].append(partition)
+            wanting[requester] += 1
         else:
             rest.append(partition)
 
@@ -167,18 +167,18 @@ def classify(snapshot: Snapshot) -> _Classes:
 
     promised: dict[str, str] = {}
     overdue: dict[str, str] = {}
-    for partition, asker in _asked(snapshot, members).items():
+    for partition, requester in _asked(snapshot, members).items():
         owner = owners.get(partition)
-        if _is_on_its_way(snapshot, partition) and _evens_out(counts, level, giver=owner, taker=asker):
-            promised[partition] = asker
-            counts[asker] += 1
+        if _is_on_its_way(snapshot, partition) and _evens_out(counts, level, giver=owner, taker=requester):
+            promised[partition] = requester
+            counts[requester] += 1
             if owner is not None:
                 counts[owner] -= 1
         elif (
             partition in living
             and snapshot.ownerships[partition].request_age_seconds >= snapshot.handover_timeout_seconds
         ):
-            overdue[partition] = asker
+            overdue[partition] = requester
 
     owned: dict[str, list[str]] = {name: [] for name in members}
     free: list[str] = []
@@ -192,12 +192,12 @@ def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
     """Partitions by the living member that asked for them. A request that came to nothing is forgotten in time."""
     forgotten_seconds = snapshot.handover_timeout_seconds + snapshot.lease_seconds
     return {
-        partition: asker
+        partition: requester
         for partition in snapshot.partitions
         if (record := snapshot.ownerships.get(partition)) is not None
-        and (asker := record.requested_by) is not None
-        and asker in members
-        and asker != record.owner_id
+        and (requester := record.requested_by) is not None
+        and requester in members
+        and requester != record.owner_id
         and record.request_age_seconds < forgotten_seconds
     }
 

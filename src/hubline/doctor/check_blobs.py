@@ -34,14 +34,14 @@ class ContainerFacts:
     olds: tuple[OldPartition, ...]
 
 
-def check_neighbours(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
+def check_other_groups(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
     """A container that knows others and not this group is likely the wrong one, or a name is misspelled."""
     if in_lower_case(group) in groups or not groups:
         return []
     where = ", ".join(sorted(map(str, groups))[:GROUPS_SHOWN_MAX])
     message = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
     fix = "before the first start that is so; else correct the container, the hub's name or the group"
-    return [warning("blob.neighbours", message, where=where, fix=fix)]
+    return [warning("blob.other-groups", message, where=where, fix=fix)]
 
 
 def in_lower_case(group: GroupKey) -> GroupKey:

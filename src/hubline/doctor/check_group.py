@@ -15,9 +15,15 @@ from hubline.text import counted
 def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | None) -> list[Finding]:
     """Everything about the group's owners and members; what takes the hub's partitions only if those are known."""
     active = _ActiveConsumers(facts, lease)
-    findings = [*_damaged(facts), *_stale(active), *_waiting(facts, lease), *_sdk_members(facts), *_members(active)]
+    findings = [
+        *_damaged(facts),
+        *_expired_leases(active),
+        *_overdue_handovers(facts, lease),
+        *_sdk_members(facts),
+        *_members(active),
+    ]
     if there is not None:
-        findings += [*_strangers(facts, there), *_unowned(active, there), *_capacity(active, there)]
+        findings += [*_unknown_partitions(facts, there), *_unowned(active, there), *_capacity(active, there)]
     return sorted(findings, key=lambda finding: -finding.severity.rank)
 
 
@@ -50,22 +56,22 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     return [error("group.damaged", message, fix="each says where it is and what to do", partitions=dict(damaged))]
 
 
-def _strangers(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
+def _unknown_partitions(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
     owned = {each.key.partition: each.owner_id for each in facts.state.ownerships if each.owner_id}
-    strangers = {
+    unknown = {
         partition: f"owned by {owned[partition]}" if partition in owned else "has a checkpoint"
         for partition in sorted({*owned, *facts.checkpoints} - {*there})
     }
-    if not strangers:
+    if not unknown:
         return []
     message = (
-        f"the store knows {counted(len(strangers), 'partition')} that the hub does not have: they are of another hub"
+        f"the store knows {counted(len(unknown), 'partition')} that the hub does not have: they are of another hub"
     )
     fix = "check that the store belongs to this hub; if so, they do no harm"
-    return [warning("group.strangers", message, fix=fix, partitions=strangers)]
+    return [warning("group.unknown-partitions", message, fix=fix, partitions=unknown)]
 
 
-def _stale(active: _ActiveConsumers) -> list[Finding]:
+def _expired_leases(active: _ActiveConsumers) -> list[Finding]:
     if not active.stale:
         return []
     partitions = {
@@ -74,9 +80,11 @@ def _stale(active: _ActiveConsumers) -> list[Finding]:
     message = f"{counted(len(partitions), 'partition')} of owners that did not renew for longer than a lease"
     if active.owner_ids:
         fix = "the active members claim them at their next cycle; if that does not happen, raise their limits"
-        return [warning("group.stale", message, fix=fix, partitions=partitions)]
+        return [warning("group.expired-leases", message, fix=fix, partitions=partitions)]
     fix = "start a consumer of this group: it claims them at once"
-    return [warning("group.stale", f"{message}, and there is no other consumer", fix=fix, partitions=partitions)]
+    return [
+        warning("group.expired-leases", f"{message}, and there is no other consumer", fix=fix, partitions=partitions)
+    ]
 
 
 def _unowned(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
@@ -101,7 +109,7 @@ def _capacity(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
     return [warning("group.capacity", message, fix="start more members, or raise their limits (Fixed(count), max)")]
 
 
-def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
+def _overdue_handovers(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
     # A claim follows within a cycle after the handover timeout.
     patience_seconds = lease.handover_timeout_seconds + lease.load_balancing_interval_seconds
     waiting = {
@@ -113,7 +121,7 @@ def _waiting(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
         return []
     message = f"{counted(len(waiting), 'handover')} waiting for longer than the handover timeout"
     fix = "find out why the owner's handler does not finish, and whether the consumer that requested it still runs"
-    return [warning("group.waiting", message, fix=fix, partitions=waiting)]
+    return [warning("group.overdue-handovers", message, fix=fix, partitions=waiting)]
 
 
 def _sdk_members(facts: GroupFacts) -> list[Finding]:

@@ -77,7 +77,7 @@ async def refused_positions(
 
     examination.report(f"trying {counted(len(open_ends), 'checkpoint')}")
     message = f"whether the hub knows the checkpoints' offsets (read in the consumer group {CLI_GROUP})"
-    await examination.probe_optional("checkpoint.untried", message, map_bounded(read_on, open_ends))
+    await examination.probe_optional("checkpoint.unverified", message, map_bounded(read_on, open_ends))
     return refused
 
 

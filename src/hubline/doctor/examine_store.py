@@ -20,8 +20,8 @@ from hubline.coordination.lease_options import LeaseOptions
 from hubline.doctor.check_blobs import (
     BlobSettings,
     ContainerFacts,
-    check_neighbours,
     check_old_blobs,
+    check_other_groups,
     check_settings,
     soft_delete_days,
 )
@@ -81,11 +81,11 @@ def _is_there(examination: Examination, address: StoreAddress) -> bool:
         case MemoryAddress():
             message = "a memory: store is seen by its own process alone: this is another one"
             fix = "use sqlite:/// for the processes of one machine, or a store that many machines reach"
-            examination.findings.append(warning("store.private", message, fix=fix))
+            examination.findings.append(warning("store.in-memory", message, fix=fix))
         case SqliteAddress(path) if not path.exists():
             message = f"there is no file {path}: the first processor makes it, or the path is wrong"
             fix = "correct the path if there should be something; relative ones begin where hubline is started"
-            examination.findings.append(warning("store.new", message, fix=fix))
+            examination.findings.append(warning("store.no-file", message, fix=fix))
             return False
     return True
 
@@ -111,7 +111,7 @@ async def _examine_blobs(examination: Examination, store: BlobStore, group: Grou
     found = await examination.probe_optional("blob.layout", message, _container_facts(container))
     if found is not None:
         examination.findings += check_old_blobs(group, found.olds)
-        examination.findings += check_neighbours(group, found.groups)
+        examination.findings += check_other_groups(group, found.groups)
 
 
 async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:

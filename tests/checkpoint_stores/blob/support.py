@@ -70,7 +70,7 @@ class Official:
         return {one["partition_id"]: one for one in await self._store.list_ownership(**self._names)}
 
     async def claim(self, partition: str, owner_id: str) -> bool:
-        """Takes a partition, whoever has it, as an SDK takes one that it steals."""
+        """Takes a partition from any owner, as an SDK takes one that it steals."""
         known = (await self.list_ownership()).get(partition, {"etag": None})
         wanted = {**self._names, "partition_id": partition, "owner_id": owner_id, "etag": known["etag"]}
         return len(list(await self._store.claim_ownership([wanted]))) == 1

@@ -52,7 +52,7 @@ def test_a_checkpoint_of_theirs_is_resumed_after(container: str, metadata: dict[
     play(container, scenario)
 
 
-def test_taking_the_fence_leaves_what_they_wrote_to_the_letter(container: str) -> None:
+def test_taking_the_fence_leaves_what_they_wrote_as_it_is(container: str) -> None:
     async def scenario(store: BlobStore) -> None:
         theirs = {"offset": "no offset", "sequencenumber": "7", "clientidentifier": "someone"}
         await write(store.container, CHECKPOINT, theirs)

@@ -82,7 +82,7 @@ class TestSkewedClock:
             group = GroupKey(hub.namespace, hub.name, "tests")
             clocks = (time.time, lambda: time.time() + SKEW_SECONDS)
             stores = [blob_store(container, clock=clock) for clock in clocks]
-            # Long enough for a busy machine: whoever judged by its own clock would see every lease end at once.
+            # Long enough for a busy machine: a consumer that judged by its own clock would see every lease end at once.
             lease = LeaseOptions(
                 lease_seconds=60.0,
                 renew_interval_seconds=0.5,
@@ -149,7 +149,7 @@ class TestPace:
                 before = {one.key: one.version for one in held}
                 held = await store.renew_ownership(GROUP, Member("a"), held)
                 changed.append(sum(one.version != before[one.key] for one in held))
-                await asyncio.sleep(1.1)  # so that the oldest can be told from the others
+                await asyncio.sleep(1.1)  # so that the oldest differs from the others
 
             assert len(held) == len(keys)
             assert all(count in (2, 3) for count in changed)  # a quarter, and time does not stand still

@@ -3,7 +3,7 @@
 Where the service offers one blob at a time, these are the steps, and what dying between them leaves:
 
     claim    1. write the ownership blob, if it is as it was   2. delete the request that it answers
-             between: a request for what was just taken; its asker has it, or it is forgotten in time
+             between: a request for what was just taken; its requester has it, or it is forgotten in time
     renew    1. write the member's heartbeat   2. write those ownership blobs whose turn it is
              between: leases that are as young as the heartbeat, and blobs that are a little older
 

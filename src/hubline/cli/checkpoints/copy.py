@@ -11,7 +11,16 @@ import typer
 
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_partition_id
 from hubline.addresses.store_address import parse_store
-from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, PartitionsOption, YesOption, option
+from hubline.cli.arguments import (
+    DryRunOption,
+    GroupOption,
+    HubArgument,
+    JsonOption,
+    PartitionsOption,
+    YesOption,
+    option,
+)
+from hubline.cli.checkpoints.view import sequence_of, step_data
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import confirm, print_json, stderr_console, table
 from hubline.cli.session import (
@@ -22,15 +31,11 @@ from hubline.cli.session import (
     using_store,
     writable_store,
 )
-from hubline.cli.status import checkpoint_data
 from hubline.errors import ConfigError
 from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.checkpoints.copy import Step
-    from hubline.model.ownership import Checkpoint
-
-DryRunOption = Annotated[bool, option("--dry-run", "Show what would change, and change nothing.")]
 
 
 def copy(
@@ -129,11 +134,6 @@ def _show(steps: Sequence[Step]) -> None:
     stderr_console().print(table(("partition", ">source", ">target", ">becomes", "step", "?reason"), rows))
 
 
-def sequence_of(checkpoint: Checkpoint | None) -> int | None:
-    """For a table."""
-    return None if checkpoint is None else checkpoint.last_sequence
-
-
 def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
     changes = [each for each in steps if each.is_change]
     refused = [each for each in steps if each.is_refusal]
@@ -151,16 +151,3 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
             "records in the source first"
         )
         raise typer.Exit(ExitCode.FAILED)
-
-
-def step_data(step: Step, *, is_done: bool) -> dict[str, object]:
-    """For ``--json``."""
-    return {
-        "partition": step.partition,
-        "step": step.kind.value,
-        "done": is_done,
-        "source": checkpoint_data(step.source),
-        "before": checkpoint_data(step.before),
-        "checkpoint": checkpoint_data(step.after),
-        "reason": step.reason,
-    }

@@ -10,8 +10,8 @@ import typer
 
 from hubline.addresses.blob_address import BlobAddress
 from hubline.addresses.store_address import parse_store
-from hubline.cli.arguments import JsonOption, YesOption, env_twin, option
-from hubline.cli.checkpoints.copy import DryRunOption, sequence_of, step_data
+from hubline.cli.arguments import DryRunOption, JsonOption, YesOption, env_variable, option
+from hubline.cli.checkpoints.view import sequence_of, step_data
 from hubline.cli.exit_codes import ExitCode, say
 from hubline.cli.output import confirm, print_json, stderr_console, table
 from hubline.cli.session import using_store
@@ -28,7 +28,7 @@ def migrate(
         str,
         typer.Argument(
             metavar="STORE",
-            envvar=env_twin("store"),
+            envvar=env_variable("store"),
             help="The blob container: https://ACCOUNT.blob.core.windows.net/CONTAINER, env:NAME or file:PATH.",
         ),
     ],
@@ -129,8 +129,8 @@ def _data(move: Move, *, is_done: bool) -> dict[str, object]:
     return {
         "namespace": key.namespace,
         "hub": key.hub,
-        "group": key.group,
+        "consumerGroup": key.group,
         **step_data(step, is_done=is_done),
         "oldBlobs": [blob.name for blob in move.old.blobs],
-        "deleted": move.deleted_count,
+        "deletedBlobs": move.deleted_count,
     }

@@ -1,4 +1,4 @@
-"""``hubline checkpoints ...``: shows and changes the checkpoints of a consumer group."""
+"""``hubline checkpoints show``, ``set`` and ``reset``: the checkpoints of a consumer group."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_partition_id
 from hubline.addresses.values import parse_position
 from hubline.cli.arguments import GroupOption, HubArgument, JsonOption, PartitionsOption, StoreOption, YesOption, option
+from hubline.cli.checkpoints.view import checkpoint_data, sequence_of
 from hubline.cli.exit_codes import say
 from hubline.cli.output import confirm, print_json, stderr_console, stdout_console, table
 from hubline.cli.session import (
@@ -24,7 +23,6 @@ from hubline.cli.session import (
     using_store,
     writable_store,
 )
-from hubline.cli.status import checkpoint_data
 from hubline.text import counted
 
 if TYPE_CHECKING:
@@ -32,10 +30,7 @@ if TYPE_CHECKING:
     from hubline.model.ownership import Checkpoint
     from hubline.model.positions import Position
 
-app = typer.Typer(no_args_is_help=True, help="Show, move, reset, copy and migrate the checkpoints of a group.")
 
-
-@app.command()
 def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROUP, json: JsonOption = False) -> None:
     """Show the checkpoint of each partition: the last processed event.
 
@@ -54,7 +49,6 @@ def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROU
         stdout_console().print(table(("partition", ">sequence", "offset"), rows))
 
 
-@app.command("set")
 def set_(
     hub: HubArgument,
     store: StoreOption,
@@ -85,7 +79,6 @@ def set_(
     _change(choice, "Set", target, yes=yes, json=json)
 
 
-@app.command()
 def reset(
     hub: HubArgument,
     store: StoreOption,
@@ -121,7 +114,7 @@ def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool,
     if not changes:
         say("nothing to change")
         return
-    rows = [(each.key.partition, _sequence(each.before), _sequence(each.after)) for each in changes]
+    rows = [(each.key.partition, sequence_of(each.before), sequence_of(each.after)) for each in changes]
     stderr_console().print(table(("partition", ">checkpoint", ">becomes"), rows))
     confirm(f"{verb} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
     asyncio.run(_apply(choice.store, changes))
@@ -130,10 +123,6 @@ def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool,
         for each in changes:
             before, after = checkpoint_data(each.before), checkpoint_data(each.after)
             print_json({"partition": each.key.partition, "before": before, "checkpoint": after})
-
-
-def _sequence(checkpoint: Checkpoint | None) -> int | None:
-    return None if checkpoint is None else checkpoint.last_sequence
 
 
 async def _list(hub: str, store: str, group: str) -> list[Checkpoint]:

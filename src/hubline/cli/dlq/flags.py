@@ -12,7 +12,7 @@ import typer
 from hubline.adapters import open_hub
 from hubline.addresses.names import validate_group_name, validate_partition_id
 from hubline.addresses.values import parse_time
-from hubline.cli.arguments import env_twin, option
+from hubline.cli.arguments import env_variable, option
 from hubline.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ IdsArgument = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="ID",
-        envvar=env_twin("id"),
+        envvar=env_variable("id"),
         help="Only these dead letters: PARTITION/SEQUENCE, or full IDs as `dlq list --json` prints them.",
     ),
 ]

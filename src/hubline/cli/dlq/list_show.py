@@ -1,4 +1,4 @@
-"""``hubline dlq ...``: list, show, export, discard and redrive the dead letters of a sink."""
+"""``hubline dlq list`` and ``hubline dlq show``: the dead letters of a sink."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hubline.cli.arguments import JsonOption, PartitionsOption, env_twin, option
-from hubline.cli.dlq import discard as discarding
-from hubline.cli.dlq import export as exporting
-from hubline.cli.dlq import redrive as redriving
+from hubline.cli.arguments import JsonOption, PartitionsOption, env_variable, option
 from hubline.cli.dlq.flags import (
     ErrorTextOption,
     ErrorTypeOption,
@@ -33,10 +30,7 @@ from hubline.monitoring.lag import CLI_GROUP
 if TYPE_CHECKING:
     from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection
 
-app = typer.Typer(no_args_is_help=True, help="List, show, export, discard and redrive dead letters.")
 
-
-@app.command("list")
 def list_(
     sink: SinkOption,
     hub: OfHubOption = None,
@@ -74,13 +68,12 @@ def list_(
         say(f"there are more: add --after {dead_letter_data(dead_letters[-1], body=False)['id']}")
 
 
-@app.command()
 def show(
     id: Annotated[  # noqa: A002 (the argument's name)
         str,
         typer.Argument(
             metavar="ID",
-            envvar=env_twin("id"),
+            envvar=env_variable("id"),
             help="PARTITION/SEQUENCE, or the full ID that `dlq list --json` prints.",
         ),
     ],
@@ -104,11 +97,6 @@ def show(
     else:
         for line in described(found):
             print(line)
-
-
-app.command()(redriving.redrive)
-app.command()(discarding.discard)
-app.command()(exporting.export)
 
 
 async def _list(

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from hubline.cli.arguments import JsonOption, PartitionsOption, option
-from hubline.cli.checkpoints.copy import DryRunOption
+from hubline.cli.arguments import DryRunOption, JsonOption, PartitionsOption, option
 from hubline.cli.dlq.flags import (
     DeleteOption,
     ErrorTextOption,

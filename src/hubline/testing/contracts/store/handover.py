@@ -65,7 +65,7 @@ class HandoverContract(StoreFactory):
         assert (await store.list_ownership(GROUP)).ownerships == ()
 
     @scenario
-    async def test_relinquishing_keeps_the_request_in_any_epoch(self, store: CheckpointStore) -> None:
+    async def test_releasing_keeps_the_request_in_any_epoch(self, store: CheckpointStore) -> None:
         held = await claim(store, "a", epoch=1)
         await store.request_handover([KEY], owner_id="b")
 
@@ -109,12 +109,13 @@ class HandoverContract(StoreFactory):
         assert [one.requested_by for one in held] == ["b"] * len(keys)
 
     @race
-    async def test_racing_askers_leave_one_whole_request(self, stores: list[CheckpointStore]) -> None:
+    async def test_racing_requesters_leave_one_whole_request(self, stores: list[CheckpointStore]) -> None:
         await claim(stores[0], "a", epoch=1)
-        askers = [f"asker{number}" for number in range(RACER_COUNT)]
+        requesters = [f"requester{number}" for number in range(RACER_COUNT)]
 
         await at_once(
-            stores[number % CLIENT_COUNT].request_handover([KEY], owner_id=asker) for number, asker in enumerate(askers)
+            stores[number % CLIENT_COUNT].request_handover([KEY], owner_id=requester)
+            for number, requester in enumerate(requesters)
         )
 
-        assert (await listed_ownership(stores[0])).requested_by in askers
+        assert (await listed_ownership(stores[0])).requested_by in requesters

@@ -103,7 +103,7 @@ class OwnershipContract(StoreFactory):
         assert await store.claim_ownership([]) == []
 
     @scenario
-    async def test_a_claim_with_no_owner_relinquishes(self, store: CheckpointStore) -> None:
+    async def test_a_claim_with_no_owner_releases(self, store: CheckpointStore) -> None:
         held = await claim(store, "a", epoch=3)
 
         (given_up,) = await store.claim_ownership([replace(held, owner_id="")])

@@ -1,4 +1,4 @@
-"""``hubline checkpoints copy``: between stores and groups; never back, and never under a living owner, unless told."""
+"""``hubline checkpoints copy``: between stores and groups; never back, nor under an active owner, unless asked for."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_checkpoint_that_is_further_is_kept(cli: Cli, hub: str, source: Group,
     assert sequences(target) == {"0": 9, "1": 7, "2": 7}
 
 
-def test_a_checkpoint_goes_back_if_told_so(cli: Cli, hub: str, source: Group, target: Group) -> None:
+def test_a_checkpoint_goes_back_if_asked_for(cli: Cli, hub: str, source: Group, target: Group) -> None:
     put(source, p0=7)
     put(target, p0=9)
     result = cli("checkpoints", "copy", hub, *between(source, target), "--overwrite", "--yes", "--json")
@@ -309,7 +309,7 @@ def test_a_dry_run_makes_no_store(cli: Cli, hub: str, source: Group, target: Gro
     assert not (tmp_path / "target.db").exists()
 
 
-def test_a_source_without_checkpoints_is_told(cli: Cli, hub: str, source: Group, target: Group) -> None:
+def test_a_source_without_checkpoints_is_reported(cli: Cli, hub: str, source: Group, target: Group) -> None:
     missing = cli("checkpoints", "copy", hub, *between(source, target), "--yes")
     assert missing.code == ExitCode.NOT_FOUND
     assert "no such file" in missing.err

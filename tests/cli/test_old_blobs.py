@@ -21,8 +21,8 @@ from hubline.checkpoints.old_blobs import (
 )
 from hubline.doctor.check_blobs import (
     BlobSettings,
-    check_neighbours,
     check_old_blobs,
+    check_other_groups,
     check_settings,
     soft_delete_days,
 )
@@ -52,7 +52,7 @@ def found(*blobs: Blob, bodies: tuple[bytes, ...] = ()) -> list[OldPartition]:
 # Which ones are old ------------------------------------------------------------------------------------------------
 
 
-def test_forks_and_leases_are_told_from_everything_else() -> None:
+def test_forks_and_leases_are_found_among_everything_else() -> None:
     old = sort_out(
         [
             blob(f"{FORK}/checkpoint/0"),
@@ -199,10 +199,10 @@ def test_forks_of_the_group_are_a_warning_and_those_of_others_a_note() -> None:
 def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:
     there = frozenset(groups_in([blob(f"{FORK}/checkpoint/0"), blob("hubline/a/b/c/member/0"), blob("x/y")]))
     assert there == {GROUP}
-    (finding,) = check_neighbours(GroupKey("ns", "orders", "g"), there)
-    assert (finding.code, finding.where) == ("blob.neighbours", str(GROUP))
-    assert check_neighbours(GroupKey(*(name.upper() for name in FORK.split("/"))), there) == []
-    assert check_neighbours(GROUP, frozenset()) == []
+    (finding,) = check_other_groups(GroupKey("ns", "orders", "g"), there)
+    assert (finding.code, finding.where) == ("blob.other-groups", str(GROUP))
+    assert check_other_groups(GroupKey(*(name.upper() for name in FORK.split("/"))), there) == []
+    assert check_other_groups(GROUP, frozenset()) == []
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:
     ],
     ids=str,
 )
-def test_settings_that_make_lists_slow_are_told(settings: BlobSettings, codes: dict[str, Severity]) -> None:
+def test_settings_that_make_lists_slow_are_reported(settings: BlobSettings, codes: dict[str, Severity]) -> None:
     assert {each.code: each.severity for each in check_settings(settings)} == codes
 
 
