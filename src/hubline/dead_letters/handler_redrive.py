@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress
+from hubline.addresses.store_address import SqlAddress
 from hubline.dead_letters.redrive import EventLookup, Redrive
 from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.errors import ConfigError, HublineError
@@ -67,7 +67,7 @@ class HandlerRedrive:
         return cls(dependencies, dependencies.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))
 
     @property
-    def address(self) -> PostgresAddress | SqliteAddress:
+    def address(self) -> SqlAddress:
         """The database of the rows and the dead letters."""
         return self.sink.address
 

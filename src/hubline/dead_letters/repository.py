@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hubline.adapters import require_there
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress, StoreAddress, parse_store
+from hubline.addresses.store_address import PostgresAddress, SqlAddress, SqliteAddress, StoreAddress, parse_store
 from hubline.errors import ConfigError, RecordDamaged, StoreError
 from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey, PartitionKey
@@ -144,10 +144,10 @@ class DeadLetterRepository:
         await self._pool.close()
 
 
-def sql_address(url: str) -> PostgresAddress | SqliteAddress:
+def sql_address(url: str) -> SqlAddress:
     """The address of a database that may have dead letters. A file that is not there has none, and is not made."""
     address: StoreAddress = parse_store(url)
-    if not isinstance(address, (PostgresAddress, SqliteAddress)):
+    if not isinstance(address, SqlAddress):
         raise ConfigError("dead letters are in a SQL database: give it as sqlite:///PATH or postgresql://...")
     require_there(address)
     return address
@@ -168,7 +168,7 @@ def read_dead_letter_row(row: Row | Sequence[object]) -> DeadLetter:
         ) from None
 
 
-def _database(address: PostgresAddress | SqliteAddress) -> Database:
+def _database(address: SqlAddress) -> Database:
     """Drivers are loaded when they are needed: SQLite must not cost PostgreSQL's."""
     match address:
         case PostgresAddress(conninfo):

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,6 @@ _ID_BYTES_MAX = 2_000
 _NUMBER_END = 10**18
 _NAME = ID_PROPERTY.encode()
 _ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
-
-
-DropDuplicates: TypeAlias = Literal["off", "ordered", "any_order"]
-"""How the sink knows events that an earlier stage published twice.
-
-`"off"`: it does not look. `"ordered"`: the ids of an origin partition arrive in order in each partition, so an id that
-is not above the highest is a duplicate. `"any_order"`: they arrive in any order, in any partition, and every id is kept
-for `duplicate_window_seconds`.
-"""
 
 
 @dataclass(frozen=True, slots=True)

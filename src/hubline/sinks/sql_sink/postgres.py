@@ -24,7 +24,6 @@ from hubline.sinks.sql_sink.connection import (
     SinkConnection,
     altered,
     checkpoint_gone,
-    connected,
 )
 from hubline.sinks.sql_sink.postgres_tables import SHAPE, PostgresTables
 from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents, insert_skipping_rejected
@@ -38,6 +37,7 @@ from hubline.sinks.sql_sink.table_schema import (
 from hubline.sql.checkpoint_rows import of_partition, read_checkpoint
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow
 from hubline.sql.dialect import Row, Statement
+from hubline.sql.driver_errors import call_explained
 from hubline.sql.fence import NOBODY
 from hubline.sql.postgres import DIALECT, QUERIES, PostgresConnection, PostgresDatabase
 
@@ -111,7 +111,7 @@ class PostgresSinkConnection(SinkConnection):
     @classmethod
     def connect(cls, conninfo: Secret, *, seconds_max: int) -> Self:
         database = PostgresDatabase(conninfo, statement_seconds_max=seconds_max)
-        return cls(database, connected(database))
+        return cls(database, call_explained(database.connect, database.explain))
 
     @property
     def is_commit_unknown(self) -> bool:

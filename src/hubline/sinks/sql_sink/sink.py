@@ -14,13 +14,13 @@ from typing import get_args
 import pyarrow as pa
 
 from hubline.addresses.choices import choice_of
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress, parse_store
+from hubline.addresses.store_address import SqlAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError
+from hubline.model.duplicates import DropDuplicates
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.connection import SinkConnection
 from hubline.sinks.sql_sink.database import SinkDatabase
-from hubline.sinks.sql_sink.deduplication import DropDuplicates
 from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.partition_transaction import Move, PartitionTransaction
 from hubline.sinks.sql_sink.settings import (
@@ -57,7 +57,7 @@ class SqlSink:
         transaction_timeout_seconds: int = TRANSACTION_TIMEOUT_SECONDS,
     ) -> None:
         address = parse_store(url)
-        if not isinstance(address, (PostgresAddress, SqliteAddress)):
+        if not isinstance(address, SqlAddress):
             raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
         if max_connections < 1 or transaction_timeout_seconds < 1:
             raise ConfigError("max_connections and transaction_timeout_seconds are at least 1")
@@ -97,7 +97,7 @@ class SqlSink:
         return str(self.database)
 
     @property
-    def address(self) -> PostgresAddress | SqliteAddress:
+    def address(self) -> SqlAddress:
         """The database of the rows, and of all that is kept beside them."""
         return self.database.settings.address
 

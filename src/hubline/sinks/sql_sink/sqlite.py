@@ -18,12 +18,12 @@ from hubline.sinks.sql_sink.connection import (
     Parameters,
     SinkConnection,
     checkpoint_gone,
-    connected,
 )
 from hubline.sinks.sql_sink.sqlite_tables import SqliteTables
 from hubline.sinks.sql_sink.table_schema import InsertPlan, Rejection, insertion
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
+from hubline.sql.driver_errors import call_explained
 from hubline.sql.sqlite import DIALECT, NOW, QUERIES, SqliteConnection, SqliteDatabase
 
 _INSERT_DEAD_LETTER = (
@@ -49,7 +49,7 @@ class SqliteSinkConnection(SinkConnection):
     @classmethod
     def connect(cls, path: Path) -> Self:
         database = SqliteDatabase(path)
-        return cls(database, connected(database))
+        return cls(database, call_explained(database.connect, database.explain))
 
     @property
     def is_commit_unknown(self) -> bool:
