@@ -29,7 +29,7 @@ from hubline.sinks.sql_sink.settings import (
     TRANSACTION_TIMEOUT_SECONDS,
     SinkSettings,
 )
-from hubline.sinks.sql_sink.table_schema import Column, TableName, checked_name
+from hubline.sinks.sql_sink.table_schema import TableName, checked_name
 from hubline.sinks.sql_sink.transaction import Transaction
 
 
@@ -41,6 +41,9 @@ class SqlSink:
     columns if it is missing. ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget.
     ``drop_duplicates`` leaves out events that an earlier stage published twice: ``"ordered"`` where their ids arrive
     in order, or ``"any_order"``.
+
+    Attributes:
+        database: For hubline's own parts: the connections, and a look at the table.
     """
 
     def __init__(
@@ -102,11 +105,6 @@ class SqlSink:
         return self.database.settings.address
 
     @property
-    def table(self) -> TableName | None:
-        """The table of the rows."""
-        return self.database.settings.table
-
-    @property
     def upsert_key(self) -> tuple[str, ...]:
         """The columns by which a row takes the place of another one; empty where rows are inserted."""
         return self.database.settings.upsert_key
@@ -162,20 +160,6 @@ class SqlSink:
         """
         with self.database.connection() as connection:
             return self.database.plans.check(connection, schema)
-
-    def columns(self) -> list[Column]:
-        """Returns the columns of the table that can be written; none while the table is still to be made."""
-        with self.database.connection() as connection:
-            return self.database.plans.columns(connection)
-
-    def read_table(self, *, max_rows: int) -> pa.Table:
-        """Returns rows of the table, with types by its columns and not by what is in them.
-
-        Raises:
-            SinkError: A value is not of its column's type, as SQLite allows.
-        """
-        with self.database.connection() as connection:
-            return connection.tables.read(self.database.plans.table, max_rows=max_rows)
 
     def transaction(self, moves: Iterable[Move]) -> Transaction:
         """Returns a transaction that moves several partitions at once, which this sink opened."""
