@@ -14,7 +14,6 @@ import pytest
 from hubline.adapters import open_store
 from hubline.dead_letters.handler_redrive import batch_of
 from hubline.dead_letters.redrive import EventLookup, Outcome, Progress, Redrive
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import REDRIVEN_PROPERTY, Republisher
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
@@ -28,6 +27,7 @@ from hubline.model.positions import Position
 from hubline.sinks import SqlSink
 from hubline.sinks.sql_sink.deduplication import deduplicate_ordered
 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from tests.dead_letters.conftest import GROUP, dead_letter, keep
 

@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from hubline.addresses.store_address import SqlAddress
 from hubline.dead_letters.redrive import EventLookup, Redrive
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.errors import ConfigError, HublineError
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
@@ -32,6 +31,7 @@ from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.processor import partition_dependencies
 from hubline.sinks import OpenedPartition, SqlSink
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 
 log = logging.getLogger("hubline.redrive")
 

@@ -1,7 +1,8 @@
 """Redriving: dead letters that wait are run or sent again in batches, oldest first in each partition.
 
-Batches of a partition follow each other, each in a transaction of its own (:mod:`.redrive_transaction`). A redrive that
-comes to a partition while another one has it leaves that partition alone.
+Batches of a partition follow each other, each in a transaction of its own
+(:mod:`hubline.sinks.sql_sink.redrive_transaction`). A redrive that comes to a partition while another one has it leaves
+that partition alone.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 from hubline.dead_letters.event_lookup import fetch_bodies
-from hubline.dead_letters.redrive_transaction import MAX_BATCH_SIZE, Chunk, PartitionBusy, RedriveTransaction
 from hubline.dead_letters.repository import DeadLetterCount
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
 from hubline.model.keys import PartitionKey
 from hubline.ports import Hub
+from hubline.sinks.sql_sink.redrive_transaction import MAX_BATCH_SIZE, Chunk, PartitionBusy, RedriveTransaction
 from hubline.sinks.sql_sink.sink import SqlSink
 
 Result = TypeVar("Result")
@@ -128,7 +129,7 @@ class Redrive:
     async def _run_chunk(self, chunk: Chunk, stuck_keys: set[str]) -> list[Redriven]:
         """One transaction. ``stuck_keys`` are those of dead letters that still wait: others may have to stay behind
         them."""
-        transaction = RedriveTransaction(self.sink, chunk, removes=self.removes)
+        transaction = RedriveTransaction(self.sink.database, chunk, removes=self.removes)
         try:
             taken = await in_thread(transaction.take)
             ready, others = await self._sorted_out(chunk.key, taken, transaction, stuck_keys)
