@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import pytest
 
 from hubline.adapters import open_store
+from hubline.dead_letters.event_lookup import EventLookup
 from hubline.dead_letters.handler_redrive import batch_of
-from hubline.dead_letters.redrive import EventLookup, Outcome, Progress, Redrive
+from hubline.dead_letters.redrive import Outcome, Progress, Redrive
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import REDRIVEN_PROPERTY, Republisher
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable

@@ -16,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 import pyarrow as pa
 
 from hubline.addresses.store_address import SqlAddress
-from hubline.dead_letters.redrive import EventLookup, Redrive
+from hubline.dead_letters.event_lookup import EventLookup
+from hubline.dead_letters.redrive import Redrive
 from hubline.errors import ConfigError, HublineError
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch

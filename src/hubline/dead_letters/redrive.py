@@ -13,11 +13,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from hubline.dead_letters.event_lookup import fetch_bodies
+from hubline.dead_letters.event_lookup import EventLookup
 from hubline.dead_letters.repository import DeadLetterCount
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
 from hubline.model.keys import PartitionKey
-from hubline.ports import Hub
 from hubline.sinks.sql_sink.redrive_transaction import MAX_BATCH_SIZE, Chunk, PartitionBusy, RedriveTransaction
 from hubline.sinks.sql_sink.sink import SqlSink
 
@@ -71,17 +70,6 @@ class Work(Protocol):
         Tells what failed by ``transaction.dead_letter``. What it raises undoes the batch, and ends the redrive.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class EventLookup:
-    """Where bodies that are not kept are read: as which consumer group, which must not be one with processors."""
-
-    hub: Hub
-    group: str
-
-    def are_of(self, key: PartitionKey) -> bool:
-        return (self.hub.namespace, self.hub.name) == (key.namespace, key.hub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,10 +168,10 @@ class Redrive:
         """The dead letters with their bodies, or why there is none, by sequence number."""
         if not pointers:
             return {}
-        if self.bodies is None or not self.bodies.are_of(key):
+        if self.bodies is None or not self.bodies.is_for(key):
             reason = f"its body is not kept, and no hub was given to read it from: add the hub of {key}"
             return {_number(dead_letter): reason for dead_letter in pointers}
-        fetched = await fetch_bodies(self.bodies.hub, pointers, group=self.bodies.group)
+        fetched = await self.bodies.fetch(pointers)
         return {**fetched.dead_letters, **fetched.missing}
 
 

@@ -193,7 +193,8 @@ async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelecti
 
 @asynccontextmanager
 async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
-    from hubline.dead_letters.redrive import EventLookup, Redrive
+    from hubline.dead_letters.event_lookup import EventLookup
+    from hubline.dead_letters.redrive import Redrive
     from hubline.dead_letters.resend import Republisher
     from hubline.sinks.sql_sink.sink import SqlSink
 
