@@ -200,8 +200,8 @@ class SinkConnection(ABC):
 
     def explain(self, error: Exception, table: TableName | None) -> StoreError | None:
         """What a driver's error means for a caller, with what to do about it; None if it is no driver's."""
-        if table is not None and (why := self._table_trouble(error)) is not None:
-            return SinkError(f"table {table} cannot take the rows: {why}", table=str(table))
+        if table is not None and (reason := self._table_trouble(error)) is not None:
+            return SinkError(f"table {table} cannot take the rows: {reason}", table=str(table))
         return self._database.explain(error)
 
     def is_usable(self) -> bool:

@@ -116,9 +116,9 @@ class SqliteSinkConnection(SinkConnection):
         if not isinstance(error, sqlite3.OperationalError):
             return None
         text = str(error)
-        for words, advice in _TABLE_TROUBLES.items():
+        for words, fix in _TABLE_TROUBLES.items():
             if words in text:
-                return f"{advice} ({text})"
+                return f"{fix} ({text})"
         return None
 
 
