@@ -57,7 +57,7 @@ class Task:
         hub = LocalHub(self.root, self.target or "orders")
         try:
             job, closing = await self._job(hub)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             done = [each async for each in job.run(counts)]
             await closing()
             job.sink.close()
@@ -70,7 +70,7 @@ class Task:
         if not self.target:
             rerun = HandlerRedrive.of(processor_of(self))
             made = rerun.redrive(DeadLetterSelection(), body_group="readers")
-            return Redrive(made.sink, made.choice, made.work, max_batch_size=10), rerun.dependencies.hub.close
+            return Redrive(made.sink, made.selection, made.work, max_batch_size=10), rerun.dependencies.hub.close
         sender = await hub.open_sender()
         return Redrive(
             SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), max_batch_size=10

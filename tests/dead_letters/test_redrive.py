@@ -71,7 +71,7 @@ def redriven(
         shelf = DeadLetterRepository(url)
         with closing(SqlSink(url)) as sink:
             job = Redrive(sink, choice or DeadLetterSelection(), work or Handling(), bodies, removes, max_batch_size)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             return [each async for each in job.run(counts, limit=limit)]
 
@@ -162,7 +162,7 @@ def test_what_raises_undoes_its_lot_and_no_other(filled: str) -> None:
         shelf = DeadLetterRepository(filled)
         with closing(SqlSink(filled)) as sink:
             job = Redrive(sink, DeadLetterSelection(), third_lot_raises, max_batch_size=3)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             async for _ in job.run(counts):
                 pass

@@ -63,7 +63,7 @@ class Scene:
             rerun = HandlerRedrive.of(processor)
             job = rerun.redrive(choice or DeadLetterSelection(), body_group="readers")
             shelf = DeadLetterRepository(self.url)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             try:
                 return [each async for each in job.run(counts)]

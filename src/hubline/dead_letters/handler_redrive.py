@@ -72,9 +72,9 @@ class HandlerRedrive:
         """The database of the rows and the dead letters."""
         return self.sink.address
 
-    def redrive(self, choice: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
+    def redrive(self, selection: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
         """The redrive of the processor's own dead letters; bodies that are not kept are read from its hub."""
-        own = replace(choice, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
+        own = replace(selection, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
         bodies = EventLookup(self.dependencies.hub, body_group)
         return Redrive(self.sink, own, self, bodies, removes=removes, max_batch_size=MAX_BATCH_SIZE)
 

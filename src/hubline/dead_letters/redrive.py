@@ -80,7 +80,7 @@ class Redrive:
     """
 
     sink: SqlSink
-    choice: DeadLetterSelection
+    selection: DeadLetterSelection
     work: Work
     bodies: EventLookup | None = None
     removes: bool = False
@@ -96,12 +96,12 @@ class Redrive:
                     left -= progress.tried_count
 
     async def _run_partition(self, key: PartitionKey, last_sequence: int, limit: int | None) -> AsyncIterator[Progress]:
-        choice = replace(self.choice, state=DeadLetterState.WAITING)
+        selection = replace(self.selection, state=DeadLetterState.WAITING)
         stuck_keys: set[str] = set()
         after, left = -1, limit
         while left is None or left > 0:
             max_count = self.max_batch_size if left is None else min(left, self.max_batch_size)
-            chunk = Chunk(key, choice, after, last_sequence, max_count)
+            chunk = Chunk(key, selection, after, last_sequence, max_count)
             try:
                 dead_letters = await self._run_chunk(chunk, stuck_keys)
             except PartitionBusy:

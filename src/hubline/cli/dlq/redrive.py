@@ -224,7 +224,7 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
     _check_same(job, choice, rerun)
     prepared = rerun.redrive(choice, body_group=CLI_GROUP, removes=job.delete)
     try:
-        yield prepared, prepared.choice
+        yield prepared, prepared.selection
     finally:
         rerun.sink.close()
         await rerun.dependencies.hub.close()

@@ -41,11 +41,11 @@ bodies."""
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Which dead letters a transaction takes: the oldest of a partition that are chosen, after one and up to
+    """Which dead letters a transaction takes: the oldest of a partition that are selected, after one and up to
     another."""
 
     key: PartitionKey
-    choice: DeadLetterSelection
+    selection: DeadLetterSelection
     after_sequence: int
     last_sequence: int
     max_count: int = MAX_BATCH_SIZE
@@ -71,7 +71,7 @@ class RedriveTransaction(Transaction):
         self._failed: dict[int, DeadLetter] = {}
         self._followers: dict[int, DeadLetter] = {}
         self.behind: frozenset[int] = frozenset()
-        """Dead letters that an earlier one of their key, which was not chosen, still waits before."""
+        """Dead letters that an earlier one of their key, which was not selected, still waits before."""
         self.ahead: frozenset[int] = frozenset()
         """Dead letters of events that come again, since the checkpoint was set back before them."""
 
@@ -160,7 +160,7 @@ class RedriveTransaction(Transaction):
             connection,
             queries.take(
                 chunk.key,
-                chunk.choice,
+                chunk.selection,
                 after_sequence=chunk.after_sequence,
                 last_sequence=chunk.last_sequence,
                 max_count=chunk.max_count,
