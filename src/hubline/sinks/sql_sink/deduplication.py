@@ -107,7 +107,7 @@ def deduplicate_known(ids: Sequence[str | None], known: set[str]) -> Deduplicati
 
 
 def ids_in(properties: pa.MapArray) -> list[str | None]:
-    """The id of each event, where it has one: what is no id, or has what no database keeps, is nobody's repeat."""
+    """The id of each event, where it has one: what is not an id, or has what no database keeps, is not a duplicate."""
     ids = ids_of(properties)
     is_short = pc.less_equal(pc.binary_length(ids), _ID_BYTES_MAX)
     is_kept = pc.and_not(pc.and_(is_id(ids), is_short), pc.match_substring(ids, _ZERO))
@@ -198,7 +198,7 @@ def _characters(texts: pa.StringArray) -> npt.NDArray[np.uint8] | None:
 def _parts(ids: pa.StringArray) -> tuple[pa.DictionaryArray, Numbers, Numbers, Numbers]:
     """The origin partition, sequence number and index of each id, and its place among the events.
 
-    What is no id, though it stands where one should, is nobody's repeat: it is left out here, and passes.
+    What is not an id, though it stands where one should, is not a duplicate: it is left out here, and passes.
     """
     try:
         return _split(ids, is_checked=False)
