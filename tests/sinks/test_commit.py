@@ -219,7 +219,7 @@ class TestOwnStatements:
 
         assert database.checkpoint() is None
 
-    def test_an_error_is_told_without_the_drivers_own(self, database: SinkDatabase) -> None:
+    def test_an_error_does_not_print_the_drivers_own(self, database: SinkDatabase) -> None:
         transaction = database.sink().open(KEY, 1).transaction(at(0))
         with pytest.raises(StoreError, match="missing") as raised:
             transaction.execute("SELECT 'secret' FROM missing")

@@ -1,4 +1,4 @@
-"""Errors of database drivers, told as what they mean for the caller."""
+"""Errors of database drivers, replaced by what they mean for the caller."""
 
 from __future__ import annotations
 
