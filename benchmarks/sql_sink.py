@@ -84,13 +84,13 @@ def sql_sink_poison() -> Iterator[Result]:
         yield Result("sql-sink-rejected", rate, "events/s", ratio, "the same without rows to refuse")
 
 
-@benchmark("sql-sink-repeats")
-def sql_sink_repeats() -> Iterator[Result]:
+@benchmark("sql-sink-duplicates")
+def sql_sink_duplicates() -> Iterator[Result]:
     """Batches of 5,000 events that carry ids, deduplicated by the highest of their origin partition."""
     with _Scene() as scene:
         works = (scene.deduplicated_rounds(is_deduplicated=is_deduplicated) for is_deduplicated in (True, False))
         rate, ratio = _compared(*works, count=5_000)
-    yield Result("sql-sink-repeats", rate, "rows/s", ratio, "the same without looking for repeats")
+    yield Result("sql-sink-duplicates", rate, "rows/s", ratio, "the same without looking for duplicates")
 
 
 def _against_copy(count: int) -> Iterator[Result]:

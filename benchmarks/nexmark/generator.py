@@ -1,7 +1,7 @@
 """The events: a seed gives the same ones every time.
 
 Of 50 events, 1 is a person, 3 are auctions and 46 are bids, as in Nexmark's own generator. Half of the bids are for
-the auction that is hot at the time; sellers and bidders are people who came lately. EventLookup are JSON.
+the auction that is hot at the time; sellers and bidders are people who came lately. Bodies are JSON.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ import pytest
 
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
-from hubline.dead_letters.redrive_transaction import Chunk, RedriveTransaction
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.sinks import SqlSink
+from hubline.sinks.sql_sink.redrive_transaction import Chunk, RedriveTransaction
 from tests.cli.conftest import Cli, append
 from tests.dead_letters.conftest import dead_letter, keep
 
@@ -219,7 +219,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
     key = GroupKey(opened.namespace, opened.name, "billing").partition("1")
     keep(url, [dead_letter(1, group=key.group_key, partition="1")])
     with closing(SqlSink(url)) as sink:
-        other = RedriveTransaction(sink, Chunk(key, DeadLetterSelection(), -1, 10))
+        other = RedriveTransaction(sink.database, Chunk(key, DeadLetterSelection(), -1, 10))
         other.take()
         result = cli("dlq", "redrive", "--sink", url, "--to-hub", hub)
         other.rollback()

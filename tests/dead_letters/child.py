@@ -16,7 +16,6 @@ from typing import Any
 
 from hubline.dead_letters.handler_redrive import HandlerRedrive
 from hubline.dead_letters.redrive import Progress, Redrive
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import Republisher
 from hubline.hubs.local import LocalHub
@@ -27,6 +26,7 @@ from hubline.processor import Processor, ProcessorOptions, RetryPolicy
 from hubline.sinks import SqlSink
 from hubline.sinks.sql_sink.connection import SinkConnection
 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 
 END_SECONDS_MAX = 60.0
@@ -57,7 +57,7 @@ class Task:
         hub = LocalHub(self.root, self.target or "orders")
         try:
             job, closing = await self._job(hub)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             done = [each async for each in job.run(counts)]
             await closing()
             job.sink.close()
@@ -70,7 +70,7 @@ class Task:
         if not self.target:
             rerun = HandlerRedrive.of(processor_of(self))
             made = rerun.redrive(DeadLetterSelection(), body_group="readers")
-            return Redrive(made.sink, made.choice, made.work, max_batch_size=10), rerun.dependencies.hub.close
+            return Redrive(made.sink, made.selection, made.work, max_batch_size=10), rerun.dependencies.hub.close
         sender = await hub.open_sender()
         return Redrive(
             SqlSink(self.url), DeadLetterSelection(), Republisher(hub, sender), max_batch_size=10
@@ -126,11 +126,11 @@ def die_at(step: str, lot: int) -> None:
 
     patched: dict[str, list[tuple[Any, str]]] = {
         "begun": [(PostgresSinkConnection, "begin"), (SqliteSinkConnection, "begin")],
-        "locked": [(RedriveTransaction, "_locked")],
+        "locked": [(RedriveTransaction, "_on_locked")],
         "handled": [(RedriveTransaction, "execute"), (Republisher, "_send")],
         "written": [(RedriveTransaction, "insert")],
         "failed": [(RedriveTransaction, "dead_letter")],
-        "settled": [(RedriveTransaction, "_plan")],
+        "settled": [(RedriveTransaction, "_commit_plan")],
         "committed": [(PostgresSinkConnection, "commit"), (SqliteSinkConnection, "commit")],
     }
     for owner in (PostgresSinkConnection, SqliteSinkConnection):

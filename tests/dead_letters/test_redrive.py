@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import pytest
 
 from hubline.adapters import open_store
+from hubline.dead_letters.event_lookup import EventLookup
 from hubline.dead_letters.handler_redrive import batch_of
-from hubline.dead_letters.redrive import EventLookup, Outcome, Progress, Redrive
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
+from hubline.dead_letters.redrive import Outcome, Progress, Redrive
 from hubline.dead_letters.repository import DeadLetterRepository
 from hubline.dead_letters.resend import REDRIVEN_PROPERTY, Republisher
 from hubline.errors import HubUnavailable, StoreError, StoreUnavailable
@@ -28,6 +28,7 @@ from hubline.model.positions import Position
 from hubline.sinks import SqlSink
 from hubline.sinks.sql_sink.deduplication import deduplicate_ordered
 from hubline.sinks.sql_sink.postgres import PostgresSinkConnection
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 from hubline.sinks.sql_sink.sqlite import SqliteSinkConnection
 from tests.dead_letters.conftest import GROUP, dead_letter, keep
 
@@ -70,7 +71,7 @@ def redriven(
         shelf = DeadLetterRepository(url)
         with closing(SqlSink(url)) as sink:
             job = Redrive(sink, choice or DeadLetterSelection(), work or Handling(), bodies, removes, max_batch_size)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             return [each async for each in job.run(counts, limit=limit)]
 
@@ -161,7 +162,7 @@ def test_what_raises_undoes_its_lot_and_no_other(filled: str) -> None:
         shelf = DeadLetterRepository(filled)
         with closing(SqlSink(filled)) as sink:
             job = Redrive(sink, DeadLetterSelection(), third_lot_raises, max_batch_size=3)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             async for _ in job.run(counts):
                 pass

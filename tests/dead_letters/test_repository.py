@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from hubline.dead_letters.dead_letter_ids import parse_dead_letter_id
 from hubline.dead_letters.repository import DeadLetterRepository
-from hubline.dead_letters.selection import parse_dead_letter_id
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreNotFound
 from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
 from hubline.model.keys import GroupKey

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sqlite3
 import threading
+import traceback
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 
@@ -217,6 +218,16 @@ class TestOwnStatements:
             transaction.execute("SELECT 1; COMMIT")
 
         assert database.checkpoint() is None
+
+    def test_an_error_does_not_print_the_drivers_own(self, database: SinkDatabase) -> None:
+        transaction = database.sink().open(KEY, 1).transaction(at(0))
+        with pytest.raises(StoreError, match="missing") as raised:
+            transaction.execute("SELECT 'secret' FROM missing")
+        transaction.rollback()
+
+        printed = "".join(traceback.format_exception(raised.value))
+        assert "sqlite3." not in printed
+        assert "psycopg" not in printed
 
     def test_a_savepoint_undoes_its_part_only(self, database: SinkDatabase, table: str) -> None:
         partition = database.sink(table=table).open(KEY, 1)

@@ -25,7 +25,7 @@ def test_columns_that_can_be_written_are_found_as_a_sink_finds_them(database: Si
     )
     found = inspect_table(address_of(database.url), TableName.parse("readings"))
     assert [column.name for column in found] == ["id", "eventId"]
-    assert found == database.sink(table="readings").columns()
+    assert found == database.sink(table="readings").database.columns()
 
 
 def test_nothing_is_created_by_looking(database: SinkDatabase) -> None:

@@ -273,7 +273,7 @@ class TestTypes:
 
 
 def read(database: SinkDatabase) -> pa.Table:
-    return database.sink(table="t").read_table(max_rows=10)
+    return database.sink(table="t").database.read_table(max_rows=10)
 
 
 class TestReading:

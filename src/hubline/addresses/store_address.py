@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import quote
 
 from hubline.addresses.blob_address import (
@@ -56,7 +56,10 @@ class PostgresAddress:
         return self.shown
 
 
-StoreAddress = MemoryAddress | SqliteAddress | PostgresAddress | BlobAddress
+SqlAddress: TypeAlias = SqliteAddress | PostgresAddress
+"""A SQL database: it keeps checkpoints, a sink's rows and dead letters."""
+
+StoreAddress: TypeAlias = MemoryAddress | SqlAddress | BlobAddress
 
 STORE_FORMS: Final = (
     "memory:, sqlite:///PATH, postgresql://USER@HOST/DATABASE, https://ACCOUNT.blob.core.windows.net/CONTAINER, "

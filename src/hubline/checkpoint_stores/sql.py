@@ -1,4 +1,8 @@
-"""The checkpoint store in a SQL database: the logic, once, for every database that has a dialect in `hubline.sql`."""
+"""The checkpoint store in a SQL database: the logic, once, for every database that has a dialect in `hubline.sql`.
+
+For another database, add its module to `hubline.sql` as `hubline.sql.dialect` says, and here a class that opens it,
+like `SqliteStore`. The suite that it has to pass is `hubline.testing.contracts.store`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetches from the hub what dead letters without a body stand for: the events at their positions."""
+"""Reads from the hub the events of dead letters whose bodies are not kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hubline.errors import HublineError, HubUnavailable, PositionInvalid
 from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event
+from hubline.model.keys import PartitionKey
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
 from hubline.retry import RetryPolicy
@@ -41,30 +42,47 @@ class Fetched:
     missing: Mapping[int, str]
 
 
-async def fetch_bodies(hub: Hub, dead_letters: Sequence[DeadLetter], *, group: str) -> Fetched:
-    """Reads the events of dead letters of one partition, by sequence number. Disturbs no other reader.
+@dataclass(frozen=True, slots=True)
+class EventLookup:
+    """Reads the events of dead letters whose bodies are not kept. Disturbs no other reader.
 
-    An event counts only if it has the dead letter's offset and sequence number: a hub that was re-created has others.
+    Attributes:
+        hub: The hub that they came from.
+        group: The consumer group to read as. It must not be one with processors.
     """
-    found: dict[int, DeadLetter] = {}
-    missing: dict[int, str] = {}
-    reader = _Reader(hub, group)
-    try:
-        for dead_letter in sorted(dead_letters, key=lambda dead_letter: dead_letter.event.sequence_number):
-            sequence = dead_letter.event.sequence_number
-            try:
-                event = await reader.read(dead_letter.event)
-            except PositionInvalid as error:
-                await reader.close()
-                missing[sequence] = f"the hub has forgotten the event: {error}"
-                continue
-            if event is None:
-                missing[sequence] = f"hub {hub.name} has another event there: it was re-created since"
-            else:
-                found[sequence] = replace(dead_letter, event=event, is_body_kept=True)
-    finally:
-        await reader.close()
-    return Fetched(found, missing)
+
+    hub: Hub
+    group: str
+
+    def is_for(self, key: PartitionKey) -> bool:
+        """Whether the events of a partition are read from this hub."""
+        return (self.hub.namespace, self.hub.name) == (key.namespace, key.hub)
+
+    async def fetch(self, dead_letters: Sequence[DeadLetter]) -> Fetched:
+        """Reads the events of dead letters of one partition, by sequence number.
+
+        An event counts only if it has the dead letter's offset and sequence number: a hub that was re-created has
+        others.
+        """
+        found: dict[int, DeadLetter] = {}
+        missing: dict[int, str] = {}
+        reader = _Reader(self.hub, self.group)
+        try:
+            for dead_letter in sorted(dead_letters, key=lambda dead_letter: dead_letter.event.sequence_number):
+                sequence = dead_letter.event.sequence_number
+                try:
+                    event = await reader.read(dead_letter.event)
+                except PositionInvalid as error:
+                    await reader.close()
+                    missing[sequence] = f"the hub has forgotten the event: {error}"
+                    continue
+                if event is None:
+                    missing[sequence] = f"hub {self.hub.name} has another event there: it was re-created since"
+                else:
+                    found[sequence] = replace(dead_letter, event=event, is_body_kept=True)
+        finally:
+            await reader.close()
+        return Fetched(found, missing)
 
 
 class _Reader:

@@ -15,9 +15,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress
-from hubline.dead_letters.redrive import EventLookup, Redrive
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
+from hubline.addresses.store_address import SqlAddress
+from hubline.dead_letters.event_lookup import EventLookup
+from hubline.dead_letters.redrive import Redrive
 from hubline.errors import ConfigError, HublineError
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
@@ -32,6 +32,7 @@ from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.processor import partition_dependencies
 from hubline.sinks import OpenedPartition, SqlSink
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 
 log = logging.getLogger("hubline.redrive")
 
@@ -67,13 +68,13 @@ class HandlerRedrive:
         return cls(dependencies, dependencies.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))
 
     @property
-    def address(self) -> PostgresAddress | SqliteAddress:
+    def address(self) -> SqlAddress:
         """The database of the rows and the dead letters."""
         return self.sink.address
 
-    def redrive(self, choice: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
+    def redrive(self, selection: DeadLetterSelection, *, body_group: str, removes: bool = False) -> Redrive:
         """The redrive of the processor's own dead letters; bodies that are not kept are read from its hub."""
-        own = replace(choice, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
+        own = replace(selection, namespace=self.group.namespace, hub=self.group.hub, group=self.group.group)
         bodies = EventLookup(self.dependencies.hub, body_group)
         return Redrive(self.sink, own, self, bodies, removes=removes, max_batch_size=MAX_BATCH_SIZE)
 

@@ -1,7 +1,8 @@
 """Redriving: dead letters that wait are run or sent again in batches, oldest first in each partition.
 
-Batches of a partition follow each other, each in a transaction of its own (:mod:`.redrive_transaction`). A redrive that
-comes to a partition while another one has it leaves that partition alone.
+Batches of a partition follow each other, each in a transaction of its own
+(:mod:`hubline.sinks.sql_sink.redrive_transaction`). A redrive that comes to a partition while another one has it leaves
+that partition alone.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from hubline.dead_letters.event_lookup import fetch_bodies
-from hubline.dead_letters.redrive_transaction import MAX_BATCH_SIZE, Chunk, PartitionBusy, RedriveTransaction
+from hubline.dead_letters.event_lookup import EventLookup
 from hubline.dead_letters.repository import DeadLetterCount
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, DeadLetterState, Stage
 from hubline.model.keys import PartitionKey
-from hubline.ports import Hub
+from hubline.sinks.sql_sink.redrive_transaction import MAX_BATCH_SIZE, Chunk, PartitionBusy, RedriveTransaction
 from hubline.sinks.sql_sink.sink import SqlSink
 
 Result = TypeVar("Result")
@@ -73,17 +73,6 @@ class Work(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EventLookup:
-    """Where bodies that are not kept are read: as which consumer group, which must not be one with processors."""
-
-    hub: Hub
-    group: str
-
-    def are_of(self, key: PartitionKey) -> bool:
-        return (self.hub.namespace, self.hub.name) == (key.namespace, key.hub)
-
-
-@dataclass(frozen=True, slots=True)
 class Redrive:
     """A redrive: which dead letters, by what, and where the bodies come from that are not kept.
 
@@ -91,7 +80,7 @@ class Redrive:
     """
 
     sink: SqlSink
-    choice: DeadLetterSelection
+    selection: DeadLetterSelection
     work: Work
     bodies: EventLookup | None = None
     removes: bool = False
@@ -107,12 +96,12 @@ class Redrive:
                     left -= progress.tried_count
 
     async def _run_partition(self, key: PartitionKey, last_sequence: int, limit: int | None) -> AsyncIterator[Progress]:
-        choice = replace(self.choice, state=DeadLetterState.WAITING)
+        selection = replace(self.selection, state=DeadLetterState.WAITING)
         stuck_keys: set[str] = set()
         after, left = -1, limit
         while left is None or left > 0:
             max_count = self.max_batch_size if left is None else min(left, self.max_batch_size)
-            chunk = Chunk(key, choice, after, last_sequence, max_count)
+            chunk = Chunk(key, selection, after, last_sequence, max_count)
             try:
                 dead_letters = await self._run_chunk(chunk, stuck_keys)
             except PartitionBusy:
@@ -128,7 +117,7 @@ class Redrive:
     async def _run_chunk(self, chunk: Chunk, stuck_keys: set[str]) -> list[Redriven]:
         """One transaction. ``stuck_keys`` are those of dead letters that still wait: others may have to stay behind
         them."""
-        transaction = RedriveTransaction(self.sink, chunk, removes=self.removes)
+        transaction = RedriveTransaction(self.sink.database, chunk, removes=self.removes)
         try:
             taken = await in_thread(transaction.take)
             ready, others = await self._sorted_out(chunk.key, taken, transaction, stuck_keys)
@@ -179,10 +168,10 @@ class Redrive:
         """The dead letters with their bodies, or why there is none, by sequence number."""
         if not pointers:
             return {}
-        if self.bodies is None or not self.bodies.are_of(key):
+        if self.bodies is None or not self.bodies.is_for(key):
             reason = f"its body is not kept, and no hub was given to read it from: add the hub of {key}"
             return {_number(dead_letter): reason for dead_letter in pointers}
-        fetched = await fetch_bodies(self.bodies.hub, pointers, group=self.bodies.group)
+        fetched = await self.bodies.fetch(pointers)
         return {**fetched.dead_letters, **fetched.missing}
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from hubline.adapters import require_there
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress, StoreAddress, parse_store
-from hubline.errors import ConfigError, RecordDamaged, StoreError
+from hubline.addresses.store_address import PostgresAddress, SqlAddress, SqliteAddress, StoreAddress, parse_store
+from hubline.errors import ConfigError, StoreError
 from hubline.model.dead_letters import DeadLetter, DeadLetterId, DeadLetterSelection, DeadLetterState
-from hubline.model.keys import GroupKey, PartitionKey
+from hubline.model.keys import PartitionKey
 from hubline.sql.dead_letter_queries import DeadLetterQueries
-from hubline.sql.dead_letter_table import read_dead_letter
-from hubline.sql.dialect import Database, Row
+from hubline.sql.dead_letter_table import read_dead_letter_row
+from hubline.sql.dialect import Database
 from hubline.sql.pool import AsyncSqlPool
 
 PAGE_COUNT = 100
@@ -144,31 +144,16 @@ class DeadLetterRepository:
         await self._pool.close()
 
 
-def sql_address(url: str) -> PostgresAddress | SqliteAddress:
+def sql_address(url: str) -> SqlAddress:
     """The address of a database that may have dead letters. A file that is not there has none, and is not made."""
     address: StoreAddress = parse_store(url)
-    if not isinstance(address, (PostgresAddress, SqliteAddress)):
+    if not isinstance(address, SqlAddress):
         raise ConfigError("dead letters are in a SQL database: give it as sqlite:///PATH or postgresql://...")
     require_there(address)
     return address
 
 
-def read_dead_letter_row(row: Row | Sequence[object]) -> DeadLetter:
-    """The dead letter in a row of `DeadLetterQueries.page`."""
-    namespace, hub, group, *own = row
-    try:
-        return read_dead_letter(GroupKey(str(namespace), str(hub), str(group)), own)
-    except (ValueError, TypeError, AssertionError) as error:
-        partition, sequence = own[:2]
-        raise RecordDamaged(
-            f"the dead letter {namespace}/{hub}/{group}/{partition}/{sequence} does not read back "
-            f"({type(error).__name__}): fix its row in hubline_dead_letter, or delete it",
-            partition=str(partition),
-            record="dead letter",
-        ) from None
-
-
-def _database(address: PostgresAddress | SqliteAddress) -> Database:
+def _database(address: SqlAddress) -> Database:
     """Drivers are loaded when they are needed: SQLite must not cost PostgreSQL's."""
     match address:
         case PostgresAddress(conninfo):

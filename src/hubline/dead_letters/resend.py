@@ -18,12 +18,12 @@ from typing import Final
 import pyarrow as pa
 
 from hubline.dead_letters.redrive import in_thread
-from hubline.dead_letters.redrive_transaction import RedriveTransaction
 from hubline.errors import ConfigError, EventTooLarge
 from hubline.event_ids import ID_PROPERTY, event_ids, split_ids
 from hubline.model.dead_letters import DeadLetter, DeadLetterId
 from hubline.model.events import new_events
 from hubline.ports import Hub, Sender
+from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 from hubline.sql.dead_letter_table import micros
 
 REDRIVEN_PROPERTY: Final = "hubline-redriven"

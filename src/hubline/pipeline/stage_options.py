@@ -13,6 +13,7 @@ from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
 from hubline.addresses.values import parse_duration, parse_position
 from hubline.coordination.strategies import Balanced, Fixed, Greedy, load_balancing_text, parse_load_balancing
 from hubline.errors import ConfigError
+from hubline.model.duplicates import DropDuplicates
 from hubline.model.positions import OnDataLoss, Position
 
 LoadBalancing: TypeAlias = Balanced | Greedy | Fixed | Literal["all", "balanced", "greedy"] | str
@@ -21,7 +22,7 @@ LoadBalancing: TypeAlias = Balanced | Greedy | Fixed | Literal["all", "balanced"
 CheckpointMode: TypeAlias = Literal["every_batch", "manual", "never"]
 """When a stage writes its checkpoints: after each batch; only you do (`hubline checkpoints set`); never."""
 
-DuplicatePolicy: TypeAlias = Literal["auto", "ordered", "any_order", "off"]
+DuplicatePolicy: TypeAlias = Literal["auto", DropDuplicates]
 """How a table knows events that an earlier stage published twice, by their ids."""
 
 OutputMode: TypeAlias = Literal["append", "update", "complete"]

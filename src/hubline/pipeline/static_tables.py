@@ -46,9 +46,9 @@ def _static(spark: SparkSession, dataset: Dataset) -> DataFrame:
 
 
 def _static_table(spark: SparkSession, dataset: TableDataset) -> DataFrame:
-    database = SqlSink(dataset.text, table=dataset.table)
-    rows = database.read_table(max_rows=STATIC_ROWS_MAX + 1)
-    database.close()
+    sink = SqlSink(dataset.text, table=dataset.table)
+    rows = sink.database.read_table(max_rows=STATIC_ROWS_MAX + 1)
+    sink.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(
             f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "

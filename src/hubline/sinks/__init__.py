@@ -1,6 +1,6 @@
 """Sinks: where results go, exactly once, together with the checkpoint and the dead letters."""
 
-from hubline.sinks.sql_sink.deduplication import DropDuplicates
+from hubline.model.duplicates import DropDuplicates
 from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.partition_transaction import Move
 from hubline.sinks.sql_sink.rejected_rows import Rejected

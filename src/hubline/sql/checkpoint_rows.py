@@ -8,8 +8,7 @@ from hubline.errors import RecordDamaged
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.sql.dialect import Params, Row
-
-VALUE_SHOWN_LENGTH_MAX = 40  # enough to recognize a value by; it may be anything, and of any length
+from hubline.text import abbreviated
 
 
 class _Damage(Exception):
@@ -121,7 +120,7 @@ def _member(row: Row | list[object]) -> Member:
 
 def _text(column: str, value: object, *, may_be_empty: bool = False) -> str:
     if not isinstance(value, str) or (not value.isascii() and _has_broken_characters(value)):
-        raise _Damage(f"{column} is {_shown(value)}, which is no text")
+        raise _Damage(f"{column} is {abbreviated(value)}, which is not text")
     if not value and not may_be_empty:
         raise _Damage(f"{column} is empty")
     return value
@@ -129,7 +128,7 @@ def _text(column: str, value: object, *, may_be_empty: bool = False) -> str:
 
 def _number(column: str, value: object) -> int:
     if not isinstance(value, int):
-        raise _Damage(f"{column} is {_shown(value)}, which is no whole number")
+        raise _Damage(f"{column} is {abbreviated(value)}, which is not a whole number")
     if value < 0:
         raise _Damage(f"{column} is {value}, which is negative")
     return value
@@ -146,15 +145,10 @@ def _has_broken_characters(value: str) -> bool:
     return any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _shown(value: object) -> str:
-    text = ascii(value)
-    return text if len(text) <= VALUE_SHOWN_LENGTH_MAX else f"{text[:VALUE_SHOWN_LENGTH_MAX]}..."
-
-
 def _where(group: GroupKey, partition: object) -> str:
     return (
         f"row namespace={group.namespace!r} hub={group.hub!r} consumer_group={group.group!r} "
-        f"partition_id={_shown(partition)}"
+        f"partition_id={abbreviated(partition)}"
     )
 
 

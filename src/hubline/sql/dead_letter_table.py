@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Self
 
+from hubline.errors import RecordDamaged
 from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event
 from hubline.model.keys import GroupKey, PartitionKey
@@ -170,6 +171,21 @@ def read_dead_letter(group: GroupKey, row: Sequence[object]) -> DeadLetter:
         failed_at=_EPOCH + _number(failed_at) * MICROSECOND,
         is_body_kept=body is not None,
     )
+
+
+def read_dead_letter_row(row: Sequence[object]) -> DeadLetter:
+    """The dead letter in a row of `DeadLetterQueries.page`."""
+    namespace, hub, group, *own = row
+    try:
+        return read_dead_letter(GroupKey(str(namespace), str(hub), str(group)), own)
+    except (ValueError, TypeError, AssertionError) as error:
+        partition, sequence = own[:2]
+        raise RecordDamaged(
+            f"the dead letter {namespace}/{hub}/{group}/{partition}/{sequence} does not read back "
+            f"({type(error).__name__}): fix its row in hubline_dead_letter, or delete it",
+            partition=str(partition),
+            record="dead letter",
+        ) from None
 
 
 def _number(value: object) -> int:

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from hubline.errors import HublineError, StoreError, StoreUnavailable
 from hubline.sql.dialect import Connection, Database
+from hubline.sql.driver_errors import call_explained
 
 STORE_CONNECTIONS_MAX = 4
 """A renewal must not wait behind a slow list, nor both behind a checkpoint; more would only add load."""
@@ -184,7 +185,8 @@ class AsyncSqlPool:
 
     def _call(self, work: Callable[[Connection], Result], deadline: float) -> Result:
         self._check_open()
-        try:
+
+        def lend() -> Result:
             # There are as many connections as threads: no call waits for one.
             with self._connections.connection(
                 wait_seconds=self._call_seconds_max, deadline=deadline, usable_after=(HublineError,)
@@ -192,9 +194,5 @@ class AsyncSqlPool:
                 if self._is_closed:  # since the check: closing may have cut all that it saw before this one
                     connection.cut()
                 return work(connection)
-        except Exception as error:
-            failure = self._database.explain(error)
-            if failure is None:
-                raise
-        # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
-        raise failure
+
+        return call_explained(lend, self._database.explain)

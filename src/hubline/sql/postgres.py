@@ -139,14 +139,14 @@ class PostgresDatabase:
         text = self._without_secret(error.diag.message_primary or str(error))
         if error.sqlstate.startswith(_TRY_AGAIN):
             return StoreUnavailable(f"{self.shown} cannot be used now: {text}")
-        return StoreError(f"{self.shown} refused: {text}{_ADVICE.get(error.sqlstate, '')}")
+        return StoreError(f"{self.shown} refused: {text}{_FIXES.get(error.sqlstate, '')}")
 
     def _explain_lost(self, error: psycopg.Error) -> StoreError:
         """Without a code: the connection could not be made, or broke."""
         text = self._without_secret(" ".join(str(error).split()))
-        for words, advice in _REFUSALS.items():
+        for words, fix in _REFUSALS.items():
             if words in text:
-                return StoreError(f"{self.shown} refused the connection: {text}: {advice}")
+                return StoreError(f"{self.shown} refused the connection: {text}: {fix}")
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
             return StoreUnavailable(f"{self.shown} cannot be reached: {text}")
         return StoreError(f"{self.shown} refused: {text}")
@@ -170,7 +170,7 @@ _REFUSALS = {
 # ended by an administrator, a crash or statement_timeout; a standby that has not taken over; idle in a transaction.
 _TRY_AGAIN = ("08", "53000", "53200", "53300", "53400", "40", "55P03", "57", "25006", "25P03")
 
-_ADVICE = {
+_FIXES = {
     "42501": ": grant the user CREATE and USAGE on the schema, and all rights on the tables hubline_*",
     "42P01": ": somebody removed some of hubline's tables; drop the rest (hubline_*) and all of them are created again",
     "53100": ": free some space on the server's disk",

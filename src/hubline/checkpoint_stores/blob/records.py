@@ -15,6 +15,7 @@ from hubline.checkpoint_stores.blob.client import Blob, age_seconds
 from hubline.errors import ConfigError, RecordDamaged
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership
+from hubline.text import abbreviated
 
 OWNER: Final = "ownerid"
 EPOCH: Final = "hublineepoch"
@@ -27,8 +28,6 @@ COVER_SECONDS: Final = 60.0
 
 As long as the shortest expiry among the SDKs (Go, JavaScript): a blob that its owner does not write again within that
 time is free for them, and then it is for hubline."""
-
-VALUE_SHOWN_LENGTH_MAX: Final = 40  # enough to recognize a value by; it may be anything, and of any length
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
 _NO_OFFSET: Final = ("", "no offset")
@@ -119,7 +118,7 @@ def read_epoch(blob: Blob) -> int | None:
         return None
     epoch = _number(EPOCH, text)
     if epoch is None or epoch < 0:
-        raise Damage(f"{EPOCH} is {_shown(text)}, which is no epoch")
+        raise Damage(f"{EPOCH} is {abbreviated(text)}, which is not an epoch")
     return epoch
 
 
@@ -215,10 +214,5 @@ def _number(name: str, text: str) -> int | None:
     if not text:
         return None
     if not _NUMBER.fullmatch(text):
-        raise Damage(f"{name} is {_shown(text)}, which is no whole number")
+        raise Damage(f"{name} is {abbreviated(text)}, which is not a whole number")
     return int(text)
-
-
-def _shown(text: str) -> str:
-    shown = ascii(text)
-    return shown if len(shown) <= VALUE_SHOWN_LENGTH_MAX else f"{shown[:VALUE_SHOWN_LENGTH_MAX]}..."

@@ -75,7 +75,7 @@ class Flags:
     ids: Sequence[str] | None = None
 
     def choice(self) -> DeadLetterSelection:
-        from hubline.dead_letters.selection import parse_dead_letter_ids
+        from hubline.dead_letters.dead_letter_ids import parse_dead_letter_ids
         from hubline.model.dead_letters import DeadLetterSelection, DeadLetterState
 
         if self.state not in STATES:

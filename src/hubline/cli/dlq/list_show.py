@@ -109,7 +109,7 @@ async def _list(
 
 
 def _full_id(text: str | None) -> DeadLetterId | None:
-    from hubline.dead_letters.selection import parse_dead_letter_id
+    from hubline.dead_letters.dead_letter_ids import parse_dead_letter_id
 
     if text is None:
         return None
@@ -120,7 +120,7 @@ def _full_id(text: str | None) -> DeadLetterId | None:
 
 
 async def _find(sink: str, text: str, flags: Flags) -> DeadLetter:
-    from hubline.dead_letters.selection import parse_dead_letter_id
+    from hubline.dead_letters.dead_letter_ids import parse_dead_letter_id
 
     async with using_dead_letters(sink) as repository:
         dead_letter = await repository.find(parse_dead_letter_id(text), flags.choice())
@@ -130,10 +130,10 @@ async def _find(sink: str, text: str, flags: Flags) -> DeadLetter:
 
 
 async def _with_body(dead_letter: DeadLetter, address: str) -> DeadLetter:
-    from hubline.dead_letters.event_lookup import fetch_bodies
+    from hubline.dead_letters.event_lookup import EventLookup
 
     async with using_hub(address) as hub:
-        fetched = await fetch_bodies(hub, [dead_letter], group=CLI_GROUP)
+        fetched = await EventLookup(hub, CLI_GROUP).fetch([dead_letter])
     for reason in fetched.missing.values():
         say(f"hubline: {reason}")
     found = fetched.dead_letters.get(dead_letter.event.sequence_number)

@@ -192,7 +192,8 @@ async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelecti
 
 @asynccontextmanager
 async def _by_hub(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
-    from hubline.dead_letters.redrive import EventLookup, Redrive
+    from hubline.dead_letters.event_lookup import EventLookup
+    from hubline.dead_letters.redrive import Redrive
     from hubline.dead_letters.resend import Republisher
     from hubline.sinks.sql_sink.sink import SqlSink
 
@@ -222,7 +223,7 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
     _check_same(job, choice, rerun)
     prepared = rerun.redrive(choice, body_group=CLI_GROUP, removes=job.delete)
     try:
-        yield prepared, prepared.choice
+        yield prepared, prepared.selection
     finally:
         rerun.sink.close()
         await rerun.dependencies.hub.close()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, TypeAlias
 
 import pyarrow as pa
 
@@ -29,27 +29,6 @@ from hubline.sql.queries import Queries
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for a person's own statement, of any type that the driver takes."""
-
-
-Opened = TypeVar("Opened", bound=Connection, covariant=True)
-
-
-class DatabaseOf(Database, Protocol[Opened]):
-    """A database whose connections are of a known kind."""
-
-    def connect(self) -> Opened: ...
-
-
-def connected(database: DatabaseOf[Opened]) -> Opened:
-    """A connection whose schema is current. Raises a StoreError where it cannot be made."""
-    try:
-        return database.connect()
-    except Exception as error:
-        failure = database.explain(error)
-        if failure is None:
-            raise
-    # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
-    raise failure
 
 
 FenceState: TypeAlias = tuple[int, Checkpoint | None]
@@ -221,8 +200,8 @@ class SinkConnection(ABC):
 
     def explain(self, error: Exception, table: TableName | None) -> StoreError | None:
         """What a driver's error means for a caller, with what to do about it; None if it is no driver's."""
-        if table is not None and (why := self._table_trouble(error)) is not None:
-            return SinkError(f"table {table} cannot take the rows: {why}", table=str(table))
+        if table is not None and (reason := self._table_trouble(error)) is not None:
+            return SinkError(f"table {table} cannot take the rows: {reason}", table=str(table))
         return self._database.explain(error)
 
     def is_usable(self) -> bool:
@@ -265,14 +244,11 @@ def checkpoint_gone() -> SinkError:
 @contextmanager
 def explained(connection: SinkConnection, table: TableName | None) -> Iterator[None]:
     """Turns what a driver raises within into a StoreError, except where a value is to blame."""
-    failure: StoreError | None = None
     try:
         yield
     except Exception as error:
-        if not connection.is_rejection(error):
-            failure = connection.explain(error, table)
+        failure = None if connection.is_rejection(error) else connection.explain(error, table)
         if failure is None:
             raise
-    if failure is not None:
-        # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
-        raise failure
+        # With the driver's error before it, a traceback would print whatever that one holds.
+        raise failure from None

@@ -7,10 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyarrow as pa
+
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.sinks.sql_sink.connection import SinkConnection, explained
 from hubline.sinks.sql_sink.settings import SinkSettings
 from hubline.sinks.sql_sink.table_plans import TablePlans
+from hubline.sinks.sql_sink.table_schema import Column
 from hubline.sql.pool import SqlPool
 
 
@@ -39,6 +42,20 @@ class SinkDatabase:
             explained(connection, self.settings.table),
         ):
             yield connection
+
+    def columns(self) -> list[Column]:
+        """Returns the columns of the table that can be written; none while the table is still to be made."""
+        with self.connection() as connection:
+            return self.plans.columns(connection)
+
+    def read_table(self, *, max_rows: int) -> pa.Table:
+        """Returns rows of the table, with types by its columns and not by what is in them.
+
+        Raises:
+            SinkError: A value is not of its column's type, as SQLite allows.
+        """
+        with self.connection() as connection:
+            return connection.tables.read(self.plans.table, max_rows=max_rows)
 
     def borrow(self) -> SinkConnection:
         """A connection for a transaction, to be given back to the pool, or discarded there."""

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,15 +38,6 @@ _ID_BYTES_MAX = 2_000
 _NUMBER_END = 10**18
 _NAME = ID_PROPERTY.encode()
 _ID = re.compile(r"([^\n]+)/(0|[1-9][0-9]{0,17})/(0|[1-9][0-9]{0,17})")
-
-
-DropDuplicates: TypeAlias = Literal["off", "ordered", "any_order"]
-"""How the sink knows events that an earlier stage published twice.
-
-`"off"`: it does not look. `"ordered"`: the ids of an origin partition arrive in order in each partition, so an id that
-is not above the highest is a duplicate. `"any_order"`: they arrive in any order, in any partition, and every id is kept
-for `duplicate_window_seconds`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +107,7 @@ def deduplicate_known(ids: Sequence[str | None], known: set[str]) -> Deduplicati
 
 
 def ids_in(properties: pa.MapArray) -> list[str | None]:
-    """The id of each event, where it has one: what is no id, or has what no database keeps, is nobody's repeat."""
+    """The id of each event, where it has one: what is not an id, or has what no database keeps, is not a duplicate."""
     ids = ids_of(properties)
     is_short = pc.less_equal(pc.binary_length(ids), _ID_BYTES_MAX)
     is_kept = pc.and_not(pc.and_(is_id(ids), is_short), pc.match_substring(ids, _ZERO))
@@ -207,7 +198,7 @@ def _characters(texts: pa.StringArray) -> npt.NDArray[np.uint8] | None:
 def _parts(ids: pa.StringArray) -> tuple[pa.DictionaryArray, Numbers, Numbers, Numbers]:
     """The origin partition, sequence number and index of each id, and its place among the events.
 
-    What is no id, though it stands where one should, is nobody's repeat: it is left out here, and passes.
+    What is not an id, though it stands where one should, is not a duplicate: it is left out here, and passes.
     """
     try:
         return _split(ids, is_checked=False)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from contextlib import closing
+from typing import TypeVar
 
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress
+from hubline.addresses.store_address import PostgresAddress, SqlAddress, SqliteAddress
 from hubline.sinks.sql_sink.table_schema import Column, TableName
 from hubline.sinks.sql_sink.tables import Tables
-from hubline.sql.dialect import Connection, Database
+from hubline.sql.dialect import Connection
+from hubline.sql.driver_errors import call_explained
 
 Opened = TypeVar("Opened", bound=Connection)
-Looked = TypeVar("Looked", bound=Connection, covariant=True)
 
 
-def inspect_table(address: PostgresAddress | SqliteAddress, table: TableName) -> list[Column]:
+def inspect_table(address: SqlAddress, table: TableName) -> list[Column]:
     """Looks at a table. Changes nothing, and creates no file.
 
     Args:
@@ -32,28 +33,18 @@ def inspect_table(address: PostgresAddress | SqliteAddress, table: TableName) ->
             from hubline.sinks.sql_sink.postgres_tables import PostgresTables
             from hubline.sql.postgres import PostgresDatabase
 
-            return _inspected(PostgresDatabase(conninfo), PostgresTables, table)
+            server = PostgresDatabase(conninfo)
+            return call_explained(lambda: _columns(server.look(), PostgresTables, table), server.explain)
         case SqliteAddress(path):
             from hubline.sinks.sql_sink.sqlite_tables import SqliteTables
             from hubline.sql.sqlite import SqliteDatabase
 
-            return _inspected(SqliteDatabase(path), SqliteTables, table) if path.exists() else []
+            if not path.exists():
+                return []
+            file = SqliteDatabase(path)
+            return call_explained(lambda: _columns(file.look(), SqliteTables, table), file.explain)
 
 
-class _DatabaseOf(Database, Protocol[Looked]):
-    def look(self) -> Looked: ...
-
-
-def _inspected(database: _DatabaseOf[Opened], tables_of: Callable[[Opened], Tables], table: TableName) -> list[Column]:
-    try:
-        connection = database.look()
-        try:
-            return tables_of(connection).columns(table)
-        finally:
-            connection.close()
-    except Exception as error:
-        failure = database.explain(error)
-        if failure is None:
-            raise
-    # Raised out here: chained to the driver's error, a traceback would print whatever that one holds.
-    raise failure
+def _columns(connection: Opened, tables_of: Callable[[Opened], Tables], table: TableName) -> list[Column]:
+    with closing(connection):
+        return tables_of(connection).columns(table)

@@ -134,14 +134,14 @@ class PartitionTransaction(Transaction):
         for partition, deduplicated in self._deduplicated:
             partition.marks = {**partition.marks, **deduplicated.marks}
 
-    def _locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - all is there
+    def _on_locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - all is there
         for move, held in zip(self._moves, found, strict=True):
             move.check(*held)
 
-    def _forget(self) -> None:
+    def _on_undone(self) -> None:
         self._deduplicated.clear()
 
-    def _plan(self) -> CommitPlan:
+    def _commit_plan(self) -> CommitPlan:
         return CommitPlan(
             self._rows.written,
             [(partition.key, deduplicated.marks) for partition, deduplicated in self._deduplicated],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress
-from hubline.sinks.sql_sink.deduplication import DropDuplicates
+from hubline.addresses.store_address import SqlAddress
+from hubline.model.duplicates import DropDuplicates
 from hubline.sinks.sql_sink.table_schema import TableName
 
 TRANSACTION_TIMEOUT_SECONDS = 60
@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 4
 class SinkSettings:
     """What a sink was made with: equal for sinks that do the same. It can be pickled."""
 
-    address: PostgresAddress | SqliteAddress
+    address: SqlAddress
     table: TableName | None
     upsert_key: tuple[str, ...]
     create_table: bool

@@ -14,13 +14,13 @@ from typing import get_args
 import pyarrow as pa
 
 from hubline.addresses.choices import choice_of
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress, parse_store
+from hubline.addresses.store_address import SqlAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError
+from hubline.model.duplicates import DropDuplicates
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks.sql_sink.connection import SinkConnection
 from hubline.sinks.sql_sink.database import SinkDatabase
-from hubline.sinks.sql_sink.deduplication import DropDuplicates
 from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.partition_transaction import Move, PartitionTransaction
 from hubline.sinks.sql_sink.settings import (
@@ -29,7 +29,7 @@ from hubline.sinks.sql_sink.settings import (
     TRANSACTION_TIMEOUT_SECONDS,
     SinkSettings,
 )
-from hubline.sinks.sql_sink.table_schema import Column, TableName, checked_name
+from hubline.sinks.sql_sink.table_schema import TableName, checked_name
 from hubline.sinks.sql_sink.transaction import Transaction
 
 
@@ -41,6 +41,9 @@ class SqlSink:
     columns if it is missing. ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget.
     ``drop_duplicates`` leaves out events that an earlier stage published twice: ``"ordered"`` where their ids arrive
     in order, or ``"any_order"``.
+
+    Attributes:
+        database: For hubline's own parts: the connections, and a look at the table.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class SqlSink:
         transaction_timeout_seconds: int = TRANSACTION_TIMEOUT_SECONDS,
     ) -> None:
         address = parse_store(url)
-        if not isinstance(address, (PostgresAddress, SqliteAddress)):
+        if not isinstance(address, SqlAddress):
             raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
         if max_connections < 1 or transaction_timeout_seconds < 1:
             raise ConfigError("max_connections and transaction_timeout_seconds are at least 1")
@@ -97,14 +100,9 @@ class SqlSink:
         return str(self.database)
 
     @property
-    def address(self) -> PostgresAddress | SqliteAddress:
+    def address(self) -> SqlAddress:
         """The database of the rows, and of all that is kept beside them."""
         return self.database.settings.address
-
-    @property
-    def table(self) -> TableName | None:
-        """The table of the rows."""
-        return self.database.settings.table
 
     @property
     def upsert_key(self) -> tuple[str, ...]:
@@ -162,20 +160,6 @@ class SqlSink:
         """
         with self.database.connection() as connection:
             return self.database.plans.check(connection, schema)
-
-    def columns(self) -> list[Column]:
-        """Returns the columns of the table that can be written; none while the table is still to be made."""
-        with self.database.connection() as connection:
-            return self.database.plans.columns(connection)
-
-    def read_table(self, *, max_rows: int) -> pa.Table:
-        """Returns rows of the table, with types by its columns and not by what is in them.
-
-        Raises:
-            SinkError: A value is not of its column's type, as SQLite allows.
-        """
-        with self.database.connection() as connection:
-            return connection.tables.read(self.database.plans.table, max_rows=max_rows)
 
     def transaction(self, moves: Iterable[Move]) -> Transaction:
         """Returns a transaction that moves several partitions at once, which this sink opened."""

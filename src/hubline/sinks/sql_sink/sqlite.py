@@ -18,12 +18,12 @@ from hubline.sinks.sql_sink.connection import (
     Parameters,
     SinkConnection,
     checkpoint_gone,
-    connected,
 )
 from hubline.sinks.sql_sink.sqlite_tables import SqliteTables
 from hubline.sinks.sql_sink.table_schema import InsertPlan, Rejection, insertion
 from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
+from hubline.sql.driver_errors import call_explained
 from hubline.sql.sqlite import DIALECT, NOW, QUERIES, SqliteConnection, SqliteDatabase
 
 _INSERT_DEAD_LETTER = (
@@ -49,7 +49,7 @@ class SqliteSinkConnection(SinkConnection):
     @classmethod
     def connect(cls, path: Path) -> Self:
         database = SqliteDatabase(path)
-        return cls(database, connected(database))
+        return cls(database, call_explained(database.connect, database.explain))
 
     @property
     def is_commit_unknown(self) -> bool:
@@ -116,9 +116,9 @@ class SqliteSinkConnection(SinkConnection):
         if not isinstance(error, sqlite3.OperationalError):
             return None
         text = str(error)
-        for words, advice in _TABLE_TROUBLES.items():
+        for words, fix in _TABLE_TROUBLES.items():
             if words in text:
-                return f"{advice} ({text})"
+                return f"{fix} ({text})"
         return None
 
 

@@ -63,7 +63,7 @@ class TableName:
 def checked_name(what: str, name: str) -> str:
     """The name itself, if a database can have it."""
     if not name or name != name.strip():
-        raise ConfigError(f"a {what} needs a name without spaces around it, and {name!r} is none")
+        raise ConfigError(f"a {what} needs a name without spaces around it, not {name!r}")
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
         raise ConfigError(f"the {what} name {name!a} has characters that no database takes")
     if len(name.encode()) > NAME_BYTES_MAX:

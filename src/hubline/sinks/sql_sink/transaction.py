@@ -155,14 +155,14 @@ class Transaction(ABC):
     # What each kind of transaction does in its own way
 
     @abstractmethod
-    def _locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:
+    def _on_locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:
         """Called once the transaction has begun and has locked the checkpoints of its keys, which stand as `found`."""
 
-    def _plan(self) -> CommitPlan:
+    def _commit_plan(self) -> CommitPlan:
         """What the transaction ends with."""
         return CommitPlan(self._rows.written, (), ())
 
-    def _forget(self) -> None:  # noqa: B027 - nothing, where nothing else is kept
+    def _on_undone(self) -> None:  # noqa: B027 - nothing, where nothing else is kept
         """Called when everything is undone: the transaction may be used again, from its beginning."""
 
     # The life of the connection
@@ -183,7 +183,7 @@ class Transaction(ABC):
         self._connection = connection
         try:
             with explained(connection, None):
-                self._locked(connection, connection.begin(self._keys))
+                self._on_locked(connection, connection.begin(self._keys))
         except BaseException:
             self._undo()
             raise
@@ -192,7 +192,7 @@ class Transaction(ABC):
     def _restart(self, connection: SinkConnection) -> None:
         """Begins again with the same connection, where nothing is in the transaction that has to stay."""
         try:
-            self._locked(connection, connection.begin_again(self._keys))
+            self._on_locked(connection, connection.begin_again(self._keys))
         except BaseException:
             self._undo()
             raise
@@ -200,7 +200,7 @@ class Transaction(ABC):
     def _undo(self) -> None:
         """Like a rollback, and the transaction may be used again, from its beginning."""
         self._rows.clear()
-        self._forget()
+        self._on_undone()
         self._database.plans.forget()  # whatever went wrong, the table may be another one by now
         if (connection := self._connection) is None:
             return
@@ -215,7 +215,7 @@ class Transaction(ABC):
         """Step 6. Returns what went wrong where that leaves open whether it took effect."""
         failure: StoreError | None
         try:
-            connection.commit(self._plan())
+            connection.commit(self._commit_plan())
         except Exception as error:  # noqa: BLE001 - judged here, and raised unless it leaves the outcome open
             failure = connection.explain(error, self._database.settings.table)
             if not connection.is_commit_unknown:

@@ -288,6 +288,6 @@ def _require_apart(frame: DataFrame) -> None:
 
 def columns_to_write(sink: SqlSink, names: Sequence[str], optional: Sequence[str] = ()) -> list[str]:
     """The columns to write: the query's own, and those that are optional, as events' are, which the table has."""
-    of_table = {column.name for column in sink.columns()}
+    of_table = {column.name for column in sink.database.columns()}
     unwritten = {ERROR_COLUMN} | ({*SOURCE_SCHEMA.names, *optional} - of_table)
     return [name for name in names if name not in unwritten]

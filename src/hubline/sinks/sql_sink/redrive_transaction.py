@@ -20,17 +20,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from hubline.dead_letters.repository import read_dead_letter_row
 from hubline.errors import SinkError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter, DeadLetterSelection, Stage
 from hubline.model.keys import PartitionKey
 from hubline.sinks.sql_sink.connection import FenceState, SinkConnection, explained
+from hubline.sinks.sql_sink.database import SinkDatabase
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplication
 from hubline.sinks.sql_sink.opened_partition import OpenedPartition
 from hubline.sinks.sql_sink.rejected_rows import RowEvents
-from hubline.sinks.sql_sink.sink import SqlSink
 from hubline.sinks.sql_sink.transaction import Transaction
 from hubline.sql.dead_letter_queries import DeadLetterQueries
+from hubline.sql.dead_letter_table import read_dead_letter_row
 from hubline.sql.dialect import Row, Statement
 from hubline.sql.fence import NOBODY
 
@@ -41,11 +41,11 @@ bodies."""
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Which dead letters a transaction takes: the oldest of a partition that are chosen, after one and up to
+    """Which dead letters a transaction takes: the oldest of a partition that are selected, after one and up to
     another."""
 
     key: PartitionKey
-    choice: DeadLetterSelection
+    selection: DeadLetterSelection
     after_sequence: int
     last_sequence: int
     max_count: int = MAX_BATCH_SIZE
@@ -62,8 +62,8 @@ class RedriveTransaction(Transaction):
     waiting; those of :meth:`leave` are not touched; the others are settled by the commit.
     """
 
-    def __init__(self, sink: SqlSink, chunk: Chunk, *, removes: bool = False) -> None:
-        super().__init__(sink.database, ())
+    def __init__(self, database: SinkDatabase, chunk: Chunk, *, removes: bool = False) -> None:
+        super().__init__(database, ())
         self._chunk = chunk
         self._removes = removes
         self._taken: list[DeadLetter] | None = None
@@ -71,7 +71,7 @@ class RedriveTransaction(Transaction):
         self._failed: dict[int, DeadLetter] = {}
         self._followers: dict[int, DeadLetter] = {}
         self.behind: frozenset[int] = frozenset()
-        """Dead letters that an earlier one of their key, which was not chosen, still waits before."""
+        """Dead letters that an earlier one of their key, which was not selected, still waits before."""
         self.ahead: frozenset[int] = frozenset()
         """Dead letters of events that come again, since the checkpoint was set back before them."""
 
@@ -144,11 +144,11 @@ class RedriveTransaction(Transaction):
         self._is_over = False
         return self
 
-    def _forget(self) -> None:
+    def _on_undone(self) -> None:
         self._failed.clear()
         self._followers.clear()
 
-    def _locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - there is none
+    def _on_locked(self, connection: SinkConnection, found: Sequence[FenceState]) -> None:  # noqa: ARG002 - there is none
         """Step 2."""
         chunk, queries = self._chunk, self._queries(connection)
         ((is_locked,),) = _run(connection, queries.try_lock(chunk.key))
@@ -160,7 +160,7 @@ class RedriveTransaction(Transaction):
             connection,
             queries.take(
                 chunk.key,
-                chunk.choice,
+                chunk.selection,
                 after_sequence=chunk.after_sequence,
                 last_sequence=chunk.last_sequence,
                 max_count=chunk.max_count,

@@ -149,7 +149,7 @@ def write(partition: OpenedPartition, ids: Sequence[str], *, first: int) -> list
 
 class TestRemembering:
     @pytest.mark.parametrize("how", ["ordered", "any_order"])
-    def test_repeats_are_known_across_batches_and_owners(self, database: SinkDatabase, how: str) -> None:
+    def test_duplicates_are_known_across_batches_and_owners(self, database: SinkDatabase, how: str) -> None:
         sink = database.sink(drop_duplicates=how)
         partition = sink.open(KEY, 1)
         one, two, three = (f"{ORIGIN}/0/{number}/0" for number in range(3))

@@ -63,7 +63,7 @@ class Scene:
             rerun = HandlerRedrive.of(processor)
             job = rerun.redrive(choice or DeadLetterSelection(), body_group="readers")
             shelf = DeadLetterRepository(self.url)
-            counts = await shelf.count(job.choice)
+            counts = await shelf.count(job.selection)
             await shelf.close()
             try:
                 return [each async for each in job.run(counts)]
@@ -233,7 +233,7 @@ def test_keys_in_quarantine_stay_in_order(scene: Scene, preserve_key_order: bool
 
 
 @pytest.mark.parametrize("drop_duplicates", ["ordered", "any_order"])
-def test_dead_letters_do_not_pass_for_repeats_of_themselves(scene: Scene, drop_duplicates: DropDuplicates) -> None:
+def test_dead_letters_do_not_pass_for_duplicates_of_themselves(scene: Scene, drop_duplicates: DropDuplicates) -> None:
     """Their ids were taken when they failed, and higher ones since."""
     ids = [event_ids("local:/first@1", "0", sequence).as_py() for sequence in (9, 5, 7)]
     with closing(SqlSink(scene.url, drop_duplicates=drop_duplicates)) as sink:
