@@ -69,7 +69,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A real PostgreSQL server, one for each worker of a test run."""
-    with PostgresServer.start() as server:
+    with PostgresServer.start(syncs=False) as server:
         yield server
 
 

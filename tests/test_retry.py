@@ -10,7 +10,7 @@ POLICY = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=4.0)
 
 
 class Calls:
-    """A call that fails as often as it is told to, and the times at which it was tried."""
+    """A call that fails as often as it has failures, and the times at which it was tried."""
 
     def __init__(self, *failures: Exception) -> None:
         self._failures = list(failures)

@@ -17,7 +17,7 @@ class TestAcceptDataLoss:
         assert caught.value is EXPIRED
 
     def test_what_is_accepted_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level(logging.ERROR, "hubline.data_loss"):
+        with caplog.at_level(logging.ERROR, "hubline.hubs"):
             accept_data_loss(EXPIRED, "latest")
 
         assert caplog.messages == ["data_loss partition=3 reason=expired on_data_loss=latest it is gone"]

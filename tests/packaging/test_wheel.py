@@ -58,7 +58,7 @@ def run(*command: str, cwd: Path, expected: int = 0) -> str:
 def test_the_wheel_runs_the_demo_and_reads_a_hub_from_spark(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", "env", cwd=tmp_path)
     tools = tmp_path / "env/bin"
-    pip = (str(tools / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    pip = (str(tools / "python"), "-m", "pip", "install", "--quiet", "--no-compile", "--disable-pip-version-check")
     pinned = ("-c", str(ROOT / "constraints.txt"))
 
     run(*pip, *pinned, str(wheel), cwd=tmp_path)

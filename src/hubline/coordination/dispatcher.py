@@ -31,7 +31,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 from hubline.ports import CheckpointStore, LockingStore, shares_with_sdks
 
-log = logging.getLogger("hubline.dispatch")
+log = logging.getLogger("hubline.coordination")
 
 RERUN_SECONDS_MIN = 0.015
 """Planning again "at once" still leaves the store this much air, should every claim be lost."""

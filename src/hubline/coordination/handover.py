@@ -13,7 +13,7 @@ from hubline.coordination.store_calls import GroupCalls
 from hubline.errors import StoreError
 from hubline.model.ownership import ReleaseReason
 
-log = logging.getLogger("hubline.dispatch")
+log = logging.getLogger("hubline.coordination")
 
 RELEASE_ATTEMPTS_MAX = 3
 """A partition that cannot be released in so many attempts is left to expire: releasing early only saves time."""

@@ -22,7 +22,7 @@ from hubline.coordination.store_calls import GroupCalls
 from hubline.errors import HublineError, LeaseLost, StoreError
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 
-log = logging.getLogger("hubline.dispatch")
+log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
 """A renewal that fails is tried again this much sooner: the lease goes on running."""
@@ -183,7 +183,7 @@ class LeaseKeeper:
 
     def _lose(self, partition: str, reason: str) -> None:
         held = self.held.pop(partition)
-        log.warning("lease_lost partition=%s epoch=%d why=%s", partition, held.ownership.epoch, reason)
+        log.warning("lease_lost partition=%s epoch=%d reason=%s", partition, held.ownership.epoch, reason)
         self._holder.report_of(LeaseLost(f"partition {partition} was lost: {reason}", partition=partition), partition)
         self._closing.spawn(self._holder.close_partition(partition, ReleaseReason.LOST))
         self._wake.set()

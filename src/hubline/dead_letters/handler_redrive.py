@@ -34,7 +34,7 @@ from hubline.processor.processor import partition_dependencies
 from hubline.sinks import OpenedPartition, SqlSink
 from hubline.sinks.sql_sink.redrive_transaction import RedriveTransaction
 
-log = logging.getLogger("hubline.redrive")
+log = logging.getLogger("hubline.dead_letters")
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.transport.errors import AmqpDecodeError
 
-log = logging.getLogger("hubline.endpoint")
+log = logging.getLogger("hubline.emulator")
 
 
 class Refusal(errors.HublineError):

@@ -10,7 +10,7 @@ import logging
 from hubline.errors import PositionInvalid
 from hubline.model.positions import OnDataLoss
 
-log = logging.getLogger("hubline.data_loss")
+log = logging.getLogger("hubline.hubs")
 
 
 def accept_data_loss(error: PositionInvalid, on_data_loss: OnDataLoss) -> None:

@@ -22,7 +22,7 @@ from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, PrefetchingReceiver, Receiver
 from hubline.retry import RetryPolicy
 
-log = logging.getLogger("hubline.receiver")
+log = logging.getLogger("hubline.hubs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from hubline.processor.partition_session import PartitionSession
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.starting_position import StartingPosition
 
-log = logging.getLogger("hubline.partition")
+log = logging.getLogger("hubline.processor")
 
 ABANDON_SECONDS_MAX = 1.0
 """An async handler that is cancelled ends within a moment; one that does not, or a thread, may never end."""

@@ -36,7 +36,7 @@ from hubline.processor.partition_reader import PartitionReader, Source
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.starting_position import KeepEnd, StartingPosition
 
-log = logging.getLogger("hubline.partition")
+log = logging.getLogger("hubline.processor")
 
 
 class PartitionSession:

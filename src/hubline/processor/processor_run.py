@@ -19,10 +19,9 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
-from hubline.processor.handlers.handler import Handler, caller
-from hubline.processor.handlers.thread import HandlerThread
+from hubline.processor.error_reports import ErrorReports
 from hubline.processor.partition_runner import ABANDON_SECONDS_MAX, PartitionRunner
-from hubline.tracebacks import format_failure, where_raised
+from hubline.processor.paused_partitions import PausedPartitions
 
 log = logging.getLogger("hubline.processor")
 
@@ -50,10 +49,9 @@ class ProcessorRun:
         self._loop = asyncio.get_running_loop()
         self._partition_ids = tuple(partition_ids)
         self._runners: dict[str, PartitionRunner] = {}
-        self._default_paused = False
-        self._listed: set[str] = set()
-        self._tasks: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
-        self._errors_thread = HandlerThread("hubline-errors")
+        self._paused = PausedPartitions()
+        self._error_reports = ErrorReports(dependencies.handlers.get("on_error"))
+        self._hub_watch: asyncio.Task[None] | None = None
         self.is_stopped = False
         self._control = ControlLoop(in_thread=dependencies.has_control_thread)
         self._dispatcher = Dispatcher(
@@ -69,7 +67,7 @@ class ProcessorRun:
 
     async def start(self) -> None:
         await self._control.call(self._dispatcher.start)
-        self._spawn(self._watch_hub())
+        self._hub_watch = asyncio.create_task(self._watch_hub())
         if self._dependencies.has_control_thread:
             asyncio.run_coroutine_threadsafe(self._watch_loop(), self._control.loop)
 
@@ -96,17 +94,10 @@ class ProcessorRun:
         self.is_stopped = True
         await self._control.call(self._dispatcher.abort)
         await asyncio.gather(*(runner.abandon() for runner in self._runners.values()))
-        # An on_error that stops the processor is not waited for: it waits for this.
-        others = [task for task in self._tasks if task is not caller()]
-        reports = [task for task in others if task.get_name() == "hubline-report"]
-        if reports:
-            await asyncio.wait(reports, timeout=self._options.stop_timeout_seconds)
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others, timeout=ABANDON_SECONDS_MAX)
-        self._errors_thread.abandon()
-        self._errors_thread.shutdown()
+        if self._hub_watch is not None:
+            self._hub_watch.cancel()
+            await asyncio.wait([self._hub_watch], timeout=ABANDON_SECONDS_MAX)
+        await self._error_reports.close(self._options.stop_timeout_seconds)
         await self._control.close()
 
     async def _watch_loop(self) -> None:
@@ -155,8 +146,7 @@ class ProcessorRun:
 
     def _open(self, ownership: Ownership) -> None:
         partition = ownership.key.partition
-        is_paused = self._default_paused != (partition in self._listed)
-        runner = PartitionRunner(ownership, self._dependencies, self, is_paused=is_paused)
+        runner = PartitionRunner(ownership, self._dependencies, self, is_paused=partition in self._paused)
         runner.start(after=self._runners.get(partition))
         self._runners[partition] = runner
 
@@ -178,19 +168,7 @@ class ProcessorRun:
         self.report(error, runner.context if runner else None)
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:
-        partition, where = context.partition_id if context else None, ""
-        if isinstance(error, ProcessorError) and error.__cause__ is not None:
-            where = "".join(f"\n{line}" for line in where_raised(error.__cause__))
-        log.warning("error partition=%s %s: %s%s", partition, type(error).__name__, error, where)
-        handler = self._dependencies.handlers.get("on_error")
-        if handler is not None:
-            self._spawn(self._call_on_error(handler, error, context), name="hubline-report")
-
-    async def _call_on_error(self, handler: Handler, error: HublineError, context: PartitionContext | None) -> None:
-        try:
-            await handler.call(error, context, thread=self._errors_thread, name="on_error")
-        except Exception as failed:  # noqa: BLE001 - nothing comes after on_error: its own failure can only be logged
-            log.error("on_error_failed %s", format_failure(failed))
+        self._error_reports.report(error, context)
 
     async def _watch_hub(self) -> None:
         """Looks for partitions that were added to the hub, once a dispatch interval."""
@@ -205,34 +183,23 @@ class ProcessorRun:
                 log.warning("hub_not_described %s: %s", type(error).__name__, error)
 
     def pause(self, partition: str | None) -> None:
-        self._remember(partition, is_paused=True)
+        self._require_known(partition)
+        self._paused.set(partition, is_paused=True)
         for runner in self._chosen(partition):
             runner.pause()
 
     def resume(self, partition: str | None) -> None:
-        self._remember(partition, is_paused=False)
+        self._require_known(partition)
+        self._paused.set(partition, is_paused=False)
         for runner in self._chosen(partition):
             runner.resume()
 
-    def _remember(self, partition: str | None, *, is_paused: bool) -> None:
-        """For partitions that are opened later, or again."""
-        if partition is None:
-            self._default_paused = is_paused
-            self._listed.clear()
-        elif partition not in self._partition_ids:
+    def _require_known(self, partition: str | None) -> None:
+        if partition is not None and partition not in self._partition_ids:
             raise ConfigError(f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}")
-        elif is_paused != self._default_paused:
-            self._listed.add(partition)
-        else:
-            self._listed.discard(partition)
 
     def contexts(self) -> list[PartitionContext]:
         return [self._runners[partition].context for partition in self._partition_ids if partition in self._runners]
 
     def _chosen(self, partition: str | None) -> list[PartitionRunner]:
         return [runner for key, runner in self._runners.items() if partition in (None, key)]
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], *, name: str | None = None) -> None:
-        task = asyncio.create_task(coroutine, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)

@@ -29,7 +29,7 @@ PATH: Final = "/$servicebus/websocket"
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 
 # At the level DEBUG the package logs what frames carry, and that may be a token.
-log = logging.getLogger("hubline.websocket")
+log = logging.getLogger("hubline.amqp")
 log.setLevel(logging.WARNING)
 
 

@@ -32,7 +32,7 @@ from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import reader_lost
 from hubline.model.events import EventBatch
 
-log = logging.getLogger("hubline.eventhubs")
+log = logging.getLogger("hubline.hubs")
 
 # What came in small pieces is given out together up to this: a copy of so much costs less than another call.
 COALESCED_BYTES_MAX: Final = 256 * 1024

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from azure.eventhub import EventData
     from azure.eventhub.aio import EventHubConsumerClient, EventHubProducerClient
 
-log = logging.getLogger("hubline.eventhubs")
+log = logging.getLogger("hubline.hubs")
 
 # Events that wait to be received: the package goes on only once there is room.
 WAITING_COUNT_MAX: Final = 8000

@@ -35,7 +35,7 @@ from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import Where, refused, translated
 from hubline.retry import RetryPolicy
 
-log = logging.getLogger("hubline.eventhubs")
+log = logging.getLogger("hubline.hubs")
 
 # The service's limit, should it not tell one: that of its standard tier.
 MESSAGE_BYTES_MAX: Final = 1024 * 1024

@@ -29,7 +29,7 @@ from hubline.hubs.eventhubs.management_requests import Requests, status_of
 from hubline.hubs.eventhubs.network import Endpoint, connect
 from hubline.hubs.eventhubs.service_errors import Where, answered, translated
 
-log = logging.getLogger("hubline.eventhubs")
+log = logging.getLogger("hubline.hubs")
 
 
 # The service sends frames of 64 KiB, whatever it may. A large frame of hubline's emulator is received in its place.

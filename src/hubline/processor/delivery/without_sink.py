@@ -20,7 +20,7 @@ from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.handlers.event_run import EventRun
 from hubline.processor.partition_status import PartitionStatus
 
-log = logging.getLogger("hubline.delivery")
+log = logging.getLogger("hubline.processor")
 
 
 class DeliveryWithoutSink:

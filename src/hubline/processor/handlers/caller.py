@@ -21,7 +21,7 @@ from hubline.processor.partition_status import PartitionStatus
 from hubline.sinks import Transaction
 from hubline.tracebacks import place_of
 
-log = logging.getLogger("hubline.handler")
+log = logging.getLogger("hubline.processor")
 
 
 class HandlerCaller:

@@ -25,7 +25,7 @@ from hubline.errors import EventTooLarge, HubUnavailable
 from hubline.retry import RetryPolicy, retrying
 from hubline.spark.tasks.event_loop import OpenHub, shared_hub
 
-log = logging.getLogger("hubline.spark.sink.writer")
+log = logging.getLogger("hubline.spark")
 
 # Taken from Spark and not yet kept by the hub: enough that neither waits for the other; a task holds no more.
 AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024

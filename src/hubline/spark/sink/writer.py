@@ -23,7 +23,7 @@ from hubline.spark.sink.partition_lanes import Piece, Publishing
 from hubline.spark.sink.row_layout import ANYWHERE, Outgoing, RowLayout
 from hubline.spark.tasks.event_loop import run
 
-log = logging.getLogger("hubline.spark.sink.writer")
+log = logging.getLogger("hubline.spark")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.position_lookup import Places
 
-log = logging.getLogger("hubline.spark.source.checkpoint_writer")
+log = logging.getLogger("hubline.spark")
 
 # After a store did not take a checkpoint. A query asks a hundred times a second whether there is something to do.
 RETRY: Final = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=5.0)

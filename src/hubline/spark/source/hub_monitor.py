@@ -17,7 +17,7 @@ from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.position_lookup import Places
 
-log = logging.getLogger("hubline.spark.source.hub_monitor")
+log = logging.getLogger("hubline.spark")
 
 # An event is seen this soon, where looking costs next to nothing.
 LOOK_SECONDS_MIN: Final = 0.02

@@ -41,7 +41,7 @@ from hubline.spark.source.partition_opener import PartitionOpener, SequenceAfter
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.settled_strategy import SettledStrategy
 
-log = logging.getLogger("hubline.spark.source.owned_partitions")
+log = logging.getLogger("hubline.spark")
 
 # Between two tries to open a partition.
 REOPEN: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)

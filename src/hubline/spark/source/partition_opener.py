@@ -14,7 +14,7 @@ from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.offsets import Gap
 from hubline.spark.source.position_lookup import Places, first_wanted
 
-log = logging.getLogger("hubline.spark.source.partition_opener")
+log = logging.getLogger("hubline.spark")
 
 SequenceAfterLoss = Callable[[PositionInvalid], int]
 """Where reading goes on instead of at an invalid position; raises it if the user chose that."""

@@ -33,7 +33,7 @@ from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks.handoff_queue import HandoffQueue
 from hubline.spark.tasks.links import LinkKey, Links
 
-log = logging.getLogger("hubline.spark.tasks.range_reader")
+log = logging.getLogger("hubline.spark")
 
 # Events asked of a receiver at once, half of what one has on the way.
 COUNT_MAX: Final = 20_000
