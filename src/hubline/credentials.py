@@ -90,7 +90,7 @@ class EntraTokens:
                 left_seconds = old.expires_at - self._clock() if old else 0
                 if old is None or left_seconds <= 0:
                     raise
-                log.warning("entra_token_kept left_seconds=%.0f why=%s", left_seconds, error)
+                log.warning("entra_token_kept left_seconds=%.0f reason=%s", left_seconds, error)
                 return old
             return self._token
 

@@ -169,7 +169,7 @@ class _DeadLetterWriter:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in map(plain, batches):
             dead_letters = [
-                dead_letter_of(self.group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+                dead_letter_of(self.group, row, kind="rejected", reason=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
                 for row in dead_letter_rows(batch)
             ]
             if dead_letters:

@@ -89,7 +89,7 @@ def _value(scalar: pa.Scalar) -> Any:
         return None
 
 
-def dead_letter_of(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: str, stage: Stage) -> DeadLetter:
+def dead_letter_of(group: GroupKey, row: Mapping[str, Any], *, kind: str, reason: str, stage: Stage) -> DeadLetter:
     key = group.partition(row["partition"])
     body = row.get("body")
     event = Event(
@@ -101,4 +101,4 @@ def dead_letter_of(group: GroupKey, row: Mapping[str, Any], *, kind: str, why: s
         row.get("partitionKey"),
         row.get("properties") or {},
     )
-    return DeadLetter(key, event, kind, why, traceback="", attempts=1, stage=stage, is_body_kept=body is not None)
+    return DeadLetter(key, event, kind, reason, traceback="", attempts=1, stage=stage, is_body_kept=body is not None)

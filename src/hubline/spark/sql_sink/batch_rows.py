@@ -117,7 +117,7 @@ def have_failed(rows: pa.Table) -> Flags:
 def failed_events(group: GroupKey, rows: pa.Table) -> list[DeadLetter]:
     """Dead letters of rows that failed in the query."""
     return [
-        dead_letter_of(group, row, kind="rejected", why=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
+        dead_letter_of(group, row, kind="rejected", reason=str(row[ERROR_COLUMN]), stage=Stage.QUERY)
         for row in _first_rows(rows)
     ]
 
@@ -129,7 +129,7 @@ def rejected_events(
     dead_letters = []
     for each in rejected:
         (row,) = dead_letter_rows(rows.slice(int(np.argmax(row_events == each.event)), 1))
-        dead_letters.append(dead_letter_of(group, row, kind=each.kind, why=each.reason, stage=Stage.SINK))
+        dead_letters.append(dead_letter_of(group, row, kind=each.kind, reason=each.reason, stage=Stage.SINK))
     return dead_letters
 
 
