@@ -15,7 +15,7 @@ from typing import Final
 from benchmarks.harness import Result, benchmark
 from benchmarks.local_hub import EVENT_COUNT, PARTITION_COUNT, best, drained, filled_hub, new_hub
 from hubline import CheckpointPolicy, EventBatch, LeaseOptions, Position, Processor, ProcessorOptions, new_events
-from hubline.checkpoint_stores.sql import SqliteStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.hubs.local import LocalHub
 
 BATCH_COUNT_MAX: Final = 1_000

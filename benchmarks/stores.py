@@ -20,7 +20,8 @@ from typing import Final
 import psycopg
 
 from benchmarks.harness import Result, benchmark
-from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
+from hubline.checkpoint_stores.postgres import PostgresStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Member, Ownership
 from hubline.ports import CheckpointStore

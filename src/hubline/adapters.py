@@ -64,11 +64,11 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
         case MemoryAddress(name):
             return _memory_store(name)
         case SqliteAddress(path):
-            from hubline.checkpoint_stores.sql import SqliteStore
+            from hubline.checkpoint_stores.sqlite import SqliteStore
 
             return SqliteStore(path)
         case PostgresAddress(conninfo):
-            from hubline.checkpoint_stores.sql import PostgresStore
+            from hubline.checkpoint_stores.postgres import PostgresStore
 
             return PostgresStore(conninfo)
         case BlobAddress() as address:

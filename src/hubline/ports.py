@@ -32,7 +32,7 @@ class Receiver(Protocol):
 
         Returns as soon as there is anything. Raises ReaderStolen as soon as another reader took the partition,
         also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable if it was lost: another
-        receiver has to be opened after the last event, as a ResumingReceiver does.
+        receiver has to be opened after the last event, as a ReconnectingReceiver does.
         Cancelling a call loses no event: the next call returns what this one would have.
         """
         ...

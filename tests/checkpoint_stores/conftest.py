@@ -10,7 +10,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore, SqlStore
+from hubline.checkpoint_stores.postgres import PostgresStore
+from hubline.checkpoint_stores.sql_store import SqlStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.secrets import Secret
 
 

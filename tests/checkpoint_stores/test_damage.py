@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from hubline.checkpoint_stores.sql import SqlStore
+from hubline.checkpoint_stores.sql_store import SqlStore
 from hubline.errors import Fenced, RecordDamaged
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
 from hubline.secrets import Secret

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import psycopg
 import pytest
 
-from hubline.checkpoint_stores.sql import PostgresStore
+from hubline.checkpoint_stores.postgres import PostgresStore
 from hubline.errors import ConfigError, HublineError, StoreError, StoreUnavailable
 from hubline.model.ownership import Member
 from hubline.secrets import Secret

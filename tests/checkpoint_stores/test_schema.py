@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from hubline.checkpoint_stores.sql import SqlStore
+from hubline.checkpoint_stores.sql_store import SqlStore
 from hubline.errors import StoreError, StoreIncompatible
 from hubline.model.ownership import Ownership
 from hubline.secrets import Secret
@@ -27,7 +27,8 @@ import asyncio, sys
 from hubline.secrets import Secret
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Ownership
-from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
+from hubline.checkpoint_stores.postgres import PostgresStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 
 async def start(dialect, address, number):
     store = SqliteStore(address) if dialect == "sqlite" else PostgresStore(Secret(address))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.checkpoint_stores.sql import SqliteStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.model.ownership import Member, Ownership
 from hubline.sql import sqlite
@@ -55,7 +55,7 @@ def test_constructing_a_store_touches_nothing(tmp_path: Path) -> None:
 
 
 def test_sqlite_costs_no_postgres_driver() -> None:
-    script = "import sys; from hubline.checkpoint_stores.sql import SqliteStore; print('psycopg' in sys.modules)"
+    script = "import sys; from hubline.checkpoint_stores.sqlite import SqliteStore; print('psycopg' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"False\n"
 
@@ -181,7 +181,7 @@ def test_a_limit_on_the_size_of_files_is_named(sqlite_file: SqliteFile) -> None:
         "from hubline.errors import StoreError\n"
         "from hubline.model.keys import GroupKey\n"
         "from hubline.model.ownership import Ownership\n"
-        "from hubline.checkpoint_stores.sql import SqliteStore\n"
+        "from hubline.checkpoint_stores.sqlite import SqliteStore\n"
         "async def scenario():\n"
         "    store = SqliteStore(sys.argv[1])\n"
         "    keys = [GroupKey('n', 'h', 'g').partition(str(number)) for number in range(2000)]\n"

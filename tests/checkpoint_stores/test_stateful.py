@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from hubline.checkpoint_stores.memory import MemoryStore
-from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
+from hubline.checkpoint_stores.postgres import PostgresStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.errors import Fenced
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint, Member, Ownership

@@ -271,7 +271,7 @@ def test_a_copy_that_was_killed_is_finished_by_the_next(cli: Cli, hub: str, sour
     program = """
 import os, signal, sys
 from hubline.cli.app import main
-from hubline.checkpoint_stores.sql import SqlStore
+from hubline.checkpoint_stores.sql_store import SqlStore
 update, done = SqlStore.update_checkpoint, []
 async def dies_after_the_second(*args, **kwargs):
     done.append(await update(*args, **kwargs))

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from hubline.checkpoint_stores.sql import PostgresStore, SqliteStore
+from hubline.checkpoint_stores.postgres import PostgresStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.errors import HublineError, LeaseLost, ProcessorError, RecordDamaged, StoreUnavailable
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model.events import EventBatch, new_events

@@ -24,7 +24,7 @@ from hubline.adapters import open_hub
 from hubline.errors import HubNotFound, HubUnavailable, PositionInvalid
 from hubline.hubs.local import LocalHub, Retention, create_hub, delete_hub
 from hubline.hubs.local.receiver import LocalReceiver
-from hubline.hubs.resuming_receiver import ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver
 from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.ports import PrefetchingReceiver, Receiver
@@ -347,26 +347,26 @@ def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None
 
 def count_openings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     opened: list[str] = []
-    fresh = ResumingReceiver._open
+    fresh = ReconnectingReceiver._open
 
-    async def counted(receiver: ResumingReceiver) -> Receiver:
+    async def counted(receiver: ReconnectingReceiver) -> Receiver:
         opened.append(receiver._partition)
         return await fresh(receiver)
 
-    monkeypatch.setattr(ResumingReceiver, "_open", counted)
+    monkeypatch.setattr(ReconnectingReceiver, "_open", counted)
     return opened
 
 
 def fail_every_third(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = ResumingReceiver._receive
+    receive = ReconnectingReceiver._receive
     calls = iter(range(10_000))
 
-    async def unreliable(receiver: ResumingReceiver, max_count: int, wait_seconds: float) -> EventBatch | None:
+    async def unreliable(receiver: ReconnectingReceiver, max_count: int, wait_seconds: float) -> EventBatch | None:
         if next(calls) % 3 == 2:
             raise HubUnavailable("the link was lost")
         return await receive(receiver, max_count, wait_seconds)
 
-    monkeypatch.setattr(ResumingReceiver, "_receive", unreliable)
+    monkeypatch.setattr(ReconnectingReceiver, "_receive", unreliable)
 
 
 async def _expired(root: Path) -> None:

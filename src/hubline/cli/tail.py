@@ -154,15 +154,15 @@ class _Tail:
 
     def _receiver(self, partition: str, position: Position) -> Receiver:
         """Reading goes on where a connection is lost. One that cannot be had again ends the command."""
-        from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+        from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
         from hubline.retry import RetryPolicy
 
         def report(error: HublineError) -> None:
             log.warning("tail_again partition=%s %s", partition, error)
 
         backoff = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0)
-        policy = ResumePolicy(backoff, report, outage_seconds=_OUTAGE_SECONDS)
-        return ResumingReceiver(self._hub, partition, group=self._choice.group, position=position, policy=policy)
+        policy = ReconnectPolicy(backoff, report, outage_seconds=_OUTAGE_SECONDS)
+        return ReconnectingReceiver(self._hub, partition, group=self._choice.group, position=position, policy=policy)
 
     async def _follow(self, receiver: Receiver) -> None:
         while True:

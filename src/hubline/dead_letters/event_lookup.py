@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hubline.errors import HublineError, HubUnavailable, PositionInvalid
-from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event
 from hubline.model.keys import PartitionKey
@@ -29,7 +29,7 @@ def _note_retry(error: HublineError) -> None:
     log.warning("read_again %s", error)
 
 
-_POLICY: Final = ResumePolicy(
+_POLICY: Final = ReconnectPolicy(
     RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0), _note_retry, outage_seconds=WAIT_SECONDS_MAX
 )
 
@@ -126,7 +126,7 @@ class _Reader:
             )
         # By number, and not by offset: that the event there is the one in question is looked at when it has come.
         position = Position.sequence(wanted.sequence_number, inclusive=True)
-        self._receiver = ResumingReceiver(
+        self._receiver = ReconnectingReceiver(
             self._hub, wanted.partition, group=self._group, position=position, policy=_POLICY
         )
         self._next_sequence = wanted.sequence_number

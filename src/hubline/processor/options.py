@@ -51,14 +51,15 @@ class CheckpointPolicy:
 
     @classmethod
     def every(cls, *, events: int | None = None, seconds: float | None = None) -> CheckpointPolicy:
-        """After this many events or seconds, whichever comes first; never inside a batch."""
+        """After this many events or seconds, whichever comes first: never inside a batch that one call handles."""
         if events is None and seconds is None:
             raise ConfigError("say after how many events or seconds a checkpoint is written")
         return cls(events=events, seconds=seconds)
 
     @classmethod
     def every_batch(cls) -> CheckpointPolicy:
-        """After every batch: the fewest events come again after a crash, at the price of the most writes."""
+        """After every batch, with `on_event` after every event: the fewest events come again after a crash, at the
+        price of the most writes."""
         return cls(events=1)
 
     @property

@@ -1,6 +1,6 @@
 """Reads one partition ahead of its handler, and cuts batches from what has arrived.
 
-The reconnect after a network error is in :mod:`hubline.hubs.resuming_receiver`.
+The reconnect after a network error is in :mod:`hubline.hubs.reconnecting_receiver`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hubline.errors import HublineError, PositionInvalid
 from hubline.hubs.data_loss import accept_data_loss
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.hub_calls import pinned
-from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import EventBatch
 from hubline.model.positions import OnDataLoss, Position
 from hubline.ports import Hub
@@ -53,10 +53,10 @@ class PartitionReader:
 
     def __init__(self, source: Source, position: Position, *, after_sequence: int | None) -> None:
         self._source = source
-        policy = ResumePolicy(
+        policy = ReconnectPolicy(
             source.reconnect_backoff, source.report, stall_seconds=source.hub_timeout_seconds, rng=source.rng
         )
-        self._receiver = ResumingReceiver(
+        self._receiver = ReconnectingReceiver(
             source.hub,
             source.partition,
             group=source.group,

@@ -2,8 +2,8 @@
 
 To add a database, copy `sqlite.py` to a file of its own: a `Dialect`, a class with the methods of `SchemaConnection`,
 and one with those of `Database`; and its tables to `migrations/NAME/`. It must have RETURNING, ON CONFLICT and
-UPDATE ... FROM, with which `queries` is written. MySQL has none of them: a store there is a class of its own beside
-`checkpoint_stores/sql.py`, and uses from here the pool and the migrations.
+UPDATE ... FROM, with which `queries` is written. MySQL has none of them: a store there is a class of its own in
+`checkpoint_stores`, with its own queries and connections, and its DDL is not undone with a transaction.
 
 All of this is synchronous; a connection is used by one thread at a time.
 """

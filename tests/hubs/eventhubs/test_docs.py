@@ -9,7 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hubline.checkpoint_stores.sql import SqliteStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from tests.hubs.eventhubs.support import GROUP, connected, connection_string, new_hub, serving

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.checkpoint_stores.sql import SqliteStore
+from hubline.checkpoint_stores.sqlite import SqliteStore
 from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position

@@ -28,7 +28,7 @@ from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.eventhubs.credit_window import CREDIT_FIRST
 from hubline.hubs.local import LocalHub
-from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
@@ -52,11 +52,11 @@ async def opened(hub: Hub, position: Position | None = None, *, epoch: int | Non
 
 def resuming(
     hub: Hub, position: Position | None = None, *, epoch: int | None = None, outage_seconds: float = math.inf
-) -> ResumingReceiver:
+) -> ReconnectingReceiver:
     backoff = RetryPolicy(initial_backoff_seconds=0.001, max_backoff_seconds=1.0)
-    policy = ResumePolicy(backoff, lambda error: None, outage_seconds=outage_seconds)
+    policy = ReconnectPolicy(backoff, lambda error: None, outage_seconds=outage_seconds)
     where = position or Position.earliest()
-    return ResumingReceiver(hub, "0", group=GROUP, position=where, epoch=epoch, policy=policy)
+    return ReconnectingReceiver(hub, "0", group=GROUP, position=where, epoch=epoch, policy=policy)
 
 
 async def sequences(receiver: Receiver, count: int) -> list[int]:

@@ -1,6 +1,6 @@
 """Receiving: a link that is kept supplied with credit, and its events as columns.
 
-Nothing here reconnects. After a network error the receiver ends, and :mod:`hubline.hubs.resuming_receiver` opens
+Nothing here reconnects. After a network error the receiver ends, and :mod:`hubline.hubs.reconnecting_receiver` opens
 another one after the last event.
 """
 
@@ -42,7 +42,7 @@ class EventHubsReceiver:
     """Reads one partition, as :class:`~hubline.ports.PrefetchingReceiver` says, by one link.
 
     When the link is lost, what has arrived is still given out, and then every call raises HubUnavailable: a
-    :class:`~hubline.hubs.resuming_receiver.ResumingReceiver` opens another receiver after the last event.
+    :class:`~hubline.hubs.reconnecting_receiver.ReconnectingReceiver` opens another receiver after the last event.
     """
 
     def __init__(self, service: Service, reading: Reading) -> None:

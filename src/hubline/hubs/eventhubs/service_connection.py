@@ -1,7 +1,8 @@
 """The connection to the service that all links of a hub object share.
 
-It is opened when it is first needed, and again when it was lost. Before anything else it shows a token, over ``$cbs``,
-for the hub and all that is beneath it; and it shows the next one in time.
+It is opened when it is first needed, and by the next call after it was lost. Nothing here tries again after a failure:
+for readers :mod:`hubline.hubs.reconnecting_receiver` does. Before anything else it shows a token, over ``$cbs``, for
+the hub and all that is beneath it; and it shows the next one in time.
 """
 
 from __future__ import annotations

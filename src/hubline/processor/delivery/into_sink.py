@@ -3,9 +3,11 @@
 What if it dies here?
 
     1. handle   events one by one or all at once; without ``tx`` nothing is in the database yet
-    2. write    what the handlers returned; events whose rows the database refuses are found
-    3. judge    too many failed: everything is undone, and the partition stops
-    4. dead letters, checkpoint, commit: see :mod:`hubline.sinks.sql_sink.sink`
+    2. write    what the handlers returned
+    3. look     whether the database refused rows, or has an event's id by now: then everything is undone, and 1 is done
+                again for the other events. If too many failed, everything is undone, and the partition stops
+    4. commit   dead letters and checkpoint with the rows: :mod:`hubline.sinks.sql_sink.partition_transaction` has the
+                steps within the transaction
 
 Dying anywhere before the commit leaves nothing, and the batch is handled again; dying after it leaves all of it.
 """

@@ -20,7 +20,7 @@ import pyarrow as pa
 from hubline.errors import HubError, HublineError, PositionInvalid
 from hubline.hubs.data_loss import accept_data_loss
 from hubline.hubs.hub_calls import describe_partition
-from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Hub
@@ -89,13 +89,13 @@ class _RangeReader:
         self._next_sequence = wanted.start
         self._is_beyond = False  # whether the receiver has given out events after the range
         self._is_started = False
-        self._receiver = ResumingReceiver(
+        self._receiver = ReconnectingReceiver(
             hub,
             wanted.partition,
             group=options.consumer_group,
             position=Position.sequence(wanted.start, inclusive=True),
             after_sequence=wanted.start - 1,
-            policy=ResumePolicy(
+            policy=ReconnectPolicy(
                 RETRY,
                 self._note_retry,
                 stall_seconds=self._silence_seconds,

@@ -17,7 +17,7 @@ from hubline.errors import (
     ReaderRefused,
     ReaderStolen,
 )
-from hubline.hubs.resuming_receiver import ResumePolicy, ResumingReceiver
+from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Receiver
@@ -70,11 +70,11 @@ class Scene:
         self.hub.append("0", [b"x"] * events_count)
         self.reports: list[tuple[float, HublineError]] = []
         backoff = RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=8.0)
-        self._policy = ResumePolicy(backoff, self._note, stall_seconds=stall_seconds, outage_seconds=outage_seconds)
+        self._policy = ReconnectPolicy(backoff, self._note, stall_seconds=stall_seconds, outage_seconds=outage_seconds)
 
-    def receiver(self, position: Position | None = None, *, epoch: int | None = None) -> ResumingReceiver:
+    def receiver(self, position: Position | None = None, *, epoch: int | None = None) -> ReconnectingReceiver:
         where, before = position or Position.earliest(), None if position else -1
-        return ResumingReceiver(
+        return ReconnectingReceiver(
             self.hub, "0", group=GROUP, position=where, after_sequence=before, epoch=epoch, policy=self._policy
         )
 
@@ -268,9 +268,9 @@ async def test_a_cancelled_call_loses_no_event_and_leaves_no_receiver_open(steps
     assert scene.hub.open_count == 0
 
 
-@pytest.mark.parametrize("use", [ResumingReceiver.close, lambda receiver: receiver.seek(Position.earliest())])
+@pytest.mark.parametrize("use", [ReconnectingReceiver.close, lambda receiver: receiver.seek(Position.earliest())])
 @virtual
-async def test_what_was_opened_ahead_is_closed(use: Callable[[ResumingReceiver], asyncio.Future[None]]) -> None:
+async def test_what_was_opened_ahead_is_closed(use: Callable[[ReconnectingReceiver], asyncio.Future[None]]) -> None:
     scene = Scene()
     receiver = scene.receiver()
     await receiver.open_ahead()

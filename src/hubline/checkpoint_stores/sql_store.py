@@ -1,7 +1,8 @@
-"""The checkpoint store in a SQL database: the logic, once, for every database that has a dialect in `hubline.sql`.
+"""What the stores in SQL databases share: all of it but how the database is opened.
 
-For another database, add its module to `hubline.sql` as `hubline.sql.dialect` says, and here a class that opens it,
-like `SqliteStore`. The suite that it has to pass is `hubline.testing.contracts.store`.
+It is written with RETURNING, ON CONFLICT and UPDATE ... FROM. A database that has these takes a dialect, see
+`hubline.sql.dialect`, and a subclass like `sqlite.SqliteStore`. One that lacks them, such as MySQL, takes a store of
+its own in this folder, with the methods of :class:`~hubline.ports.CheckpointStore`.
 """
 
 from __future__ import annotations
@@ -10,12 +11,9 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
-from hubline.secrets import Secret
-from hubline.sql import sqlite
 from hubline.sql.checkpoint_rows import (
     damaged_checkpoints,
     of_checkpoint,
@@ -173,19 +171,3 @@ def _has_version(ownership: Ownership) -> bool:
 
 def _rows(records: Iterable[Ownership]) -> str:
     return json.dumps([[one.key.partition, one.owner_id, one.epoch, one.version] for one in records])
-
-
-class SqliteStore(SqlStore):
-    """A :class:`~hubline.ports.CheckpointStore` in the file at ``path``, made if need be; its folder must be there."""
-
-    def __init__(self, path: Path | str, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        super().__init__(sqlite.SqliteDatabase(Path(path).absolute()), call_seconds_max=call_seconds_max)
-
-
-class PostgresStore(SqlStore):
-    """A :class:`~hubline.ports.CheckpointStore` in the database that ``conninfo``, a URL for libpq, names."""
-
-    def __init__(self, conninfo: Secret, *, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
-        from hubline.sql import postgres  # SQLite must not cost the PostgreSQL driver
-
-        super().__init__(postgres.PostgresDatabase(conninfo), call_seconds_max=call_seconds_max)

@@ -1,8 +1,9 @@
 """The reconnect after a network error, for every reader: processors, Spark's tasks, ``hubline tail`` and redrive.
 
-It is the only reconnect loop. A receiver that is lost or falls silent is replaced by another one, which starts after
-the last event. A hub's own receivers, such as :mod:`hubline.hubs.eventhubs.receiver`, do not reconnect: they raise
-HubUnavailable. How long to pause between tries is :class:`hubline.retry.RetryPolicy`.
+No other code reconnects a reader. A receiver that is lost or falls silent is replaced by another one, which starts
+after the last event. A hub's own receivers, such as :mod:`hubline.hubs.eventhubs.receiver`, raise HubUnavailable
+instead. So do senders: the caller decides whether to send again. How long to pause between tries is
+:class:`hubline.retry.RetryPolicy`.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ log = logging.getLogger("hubline.hubs")
 
 
 @dataclass(frozen=True, slots=True)
-class ResumePolicy:
-    """How patient a ResumingReceiver is.
+class ReconnectPolicy:
+    """How patient a ReconnectingReceiver is.
 
     Attributes:
         backoff: The pauses between tries that fail in a row. How many there are, ``outage_seconds`` says.
@@ -51,7 +52,7 @@ class ResumePolicy:
         return self.stall_seconds if self.call_seconds is None else self.call_seconds
 
 
-class ResumingReceiver:
+class ReconnectingReceiver:
     """Reads one partition with as many receivers as it takes, and gives out each event once.
 
     Used as a :class:`~hubline.ports.Receiver`, by one task at a time. A receiver that has worked is replaced at once
@@ -69,7 +70,7 @@ class ResumingReceiver:
         *,
         group: str,
         position: Position,
-        policy: ResumePolicy,
+        policy: ReconnectPolicy,
         epoch: int | None = None,
         after_sequence: int | None = None,
     ) -> None:
