@@ -244,7 +244,7 @@ def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytes
             link.send(message, settled=True)
             far_end = await _server_link(server, ReceiverLink)
             while not server.received:
-                far_end.grant(100)  # tells the window anew
+                far_end.grant(100)  # sends the window again
                 await asyncio.sleep(0)
         assert server.received == [message]
 
@@ -294,7 +294,7 @@ def test_what_does_not_fit_into_the_frames_of_the_peer_is_not_sent() -> None:
     assert error.condition == "amqp:frame-size-too-small"
 
 
-def test_detach_of_one_side_is_told_to_the_other_once() -> None:
+def test_detach_by_one_side_is_reported_to_the_other_once() -> None:
     async def run() -> None:
         client, server = Recorder(), Recorder()
         async with connected(client, server) as (ours, _):
@@ -422,9 +422,9 @@ def test_reading_pauses_while_handlers_hold_too_much() -> None:
 @pytest.mark.parametrize(
     "garbage",
     [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"AMQP\x00\x00\x09\x01", b"A" * 100],
-    ids=["http", "tls", "amqp-0-9-1", "letters"],
+    ids=["http", "tls", "amqp-0-9-1", "text"],
 )
-def test_stranger_is_told_what_is_spoken_and_closed(garbage: bytes) -> None:
+def test_stranger_is_sent_the_supported_header_and_closed(garbage: bytes) -> None:
     assert asyncio.run(answer_to(garbage)) == AMQP_HEADER
 
 

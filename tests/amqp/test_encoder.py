@@ -113,7 +113,7 @@ def test_a_message_is_the_one_that_is_encoded_by_itself() -> None:
     assert message == Message(Data((b"0",)), message_annotations=annotations).encode()
 
 
-def test_no_frame_is_larger_than_agreed_and_the_newest_event_is_told_with_every_delivery() -> None:
+def test_no_frame_is_larger_than_agreed_and_every_delivery_reports_the_newest_event() -> None:
     events = _events(200)
     metrics = RuntimeMetrics(9, "900", 1, 2)
     data = b"".join(encode_deliveries(events, LINK, first_delivery_id=0, delivery_annotations=metrics.encode()))

@@ -164,7 +164,7 @@ def test_the_rest_of_a_delivery_is_never_taken_for_a_whole_one(is_cut: bool) -> 
 
 
 @pytest.mark.parametrize("names_delivery", [True, False])
-def test_parts_that_begin_alike_are_told_apart_by_what_they_hold(names_delivery: bool) -> None:
+def test_parts_that_begin_alike_are_distinguished_by_their_content(names_delivery: bool) -> None:
     """Some peers say only in the first frame which delivery it is."""
     first = [Transfer(handle, 7, b"t", 1, settled=True, more=True) for handle in (0, 1)]
     rest = first if names_delivery else [Transfer(handle, more=True) for handle in (0, 1)]
@@ -239,7 +239,7 @@ def test_a_protocol_header_is_taken_once_it_is_complete(header: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"G", b"AX", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"AMQX"])
-def test_a_peer_that_does_not_speak_amqp_is_told_at_its_first_wrong_byte(data: bytes) -> None:
+def test_a_peer_that_does_not_speak_amqp_is_detected_at_its_first_wrong_byte(data: bytes) -> None:
     with pytest.raises(AmqpFrameError, match="does not speak AMQP"):
         _filled(data).take_header()
 

@@ -336,9 +336,9 @@ def test_azure_reads_the_newest_event_of_the_partition() -> None:
     message = metrics.encode() + encode_delivered(_delivered(1))[0].as_py()
     assert read_runtime_metrics(message, 0, len(message)) == metrics
     azure: Any = EventData._from_message(azure_decode.decode_payload(memoryview(message)))
-    told: Any = get_last_enqueued_event_properties(azure)
-    assert (told["sequence_number"], told["offset"]) == (7, "700")
-    assert told["enqueued_time"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    reported: Any = get_last_enqueued_event_properties(azure)
+    assert (reported["sequence_number"], reported["offset"]) == (7, "700")
+    assert reported["enqueued_time"] == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("count", [1, 5, 100])

@@ -493,19 +493,19 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
                 link, _ = peer.receiver(name=f"late {number}", epoch=epoch)
                 with pytest.raises(AmqpClosed) as refused:
                     await asyncio.wait_for(link.attached(), PATIENCE_SECONDS)
-                told = refused.value.error
-                assert told is not None
-                assert told.description is not None
-                assert told.condition == "amqp:link:stolen"
-                assert "epoch '3'" in told.description or "epoch of '3'" in told.description
-                assert "partition 0 of hub telemetry" in told.description
-                assert str(tmp_path) not in told.description
+                error = refused.value.error
+                assert error is not None
+                assert error.description is not None
+                assert error.condition == "amqp:link:stolen"
+                assert "epoch '3'" in error.description or "epoch of '3'" in error.description
+                assert "partition 0 of hub telemetry" in error.description
+                assert str(tmp_path) not in error.description
 
     asyncio.run(run())
 
 
 @pytest.mark.parametrize(
-    ("kind", "details", "told"),
+    ("kind", "details", "expected"),
     [
         (HubNotFound, {}, "hub telemetry is not there"),
         (PartitionNotFound, {"partition": "7"}, "partition 7 of hub telemetry is not there"),
@@ -523,11 +523,11 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
         ),
     ],
 )
-def test_peers_are_not_told_where_hubs_are_kept(kind: type[HubError], details: Any, told: str) -> None:
+def test_errors_do_not_show_peers_where_hubs_are_kept(kind: type[HubError], details: Any, expected: str) -> None:
     error = kind("/srv/secret/telemetry/0.db", hub="local:/srv/secret/telemetry", **details)
     description = error_of(error).description
     assert description is not None
-    assert told in description
+    assert expected in description
     assert "/srv" not in description
 
 
@@ -707,7 +707,7 @@ def test_stop_answers_what_was_sent_and_says_why(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_port_in_use_is_told() -> None:
+def test_port_in_use_is_reported() -> None:
     async def run() -> None:
         async with endpoint() as (_, port):
             with pytest.raises(HubUnavailable, match=str(port)):

@@ -207,7 +207,7 @@ async def _first_of_latest(hub: str) -> str:
 
 
 @pytest.mark.parametrize("position", ["999999999", "elsewhere", 99])
-def test_position_that_is_not_there_is_told_to_the_consumer(hub: str, position: Any) -> None:
+def test_position_that_is_not_there_is_reported_to_the_consumer(hub: str, position: Any) -> None:
     send(hub, ["x"], partition_id="0")
     with pytest.raises(EventHubError, match=f"'{position}' is invalid. The last sequence number in the system is '0'"):
         asyncio.run(receive(hub, 1, partition_id="0", starting_position=position))
@@ -241,7 +241,7 @@ def test_properties_tell_what_the_hub_and_its_partitions_hold(hub: str) -> None:
     assert empty["last_enqueued_offset"] == "-1"
 
 
-def test_higher_owner_level_takes_over_and_the_lower_one_is_told(hub: str) -> None:
+def test_higher_owner_level_takes_over_and_the_lower_one_gets_an_error(hub: str) -> None:
     async def run() -> tuple[list[Exception], list[Exception]]:
         first, second, third = _Reader(hub, owner_level=1), _Reader(hub, owner_level=2), _Reader(hub, owner_level=1)
         async with first, second, third:
@@ -323,11 +323,11 @@ class _Reader:
 
 def test_last_enqueued_properties_are_tracked(hub: str) -> None:
     async def run() -> dict[str, Any]:
-        told: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        tracked: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
 
         async def on_batch(context: Any, events: list[Any]) -> None:
-            if events and not told.done():
-                told.set_result(context.last_enqueued_event_properties)
+            if events and not tracked.done():
+                tracked.set_result(context.last_enqueued_event_properties)
 
         consumer = AioConsumer.from_connection_string(hub, "$Default", **HASTY)
         async with consumer:
@@ -336,18 +336,18 @@ def test_last_enqueued_properties_are_tracked(hub: str) -> None:
                     on_batch, partition_id="0", starting_position=EARLIEST, track_last_enqueued_event_properties=True
                 )
             )
-            result = await asyncio.wait_for(told, PATIENCE_SECONDS)
+            result = await asyncio.wait_for(tracked, PATIENCE_SECONDS)
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
         return result
 
     send(hub, ["a", "b", "c"], partition_id="0")
-    told = asyncio.run(run())
-    assert told["sequence_number"] == 2
-    assert told["enqueued_time"] <= told["retrieval_time"]
+    tracked = asyncio.run(run())
+    assert tracked["sequence_number"] == 2
+    assert tracked["enqueued_time"] <= tracked["retrieval_time"]
     with Producer.from_connection_string(hub, **HASTY) as producer:
-        assert told["offset"] == producer.get_partition_properties("0")["last_enqueued_offset"]
+        assert tracked["offset"] == producer.get_partition_properties("0")["last_enqueued_offset"]
 
 
 def test_events_of_900_kilobytes_go_through(hub: str) -> None:
@@ -374,7 +374,7 @@ def test_wrong_key_is_refused(server: Server, hub: str, act: Callable[[Any], obj
         act(producer)
 
 
-def test_missing_hub_is_told_as_such(server: Server) -> None:
+def test_missing_hub_is_reported_as_such(server: Server) -> None:
     missing = server.connection_string("nowhere")
     with Producer.from_connection_string(missing, **HASTY) as producer:
         with pytest.raises(ConnectError, match="nowhere"):

@@ -78,10 +78,10 @@ def test_configured_key_is_never_printed(tmp_path: Path) -> None:
 def test_json_tells_port_and_hubs(tmp_path: Path) -> None:
     args = [str(tmp_path), "--create", "b:1", "--create", "a", "--port", "0", "--json"]
     _, printed, _ = stopped(*args, number=signal.SIGTERM)
-    told = json.loads(printed)
-    assert set(told) == {"host", "port", "hubs"}
-    assert [each["hub"] for each in told["hubs"]] == ["a", "b"]
-    addresses = [parse_hub(each["connectionString"]) for each in told["hubs"]]
+    reported = json.loads(printed)
+    assert set(reported) == {"host", "port", "hubs"}
+    assert [each["hub"] for each in reported["hubs"]] == ["a", "b"]
+    addresses = [parse_hub(each["connectionString"]) for each in reported["hubs"]]
     assert [address.name for address in addresses] == ["a", "b"]
 
 
@@ -104,7 +104,9 @@ def test_each_hub_has_a_connection_string_that_clients_can_use(tmp_path: Path) -
         (["--create", "a:1", "--tls", "missing", "missing"], ExitCode.FAILED, "No such file"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path, args: list[str], code: ExitCode, says: str) -> None:
+def test_what_cannot_be_served_is_reported_in_one_line(
+    tmp_path: Path, args: list[str], code: ExitCode, says: str
+) -> None:
     done = serve(str(tmp_path / "data"), "--port", "0", *args)
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -113,7 +115,7 @@ def test_what_cannot_be_served_is_told_in_one_line(tmp_path: Path, args: list[st
     assert says in done.stderr
 
 
-def test_port_in_use_is_told(tmp_path: Path) -> None:
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = serve(str(tmp_path), "--create", "a:1", "--port", str(port))

@@ -1,4 +1,4 @@
-"""WebSockets at ``hubline serve``: official clients connect by them, and others are told why they cannot."""
+"""WebSockets at ``hubline serve``: official clients connect by them, and others get an error that says why not."""
 
 from __future__ import annotations
 

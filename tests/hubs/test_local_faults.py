@@ -249,7 +249,7 @@ def test_a_folder_that_may_not_be_written_is_unavailable(tmp_path: Path) -> None
     run(test())
 
 
-def test_a_lost_or_cut_signal_file_is_made_anew(tmp_path: Path) -> None:
+def test_a_lost_or_cut_signal_file_is_recreated(tmp_path: Path) -> None:
     async def test() -> None:
         async with new_hub(tmp_path) as hub:
             await send(hub, "a")
@@ -299,7 +299,7 @@ def _descriptor_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_a_forked_child_is_told_to_open_the_hub_itself(tmp_path: Path) -> None:
+def test_a_forked_child_must_open_the_hub_itself(tmp_path: Path) -> None:
     script = (
         "import asyncio, os, sys\n"
         "from hubline.hubs.local import LocalHub\n"

@@ -124,7 +124,7 @@ def test_a_position_whose_events_were_removed_is_expired_and_the_one_before_them
     run(test())
 
 
-def test_a_slow_reader_that_retention_overtakes_is_told(tmp_path: Path) -> None:
+def test_a_slow_reader_that_retention_overtakes_gets_an_error(tmp_path: Path) -> None:
     async def test() -> None:
         clock = ManualClock()
         async with new_hub(tmp_path, retention=Retention(seconds=HOUR), clock=clock) as hub:

@@ -39,7 +39,7 @@ class SinkDatabase(ABC):
     def execute(self, text: str) -> list[tuple[Any, ...]]:
         """Runs one statement past the sink."""
 
-    def letters(self) -> list[tuple[Any, ...]]:
+    def dead_letters(self) -> list[tuple[Any, ...]]:
         """Sequence number, stage, error type and text of every dead letter, in order."""
         return self.execute(
             "SELECT sequence_number, stage, error_type, error_text FROM hubline_dead_letter ORDER BY sequence_number"

@@ -109,11 +109,11 @@ class Scene:
 
     def check(self, last: dict[str, int]) -> None:
         rows = self.read("SELECT partition, sequence FROM results ORDER BY place")
-        letters = self.read("SELECT partition_id, sequence_number FROM hubline_dead_letter")
-        assert letters, "nothing bad was sent"
+        dead_letters = self.read("SELECT partition_id, sequence_number FROM hubline_dead_letter")
+        assert dead_letters, "nothing bad was sent"
         for partition, last_sequence in last.items():
             written = [sequence for place, sequence in rows if place == partition]
-            failed = [sequence for place, sequence in letters if place == partition]
+            failed = [sequence for place, sequence in dead_letters if place == partition]
             assert written == sorted(written), f"out of order in partition {partition}"  # type: ignore[type-var]
             assert sorted(written + failed) == list(range(last_sequence + 1))  # type: ignore[type-var]
 

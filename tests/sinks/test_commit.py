@@ -35,7 +35,7 @@ def rows(*ids: int) -> pa.Table:
     return pa.table({"id": pa.array(ids, pa.int64()), "name": names, "sequenceNumber": pa.array(ids, pa.int64())})
 
 
-def letter(sequence: int, error: Exception | None = None, **event: object) -> DeadLetter:
+def dead_letter(sequence: int, error: Exception | None = None, **event: object) -> DeadLetter:
     fields = {"body": b"body", "partition_key": "k", "properties": {"a": "b"}, **event}
     failed = Event(
         partition="0",
@@ -58,14 +58,16 @@ def ids(database: SinkDatabase) -> list[int]:
 
 
 class TestTogether:
-    def test_rows_letters_and_checkpoint_are_there_after_a_commit(self, database: SinkDatabase, table: str) -> None:
+    def test_rows_dead_letters_and_checkpoint_are_there_after_a_commit(
+        self, database: SinkDatabase, table: str
+    ) -> None:
         partition = database.sink(table=table).open(KEY, 1)
 
-        rejected = partition.commit(at(3), rows(0, 1, 3), dead_letters=[letter(2)])
+        rejected = partition.commit(at(3), rows(0, 1, 3), dead_letters=[dead_letter(2)])
 
         assert rejected == []
         assert (ids(database), database.checkpoint()) == ([0, 1, 3], 3)
-        assert database.letters() == [(2, "handler", "ValueError", "bad")]
+        assert database.dead_letters() == [(2, "handler", "ValueError", "bad")]
         assert partition.checkpoint == at(3)
 
     def test_nothing_is_there_if_anything_fails(self, database: SinkDatabase, table: str) -> None:
@@ -73,10 +75,10 @@ class TestTogether:
 
         with suppress(RuntimeError), partition.transaction(at(3)) as transaction:
             transaction.insert(rows(0, 1))
-            transaction.dead_letter([letter(2)])
+            transaction.dead_letter([dead_letter(2)])
             raise RuntimeError("after all")
 
-        assert (ids(database), database.letters(), database.checkpoint()) == ([], [], None)
+        assert (ids(database), database.dead_letters(), database.checkpoint()) == ([], [], None)
 
     def test_a_partition_goes_on_after_a_rollback(self, database: SinkDatabase, table: str) -> None:
         partition = database.sink(table=table).open(KEY, 1)
@@ -121,10 +123,10 @@ class TestFence:
         sink.open(KEY, 2).commit(at(0), rows(0))
 
         with pytest.raises(Fenced) as caught:
-            former.commit(at(1), rows(1), dead_letters=[letter(1)])
+            former.commit(at(1), rows(1), dead_letters=[dead_letter(1)])
 
         assert (caught.value.epoch, caught.value.held_epoch) == (1, 2)
-        assert (ids(database), database.letters(), database.checkpoint()) == ([0], [], 0)
+        assert (ids(database), database.dead_letters(), database.checkpoint()) == ([0], [], 0)
 
     def test_a_lower_epoch_cannot_open(self, database: SinkDatabase) -> None:
         database.sink().open(KEY, 5)
@@ -455,7 +457,7 @@ class TestRefusedRows:
     def test_whatever_is_refused_is_traced_wherever_it_stands(
         self, postgres: SinkDatabase, key: tuple[str, ...]
     ) -> None:
-        """A CHECK fails at its row, a foreign key after the last one of a lot; and a second batch goes the same way."""
+        """A CHECK fails at its row, a foreign key after the last row of a chunk. A second batch does the same."""
         postgres.execute("CREATE TABLE parents (name text PRIMARY KEY)")
         postgres.execute("INSERT INTO parents SELECT 'name ' || number FROM generate_series(0, 999) AS number")
         postgres.execute(
@@ -549,9 +551,9 @@ class TestUpsert:
         assert database.execute("SELECT id FROM seen ORDER BY id") == [(1,), (2,), (3,)]
 
 
-class TestLetters:
-    def test_a_letter_keeps_what_is_known(self, database: SinkDatabase) -> None:
-        database.sink().open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
+class TestDeadLetters:
+    def test_a_dead_letter_keeps_what_is_known(self, database: SinkDatabase) -> None:
+        database.sink().open(KEY, 1).commit(at(2), dead_letters=[dead_letter(2)])
 
         (row,) = database.execute(
             'SELECT hub, consumer_group, partition_id, sequence_number, "offset", partition_key, body, properties, '
@@ -560,41 +562,43 @@ class TestLetters:
         assert row == ("orders", "billing", "0", 2, "o2", "k", b"body", '{"a": "b"}', "handler", 3, "waiting")
 
     def test_without_bodies_pointers_are_kept(self, database: SinkDatabase) -> None:
-        database.sink(keep_dead_letter_bodies=False).open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
+        database.sink(keep_dead_letter_bodies=False).open(KEY, 1).commit(at(2), dead_letters=[dead_letter(2)])
 
         assert database.execute("SELECT body, properties FROM hubline_dead_letter") == [(None, None)]
 
     def test_no_text_is_too_hostile(self, database: SinkDatabase) -> None:
-        hostile = letter(1, ValueError("zero \x00 lone \ud800"), partition_key="k\x00", properties={"\x00": "\x00"})
+        hostile = dead_letter(
+            1, ValueError("zero \x00 lone \ud800"), partition_key="k\x00", properties={"\x00": "\x00"}
+        )
 
         database.sink().open(KEY, 1).commit(at(2), dead_letters=[hostile])
 
-        assert database.letters() == [(1, "handler", "ValueError", "zero \\x00 lone \\ud800")]
+        assert database.dead_letters() == [(1, "handler", "ValueError", "zero \\x00 lone \\ud800")]
 
     def test_a_database_of_another_encoding_keeps_what_it_has_no_characters_for(self, postgres: SinkDatabase) -> None:
         postgres.execute("CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
         with closing(PostgresSinkDatabase(Secret(f"{postgres.url.rpartition('/')[0]}/latin"))) as latin:
             partition = latin.sink().open(KEY, 1)
-            partition.commit(at(0), dead_letters=[letter(0, ValueError("é"), partition_key="ä")])
-            partition.commit(at(1), dead_letters=[letter(1, ValueError("☃"), partition_key="☃")])
+            partition.commit(at(0), dead_letters=[dead_letter(0, ValueError("é"), partition_key="ä")])
+            partition.commit(at(1), dead_letters=[dead_letter(1, ValueError("☃"), partition_key="☃")])
 
-            assert [text for _, _, _, text in latin.letters()] == ["é", "\\u2603"]
+            assert [text for _, _, _, text in latin.dead_letters()] == ["é", "\\u2603"]
             assert partition.waiting_keys() == {"ä", "\\u2603"}
         postgres.execute("DROP DATABASE latin")
 
-    def test_an_event_that_fails_again_has_one_letter_the_newest(self, database: SinkDatabase) -> None:
+    def test_an_event_that_fails_again_has_only_its_newest_dead_letter(self, database: SinkDatabase) -> None:
         sink = database.sink()
-        sink.open(KEY, 1).commit(at(2), dead_letters=[letter(2)])
+        sink.open(KEY, 1).commit(at(2), dead_letters=[dead_letter(2)])
         database.execute("UPDATE hubline_checkpoint SET sequence_number = 1")
         database.execute(f"UPDATE hubline_dead_letter SET state = '{DeadLetterState.DISCARDED}'")
 
-        sink.open(KEY, 1).commit(at(2), dead_letters=[letter(2, TypeError("again"))])
+        sink.open(KEY, 1).commit(at(2), dead_letters=[dead_letter(2, TypeError("again"))])
 
-        assert database.letters() == [(2, "handler", "TypeError", "again")]
+        assert database.dead_letters() == [(2, "handler", "TypeError", "again")]
         assert database.execute("SELECT state FROM hubline_dead_letter") == [("waiting",)]
 
     def test_runaway_errors_are_cut(self, database: SinkDatabase) -> None:
-        database.sink().open(KEY, 1).commit(at(2), dead_letters=[letter(1, ValueError("x" * 10**6))])
+        database.sink().open(KEY, 1).commit(at(2), dead_letters=[dead_letter(1, ValueError("x" * 10**6))])
 
         ((text,),) = database.execute("SELECT error_text FROM hubline_dead_letter")
         assert len(text) < 5_000

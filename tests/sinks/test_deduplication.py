@@ -25,7 +25,7 @@ from tests.sinks.test_commit import KEY, at
 
 ORIGIN = "ns/first@17"
 # Longer than what an index of PostgreSQL takes, and nothing that it could compress.
-LONG = "".join(random.Random(1).choices(string.ascii_letters, k=3_000))
+LONG = "".join(random.Random(1).choices(string.ascii_lowercase + string.ascii_uppercase, k=3_000))
 
 
 def batch_of(ids: Sequence[str | None], *, first: int = 0) -> EventBatch:

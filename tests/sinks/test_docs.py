@@ -51,7 +51,7 @@ def test_the_program_writes_every_event_once_and_keeps_what_fails(
 
     failed = EVENTS_COUNT // 100 if group == "store" else 0
     assert postgres.execute(COUNTS[group]) == [(EVENTS_COUNT - failed,)]
-    assert len(postgres.letters()) == failed
+    assert len(postgres.dead_letters()) == failed
 
 
 def await_end(process: subprocess.Popen[bytes], postgres: PostgresSinkDatabase) -> None:

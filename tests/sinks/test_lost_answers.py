@@ -20,7 +20,7 @@ COMMIT = b"COMMIT\x00"
 
 
 class Proxy:
-    """Stands between a client and PostgreSQL, and cuts the line at the next commit, when it is told to.
+    """Stands between a client and PostgreSQL, and cuts the line at the next commit, if ``cut`` is set.
 
     ``cut`` is "after" the server was asked for the commit and before its answer, "before" it is asked, or "late": the
     client's end is cut at once, and the server is asked only when ``release`` is set.

@@ -83,7 +83,7 @@ class TestComparing:
 
         assert database.execute('SELECT id, "sequenceNumber" FROM readings') == [(7, 0)]
 
-    def test_a_check_beforehand_says_what_the_first_rows_would_be_told(self, database: SinkDatabase) -> None:
+    def test_a_check_beforehand_reports_what_the_first_rows_would(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE readings (id bigint PRIMARY KEY, name varchar(40) NOT NULL)")
         fitting = pa.schema([("id", pa.int64()), ("name", pa.string())])
 
@@ -260,7 +260,7 @@ class TestTypes:
     def test_a_field_that_is_missing_is_null_whatever_types_others_have(
         self, sqlite: SqliteSinkDatabase, other: Any
     ) -> None:
-        """Rows of several types go in several lots, and each would have the columns of its own rows alone."""
+        """Rows of several types go in several chunks, and each would have the columns of its own rows alone."""
         sqlite.execute("CREATE TABLE t (a, b TEXT NOT NULL, c TEXT DEFAULT 'none')")
         opened = sqlite.sink(table="t").open(KEY, 1)
         records = [{"a": 1, "b": "x", "c": "y"}, {"a": other}, {"a": other, "b": "z"}]
@@ -333,7 +333,9 @@ class TestReading:
         assert empty.schema == nothing.schema == full.schema
         assert [*full.to_pylist()[0].values()] == [1, 2.0, 3.0, 1, "☃", b"\x00", "2026-01-02", "x", "y", 2]
 
-    def test_a_value_that_is_none_of_its_columns_type_is_told_with_the_column(self, sqlite: SqliteSinkDatabase) -> None:
+    def test_a_value_that_is_not_of_its_columns_type_is_reported_with_the_column(
+        self, sqlite: SqliteSinkDatabase
+    ) -> None:
         sqlite.execute("CREATE TABLE t (a TEXT, b INTEGER)")
         sqlite.execute("INSERT INTO t VALUES ('x', 1.5)")
 
@@ -534,8 +536,8 @@ class TestTrouble:
             postgres.execute("UPDATE t SET w = 0")
         postgres.execute(change)
 
-        for told in ("altered", "'w' of the table must be given"):
-            with pytest.raises(SinkError, match=told):
+        for message in ("altered", "'w' of the table must be given"):
+            with pytest.raises(SinkError, match=message):
                 partition.commit(at(1), sequenced(v=[1]))
 
         assert postgres.checkpoint() == 0
@@ -570,7 +572,7 @@ class TestTrouble:
             with pytest.raises(SinkError, match="reached maximum value of sequence"):
                 partition.commit(at(4), sequenced(v=[1, 2, 3, 4, 5]))
             postgres.execute("SELECT setval('t_id_seq', 32765)")
-        assert (postgres.checkpoint(), postgres.letters()) == (0, [])
+        assert (postgres.checkpoint(), postgres.dead_letters()) == (0, [])
         postgres.execute("SELECT setval('t_id_seq', 10)")
         partition.commit(at(4), sequenced(v=[1, 2, 3, 4, 5]))
 
@@ -590,7 +592,7 @@ class TestTrouble:
         assert [one.event for one in rejected] == [1]
         assert postgres.execute("SELECT v FROM t ORDER BY v") == [(0,), (2,)]
 
-    def test_an_identity_that_rows_would_have_to_change_is_told(self, postgres: PostgresSinkDatabase) -> None:
+    def test_an_identity_that_rows_would_have_to_change_is_refused(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint PRIMARY KEY, w bigint GENERATED ALWAYS AS IDENTITY)")
 
         with pytest.raises(SinkError, match="leave it out"):
@@ -641,15 +643,15 @@ class TestTrouble:
         assert database.execute("SELECT v FROM t") == [(0,), (1,)]
 
     @pytest.mark.parametrize(
-        ("columns", "told"),
+        ("columns", "message"),
         [
             ("v bigint, w bigint NOT NULL", "'w' of the table must be given"),
             ("v text", "'v' is int64 in the rows and TEXT in the table"),
             ("v bigint GENERATED ALWAYS AS (w), w bigint", "no column 'v'"),
         ],
     )
-    def test_a_table_of_sqlite_that_was_made_anew_is_compared_anew(
-        self, sqlite: SqliteSinkDatabase, columns: str, told: str
+    def test_a_table_of_sqlite_that_was_recreated_is_compared_again(
+        self, sqlite: SqliteSinkDatabase, columns: str, message: str
     ) -> None:
         sqlite.execute("CREATE TABLE t (v bigint)")
         partition = sqlite.sink(table="t").open(KEY, 1)
@@ -658,10 +660,10 @@ class TestTrouble:
         sqlite.execute(f"CREATE TABLE t ({columns})")
 
         for _ in range(2):
-            with pytest.raises(SinkError, match=told):
+            with pytest.raises(SinkError, match=message):
                 partition.commit(at(1), sequenced(v=[1]))
 
-        assert (sqlite.checkpoint(), sqlite.letters()) == (0, [])
+        assert (sqlite.checkpoint(), sqlite.dead_letters()) == (0, [])
 
     def test_a_sequence_number_for_which_there_is_a_column_meanwhile_is_written(self, database: SinkDatabase) -> None:
         database.execute("CREATE TABLE t (v bigint)")
@@ -676,7 +678,7 @@ class TestTrouble:
 
         assert database.execute('SELECT v, "sequenceNumber" FROM t ORDER BY v') == [(0, None), (1, 0), (2, 1)]
 
-    def test_a_user_without_rights_is_told(self, postgres: PostgresSinkDatabase) -> None:
+    def test_a_user_without_rights_gets_an_error(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint)")
         postgres.sink(table="t").open(KEY, 1)  # makes hubline's own tables
         postgres.execute("DROP ROLE IF EXISTS reader")
@@ -695,7 +697,7 @@ class TestTrouble:
         postgres.execute("DROP OWNED BY reader")
         postgres.execute("DROP ROLE reader")
 
-    def test_a_read_only_database_is_told(self, postgres: PostgresSinkDatabase) -> None:
+    def test_a_read_only_database_is_reported(self, postgres: PostgresSinkDatabase) -> None:
         postgres.execute("CREATE TABLE t (v bigint)")
         partition = postgres.sink(table="t").open(KEY, 1)
         name = postgres.url.rpartition("/")[2]

@@ -1,7 +1,7 @@
 """A processor that writes into PostgreSQL exactly once, in a process that is killed, frozen and started again.
 
 Processes are forked from a server that has loaded everything already: a thousand of them take minutes, not hours. One
-may be told to die, or to freeze, at a step of the sink's commit: the steps are methods of the sink's connection, so
+can be set to die, or to freeze, at a step of the sink's commit: the steps are methods of the sink's connection, so
 nothing of this is in the product.
 """
 

@@ -110,7 +110,7 @@ async def connected(port: int, name: str) -> AsyncIterator[EventHubsHub]:
 
 
 class Proxy:
-    """Carries bytes to a port, until it is told not to."""
+    """Carries bytes to a port, until it is stalled, cut or stopped."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port

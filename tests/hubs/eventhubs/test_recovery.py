@@ -148,7 +148,7 @@ class TestConnectionLost:
 
         run(check())
 
-    def test_a_cut_while_sending_is_told_to_the_sender(self, tmp_path: Path) -> None:
+    def test_a_cut_while_sending_is_reported_to_the_sender(self, tmp_path: Path) -> None:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with (
@@ -213,7 +213,7 @@ class TestConnectionLost:
 
 
 class TestTakeover:
-    def test_a_reader_that_comes_back_after_a_takeover_is_told_of_it(self, tmp_path: Path) -> None:
+    def test_a_reader_that_comes_back_after_a_takeover_gets_an_error(self, tmp_path: Path) -> None:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with (
@@ -312,7 +312,7 @@ class TestPositions:
 
         run(check())
 
-    def test_a_reader_that_retention_overtakes_is_told(self, tmp_path: Path) -> None:
+    def test_a_reader_that_retention_overtakes_gets_an_error(self, tmp_path: Path) -> None:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with (

@@ -1,7 +1,8 @@
 """Event Hubs through the official SDK keeps the contract of every hub, as far as the SDK can.
 
-It takes seconds for what the others do in milliseconds, so not all of the contract is run, but some of each part. What
-it cannot do is told in the module: a link is opened after ``open_receiver`` has returned.
+It takes seconds for what the others do in milliseconds, so not all of the contract is run, but some of each part. The
+docstring of ``hubline.hubs.eventhubs.sdk`` lists what it cannot do: a link, for example, is opened after
+``open_receiver`` has returned.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, KEY, Folder, ad
 
 
 class FailingHub(LocalHub):
-    """A hub whose senders fail as often as they are told, and keep nothing in partition 0 while ``slow`` is not set."""
+    """A hub whose senders raise each of ``failures``, and keep nothing in partition 0 while ``slow`` is not set."""
 
     failures: list[HubError]
     slow: asyncio.Event
