@@ -291,7 +291,7 @@ class DeliveryIntoSink:
             return without_known, DeliveryAttempt([without_known.batch])
         sequences = batch.arrow.column("sequenceNumber").to_numpy()
         tally = self._failures.tally.after(np.isin(sequences, list(attempt.dead_letters)), now)
-        transaction.mark_handled(self._opened, sequences)
+        transaction.resolve_dead_letters(self._opened, sequences)
         transaction.dead_letter(attempt.in_order())
         transaction.commit()
         self._failures.tally = tally

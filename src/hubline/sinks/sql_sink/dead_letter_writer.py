@@ -28,8 +28,8 @@ class DeadLetterWriter:
         self._partitions = {partition.key: partition for partition in partitions}
         self._keep_bodies = keep_bodies
 
-    def mark_handled(self, connection: SinkConnection, key: PartitionKey, sequences: RowEvents) -> None:
-        """Answers the dead letters of these events, which come again: no redrive must run them once more."""
+    def resolve(self, connection: SinkConnection, key: PartitionKey, sequences: RowEvents) -> None:
+        """Marks what waits for these events as done, since they came again: no redrive must run them once more."""
         first, last = int(sequences[0]), int(sequences[-1])
         if first <= self._last_before(connection, key):
             waiting = connection.dead_letters.waiting_sequences(key, first_sequence=first, last_sequence=last)

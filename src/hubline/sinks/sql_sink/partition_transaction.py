@@ -90,11 +90,11 @@ class PartitionTransaction(Transaction):
         self._dead_letters = DeadLetterWriter(partitions, keep_bodies=database.settings.keep_dead_letter_bodies)
         self._deduplicated: list[tuple[OpenedPartition, DeduplicatedBatch | Deduplication]] = []
 
-    def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
+    def resolve_dead_letters(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         if len(sequences):
             connection = self._begun()
             with explained(connection, None):
-                self._dead_letters.mark_handled(connection, partition.key, sequences)
+                self._dead_letters.resolve(connection, partition.key, sequences)
 
     def dead_letter(self, dead_letters: Sequence[DeadLetter]) -> None:
         if dead_letters:

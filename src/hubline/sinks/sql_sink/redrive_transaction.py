@@ -100,7 +100,7 @@ class RedriveTransaction(Transaction):
         """What succeeded, as far as is known before the commit."""
         return [dead_letter for dead_letter in self._taken or () if not self._is_kept(dead_letter)]
 
-    def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
+    def resolve_dead_letters(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Nothing: the dead letters of these events are what this is about."""
 
     def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:  # noqa: ARG002

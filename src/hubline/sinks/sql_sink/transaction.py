@@ -128,8 +128,10 @@ class Transaction(ABC):
         """
 
     @abstractmethod
-    def mark_handled(self, partition: OpenedPartition, sequences: RowEvents) -> None:
-        """Says which events this transaction is about, before `dead_letter` says which of them failed.
+    def resolve_dead_letters(self, partition: OpenedPartition, sequences: RowEvents) -> None:
+        """Marks the dead letters that wait for these events as done, before `dead_letter` adds those that failed now.
+
+        There are such after the checkpoint was set back: the events come again, and no redrive must run them too.
 
         Args:
             partition: Their partition.

@@ -116,7 +116,7 @@ class BatchTarget:
             rows_count -= int(np.isin(row_events, [each.event for each in transaction.rejected]).sum())
         for each in opened.values():
             duplicates = fresh.duplicates.get(each.key.partition, _NONE)
-            transaction.mark_handled(each, self.rules.handled(each, duplicates))
+            transaction.resolve_dead_letters(each, self.rules.handled(each, duplicates))
         transaction.dead_letter(dead_letters)
         for partition, deduplication in fresh.deduplications:
             if not transaction.record_ids(partition, deduplication):

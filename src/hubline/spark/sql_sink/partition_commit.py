@@ -118,7 +118,7 @@ class PartitionCommit:
             checkpoint = Checkpoint(key, self._offset_of(entry.end - 1, rows), entry.end - 1)
             with opened.transaction(checkpoint) as transaction:
                 if rows is None:
-                    transaction.mark_handled(opened, rules.handled(opened))
+                    transaction.resolve_dead_letters(opened, rules.handled(opened))
                     return Written()
                 missing = rules.missing_rows(opened, rows)
                 return target.write(transaction, {partition: opened}, missing, has_events=self.has_events)
