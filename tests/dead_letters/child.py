@@ -39,12 +39,12 @@ STEPS = ("begun", "locked", "handled", "written", "failed", "settled", "committe
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to redrive, and where to die: at a step of the lot of that number, from 0. Without a hub, by a handler."""
+    """What to redrive, and where to die: at a step of the batch with this number, from 0. No target: by a handler."""
 
     url: str
     root: str
     step: str = ""
-    lot: int = 0
+    batch: int = 0
     target: str = ""
 
     def run_apart(self) -> int:
@@ -53,17 +53,17 @@ class Task:
         return subprocess.run(command, cwd=Path(__file__).parents[2], timeout=END_SECONDS_MAX, check=False).returncode
 
     async def run(self) -> list[Progress]:
-        shelf = DeadLetterRepository(self.url)
+        repository = DeadLetterRepository(self.url)
         hub = LocalHub(self.root, self.target or "orders")
         try:
             job, closing = await self._job(hub)
-            counts = await shelf.count(job.selection)
+            counts = await repository.count(job.selection)
             done = [each async for each in job.run(counts)]
             await closing()
             job.sink.close()
             return done
         finally:
-            await shelf.close()
+            await repository.close()
             await hub.close()
 
     async def _job(self, hub: LocalHub) -> tuple[Redrive, Callable[[], Any]]:
@@ -101,15 +101,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def die_at(step: str, lot: int) -> None:
-    """Lets this process die just after a step of a lot."""
-    lots = -1
+def die_at(step: str, batch: int) -> None:
+    """Lets this process die just after a step of a batch."""
+    current = -1
 
     def counting(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            nonlocal lots
-            lots += 1
+            nonlocal current
+            current += 1
             return method(*args, **kwargs)
 
         return wrapped
@@ -118,7 +118,7 @@ def die_at(step: str, lot: int) -> None:
         @functools.wraps(method)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
-            if lots == lot:
+            if current == batch:
                 die()
             return result
 
@@ -152,7 +152,7 @@ def _dying_later(method: Callable[..., Any], dying: Callable[..., Any]) -> Calla
 def main() -> None:
     task = Task(**json.loads(sys.argv[1]))
     if task.step:
-        die_at(task.step, task.lot)
+        die_at(task.step, task.batch)
     asyncio.run(task.run())
 
 

@@ -62,9 +62,9 @@ class Scene:
         async def run() -> list[Progress]:
             rerun = HandlerRedrive.of(processor)
             job = rerun.redrive(choice or DeadLetterSelection(), body_group="readers")
-            shelf = DeadLetterRepository(self.url)
-            counts = await shelf.count(job.selection)
-            await shelf.close()
+            repository = DeadLetterRepository(self.url)
+            counts = await repository.count(job.selection)
+            await repository.close()
             try:
                 return [each async for each in job.run(counts)]
             finally:

@@ -70,11 +70,11 @@ def test_dead_letter_reads_back_as_it_was(tmp_path: Path) -> None:
 
 def test_any_client_sees_the_event_and_why_it_is_there(tmp_path: Path) -> None:
     (event,) = kept(tmp_path, failed(5, properties={"a": "b"}))
-    told = {name.removeprefix(DEAD_LETTER_PREFIX): value for name, value in event.properties.items()}
+    shown = {name.removeprefix(DEAD_LETTER_PREFIX): value for name, value in event.properties.items()}
     assert event.body == b"event 5"
-    assert (told["a"], told["hub"], told["group"], told["sequence"]) == ("b", GROUP.hub, GROUP.group, "5")
-    assert (told["error-type"], told["attempts"], told["stage"]) == ("ValueError", "3", "handler")
-    assert "in failed" in told["traceback"]
+    assert (shown["a"], shown["hub"], shown["group"], shown["sequence"]) == ("b", GROUP.hub, GROUP.group, "5")
+    assert (shown["error-type"], shown["attempts"], shown["stage"]) == ("ValueError", "3", "handler")
+    assert "in failed" in shown["traceback"]
 
 
 def test_pointer_stays_a_pointer(tmp_path: Path) -> None:

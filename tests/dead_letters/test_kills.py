@@ -37,9 +37,9 @@ def task(tmp_path: Path, url: str) -> Task:
 
 
 def test_rows_and_dead_letters_agree_wherever_a_redrive_by_handler_dies(task: Task) -> None:
-    """Killed at each step, of the first lot and of the second in turn."""
+    """Killed at each step, in the first batch and in the second in turn."""
     for number, step in enumerate(STEPS):
-        killed = replace(task, step=step, lot=number % 2)
+        killed = replace(task, step=step, batch=number % 2)
         assert killed.run_apart() == -signal.SIGKILL, step
         done = rows(task.url, "readings")
         assert rows(task.url, "own") == done, step
@@ -57,7 +57,7 @@ def test_nothing_is_lost_and_ids_repeat_wherever_a_redrive_to_a_hub_dies(task: T
     asyncio.run(create_hub(tmp_path, "again", partitions=2))
     to_hub = replace(task, target="again")
     for number, step in enumerate(("handled", "settled", "committed")):
-        assert replace(to_hub, step=step, lot=number % 2).run_apart() == -signal.SIGKILL, step
+        assert replace(to_hub, step=step, batch=number % 2).run_apart() == -signal.SIGKILL, step
     asyncio.run(to_hub.run())
 
     async def sent() -> Counter[str]:

@@ -68,11 +68,11 @@ def redriven(
     max_batch_size: int = 3,
 ) -> list[Progress]:
     async def run() -> list[Progress]:
-        shelf = DeadLetterRepository(url)
+        repository = DeadLetterRepository(url)
         with closing(SqlSink(url)) as sink:
             job = Redrive(sink, choice or DeadLetterSelection(), work or Handling(), bodies, removes, max_batch_size)
-            counts = await shelf.count(job.selection)
-            await shelf.close()
+            counts = await repository.count(job.selection)
+            await repository.close()
             return [each async for each in job.run(counts, limit=limit)]
 
     return asyncio.run(run())
@@ -93,11 +93,11 @@ def rows(url: str, table: str = "done") -> list[int]:
 
 def dead_letters_in(url: str, state: DeadLetterState | None = DeadLetterState.WAITING) -> list[DeadLetter]:
     async def read() -> list[DeadLetter]:
-        shelf = DeadLetterRepository(url)
+        repository = DeadLetterRepository(url)
         try:
-            return await shelf.page(DeadLetterSelection(state=state), max_count=1_000)
+            return await repository.page(DeadLetterSelection(state=state), max_count=1_000)
         finally:
-            await shelf.close()
+            await repository.close()
 
     return asyncio.run(read())
 
@@ -150,20 +150,20 @@ def test_what_fails_again_stays_with_its_new_error(filled: str) -> None:
     assert (seven.event.sequence_number, seven.event.body) == (7, b"event 7")
 
 
-def test_what_raises_undoes_its_lot_and_no_other(filled: str) -> None:
+def test_work_that_raises_undoes_its_batch_and_no_other(filled: str) -> None:
     work = Handling()
 
-    async def third_lot_raises(dead_letters: Sequence[DeadLetter], transaction: RedriveTransaction) -> None:
+    async def third_batch_raises(dead_letters: Sequence[DeadLetter], transaction: RedriveTransaction) -> None:
         if dead_letters[0].event.sequence_number == 6:
             work.raises = HubUnavailable("gone")
         await work(dead_letters, transaction)
 
     async def run() -> None:
-        shelf = DeadLetterRepository(filled)
+        repository = DeadLetterRepository(filled)
         with closing(SqlSink(filled)) as sink:
-            job = Redrive(sink, DeadLetterSelection(), third_lot_raises, max_batch_size=3)
-            counts = await shelf.count(job.selection)
-            await shelf.close()
+            job = Redrive(sink, DeadLetterSelection(), third_batch_raises, max_batch_size=3)
+            counts = await repository.count(job.selection)
+            await repository.close()
             async for _ in job.run(counts):
                 pass
 
@@ -187,7 +187,7 @@ def test_dead_letters_that_cannot_be_tried_do_not_use_up_the_limit(filled: str) 
 
 
 def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It took effect, and nobody was told: run again, the redrive goes on behind it."""
+    """The commit took effect, but its answer was lost. When it is run again, the redrive continues after it."""
     is_lost: list[bool] = []
 
     def losing(connection: Any, ending: Any) -> None:
@@ -240,9 +240,9 @@ def test_two_redrives_at_once_run_no_dead_letter_twice(filled: str) -> None:
     keep(filled, [dead_letter(sequence, partition="1") for sequence in range(8)])
 
     async def run() -> None:
-        shelf = DeadLetterRepository(filled)
-        counts = await shelf.count(DeadLetterSelection())
-        await shelf.close()
+        repository = DeadLetterRepository(filled)
+        counts = await repository.count(DeadLetterSelection())
+        await repository.close()
 
         async def one(work: Handling) -> None:
             with closing(SqlSink(filled)) as sink:
@@ -276,9 +276,9 @@ def test_partition_that_another_redrive_has_is_left_to_it(postgres_database: obj
     inner: list[list[Progress]] = []
 
     async def run() -> list[Progress]:
-        shelf = DeadLetterRepository(url)
-        counts = await shelf.count(DeadLetterSelection())
-        await shelf.close()
+        repository = DeadLetterRepository(url)
+        counts = await repository.count(DeadLetterSelection())
+        await repository.close()
         with closing(SqlSink(url)) as sink:
             return [each async for each in Redrive(sink, DeadLetterSelection(), nested).run(counts)]
 
@@ -361,14 +361,14 @@ class TestBodies:
 
             await delete_hub(tmp_path, "orders")
             await create_hub(tmp_path, "orders", partitions=1)
-            anew = LocalHub(tmp_path, "orders")
-            sender = await anew.open_sender()
+            recreated = LocalHub(tmp_path, "orders")
+            sender = await recreated.open_sender()
             await sender.send(new_events(["another"] * 3), partition="0")
             await sender.close()
             try:
-                return await redriven_by(url, Handling(), EventLookup(anew, "readers"))
+                return await redriven_by(url, Handling(), EventLookup(recreated, "readers"))
             finally:
-                await anew.close()
+                await recreated.close()
 
         done = self.play(tmp_path, url, work)
         reason = [each.reason for part in done for each in part.dead_letters]
@@ -385,9 +385,9 @@ class TestBodies:
 
 
 async def redriven_by(url: str, work: object, bodies: EventLookup | None = None) -> list[Progress]:
-    shelf = DeadLetterRepository(url)
-    counts = await shelf.count(DeadLetterSelection())
-    await shelf.close()
+    repository = DeadLetterRepository(url)
+    counts = await repository.count(DeadLetterSelection())
+    await repository.close()
     with closing(SqlSink(url)) as sink:
         job = Redrive(sink, DeadLetterSelection(), work, bodies)  # type: ignore[arg-type]
         return [each async for each in job.run(counts)]
@@ -494,7 +494,7 @@ def _column(events: Sequence[Event]) -> object:
     return pa.array([event.properties[ID_PROPERTY] for event in events], pa.string())
 
 
-def test_store_error_of_a_table_that_is_gone_is_told(url: str) -> None:
+def test_table_that_is_gone_raises_a_store_error(url: str) -> None:
     keep(url, [dead_letter(1)])
     with pytest.raises(StoreError):
         redriven(url)

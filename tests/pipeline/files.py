@@ -22,7 +22,7 @@ PATIENCE_SECONDS = 240.0
 
 
 class Notes:
-    """A view that remembers what it was told."""
+    """A view that keeps its notes and the last reports."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -99,8 +99,8 @@ class Scene:
         return self._run.wait()
 
     def require_running(self) -> None:
-        """Also starts a run again that came to a database in the middle of its crash, as whoever supervises it would:
-        one that cannot reach its datasets does not start."""
+        """Fails if the run has ended. A run that cannot reach its datasets does not start: if the database was down
+        while it started, this starts it again, as a supervisor would."""
         assert self._run is not None
         if self._run.poll() == ExitCode.CHECKS_FAILED and self._server is not None:
             self.start()
@@ -173,13 +173,13 @@ class Scene:
         await self.until(lambda: self.stored_count() >= len(ids) + malformed_count, "the last row")
         assert await asyncio.to_thread(self.stop_cleanly) == 0
         rows = dict(self.read("SELECT id, count(*) FROM readings GROUP BY id"))
-        letters = dict(
+        dead_letters = dict(
             self.read("SELECT partition_id || ' ' || sequence_number, count(*) FROM hubline_dead_letter GROUP BY 1")
         )
         assert rows.keys() == ids
         assert set(rows.values()) == {1}
-        assert len(letters) == malformed_count
-        assert set(letters.values()) == {1}
+        assert len(dead_letters) == malformed_count
+        assert set(dead_letters.values()) == {1}
 
     async def _send(self) -> tuple[set[str], int]:
         hub = hubline.open_hub(self._hubs["raw"])

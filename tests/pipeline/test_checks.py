@@ -1,4 +1,4 @@
-"""What is wrong with a pipeline is told before anything starts: all of it, with file and line, and what to do."""
+"""All problems of a pipeline are reported before anything starts, with file and line, and what to do."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def problems(file: Path, **settings: str) -> list[Problem]:
     return list(raised.value.problems)
 
 
-def told(found: list[Problem]) -> str:
+def report(found: list[Problem]) -> str:
     return "\n".join(f"{Path(each.file).name}:{each.line} {each.message}: {each.fix}" for each in found)
 
 
@@ -118,7 +118,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
     code = CODE.replace('sink="clean"', 'sink="claen"').replace('trigger_interval="5s"', 'trigger_interval="soon"')
     config = CONFIG.replace("table =", "tabel =") + "[runn]\nspark_checkpoints = 'x'\n"
     found = problems(write(folder, "telemetry", code, config))
-    text = told(found)
+    text = report(found)
     assert "telemetry.py:5 stage ingest: there is no dataset claen (sink): did you mean clean?" in text
     assert "telemetry.py:9 stage store: trigger_interval: the duration 'soon' is unknown" in text
     assert "telemetry.toml:10 the key tabel is unknown: did you mean table?" in text
@@ -190,13 +190,13 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
 def test_what_is_wrong_with_the_file_is_reported_with_its_line(folder: Path, code: str, says: str) -> None:
     (folder / "beside.py").write_text("1 / 0\n")
     file = write(folder, "telemetry", code, CONFIG)
-    assert says in told(problems(file))
-    assert told(problems(Path(file.name))) == told(problems(file))  # as a person types it
+    assert says in report(problems(file))
+    assert report(problems(Path(file.name))) == report(problems(file))  # as a person types it
 
 
 def test_stages_are_not_blamed_for_datasets_in_a_file_that_is_no_toml(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[datasets.spare\n"))
-    assert "the line is not TOML" in told([found])
+    assert "the line is not TOML" in report([found])
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_stages_are_not_blamed_for_datasets_in_a_file_that_is_no_toml(folder: Pa
 def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
     code = f"{HEAD}@pipeline.stage(source='raw', sink='clean', {option}=None)\ndef f(e): return e\n"
     (found,) = problems(write(folder, "telemetry", code, CONFIG))
-    assert f"telemetry.py:3 stage f: {option}: it must not be None: leave it out" in told([found])
+    assert f"telemetry.py:3 stage f: {option}: it must not be None: leave it out" in report([found])
 
 
 @pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
@@ -214,7 +214,7 @@ def test_what_is_no_option_of_a_stage_in_the_configuration_is_reported_and_chang
     folder: Path, key: str
 ) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + f"[stages.store]\n{key} = 'x'\n"))
-    assert f"telemetry.toml:13 the key {key} is unknown" in told([found])
+    assert f"telemetry.toml:13 the key {key} is unknown" in report([found])
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> N
 
 def test_file_that_ends_too_early_is_reported_at_its_end(folder: Path) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG + "[spark]\nx = [\n\n"))
-    assert "telemetry.toml:13 the line is not TOML" in told([found])
+    assert "telemetry.toml:13 the line is not TOML" in report([found])
     assert "close quotes and brackets" in found.fix
 
 
@@ -250,7 +250,7 @@ def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> No
 
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
     config = CONFIG + '[datasets.spare]\nformat = "parquet"\n'
-    text = told(problems(write(folder, "telemetry", CODE.replace('sink="clean"', 'sink="spare"'), config)))
+    text = report(problems(write(folder, "telemetry", CODE.replace('sink="clean"', 'sink="spare"'), config)))
     assert "telemetry.toml:12 the dataset spare has no path: add path" in text
 
 
@@ -258,7 +258,7 @@ def test_files_of_sparks_need_a_path(folder: Path) -> None:
 def test_files_are_refused_where_batches_would_be_counted_again_from_0(folder: Path, options: str) -> None:
     config = CONFIG + '[datasets.spare]\nformat = "parquet"\npath = "spare"\n'
     code = f"{HEAD}@pipeline.stage(source='raw', sink='spare', {options})\ndef f(e): return e\n"
-    assert "telemetry.py:3 stage f: files remember batches by number" in told(
+    assert "telemetry.py:3 stage f: files remember batches by number" in report(
         problems(write(folder, "telemetry", code, config))
     )
 
@@ -274,7 +274,7 @@ def test_files_are_refused_where_batches_would_be_counted_again_from_0(folder: P
     ],
 )
 def test_values_of_datasets_that_cannot_be_are_reported(folder: Path, lines: str, says: str) -> None:
-    assert says in told(problems(write(folder, "telemetry", CODE, CONFIG + lines)))
+    assert says in report(problems(write(folder, "telemetry", CODE, CONFIG + lines)))
 
 
 @pytest.mark.parametrize(
@@ -288,14 +288,14 @@ def test_values_of_datasets_that_cannot_be_are_reported(folder: Path, lines: str
 def test_a_secret_in_the_configuration_is_reported_with_its_line_and_not_shown(
     folder: Path, line: str, says: str
 ) -> None:
-    text = told(problems(write(folder, "telemetry", CODE, CONFIG + f"[datasets.other]\n{line}\n")))
+    text = report(problems(write(folder, "telemetry", CODE, CONFIG + f"[datasets.other]\n{line}\n")))
     assert f"telemetry.toml:13 there is {'a ' if says.startswith('shared') else ''}{says}" in text
     assert "env:NAME" in text
 
 
 def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
-    assert "--set datasets.readings.url" in told(
+    assert "--set datasets.readings.url" in report(
         problems(file, datasets__readings__url=f"postgresql://me:{PLANTED}@host/db")
     )
 
@@ -313,7 +313,7 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
 def test_a_secret_in_the_configuration_is_known_by_its_name(folder: Path, line: str) -> None:
     config = CONFIG + f"[datasets.other]\nformat = 'jdbc'\n{line}\n"
     (found,) = problems(write(folder, "telemetry", CODE, config))
-    assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in told([found])
+    assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in report([found])
     assert "env:NAME or file:PATH" in found.fix
 
 
@@ -352,7 +352,7 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
 def test_a_password_in_the_pipeline_is_reported_with_its_line(folder: Path, line: str) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
     file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
-    assert "telemetry.py:1 there is a password in it" in told(problems(file))
+    assert "telemetry.py:1 there is a password in it" in report(problems(file))
 
 
 @pytest.mark.parametrize("option", ["source", "sink", "dead_letters"])
@@ -363,7 +363,9 @@ def test_an_address_instead_of_a_name_is_not_shown(folder: Path, option: str, mo
     code = f"import os\n{HEAD}@pipeline.stage({options})\ndef f(e): return e\n"
     file = write(folder, "telemetry", code, CONFIG)
     (found,) = problems(file)
-    assert f"telemetry.py:4 stage f: there is no dataset (not shown, it may hold a secret) ({option})" in told([found])
+    assert f"telemetry.py:4 stage f: there is no dataset (not shown, it may hold a secret) ({option})" in report(
+        [found]
+    )
     assert "write its address under [datasets.NAME]" in found.fix
     assert (
         len(problems(file, datasets__readings__create_if_missing="true")) == 2
@@ -396,7 +398,7 @@ def test_secrets_that_are_kept_elsewhere_are_read_and_not_shown(folder: Path, mo
 
 def test_secret_that_is_not_where_it_is_said_to_be_is_reported(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, CONFIG + "[spark]\n'spark.acme.password' = 'env:NOWHERE'\n")
-    assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in told(
+    assert "telemetry.toml:13 spark.acme.password: the environment variable 'NOWHERE' is not set" in report(
         problems(file)
     )
     (found,) = problems(file, **{"spark.spark.acme.password": "file:nowhere"})
@@ -412,22 +414,22 @@ def test_a_password_that_is_looked_up_is_no_secret_in_the_file(folder: Path) -> 
 
 @pytest.mark.parametrize("password", ["PASSWORD", "...", "***", "<password>"])
 def test_word_that_stands_for_a_password_is_no_secret(folder: Path, password: str) -> None:
-    told_so = f"# export DATABASE=postgresql://USER:{password}@HOST/NAME\n"
+    comment = f"# export DATABASE=postgresql://USER:{password}@HOST/NAME\n"
     file = write(folder, "telemetry", CODE, CONFIG)
-    file.with_suffix(".toml").write_text(told_so + file.with_suffix(".toml").read_text())
+    file.with_suffix(".toml").write_text(comment + file.with_suffix(".toml").read_text())
     assert len(check_file(file).plan.stages) == 2
 
 
 def test_stages_in_a_circle_are_named(folder: Path) -> None:
     code = CODE.replace('sink="readings"', 'sink="raw"')
-    assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in told(
+    assert "telemetry.py:5 the stages form a cycle (ingest -> store -> ingest)" in report(
         problems(write(folder, "telemetry", code, CONFIG))
     )
 
 
 def test_dead_letters_that_come_back_to_their_stage_are_a_cycle(folder: Path) -> None:
     code = CODE.replace('consumer_group="ingest"', 'consumer_group="ingest", dead_letters="raw"')
-    text = told(problems(write(folder, "telemetry", code, CONFIG)))
+    text = report(problems(write(folder, "telemetry", code, CONFIG)))
     assert "telemetry.py:5 the stages form a cycle (ingest -> ingest): what one of them writes, dead letters" in text
 
 
@@ -444,13 +446,13 @@ def test_two_stages_that_would_write_one_checkpoint_are_refused(folder: Path) ->
         'consumer_group="store"', 'consumer_group="ingest"'
     )
     config = CONFIG + '[datasets.spare]\nformat = "noop"\n'
-    text = told(problems(write(folder, "telemetry", code, config)))
+    text = report(problems(write(folder, "telemetry", code, config)))
     assert "the stages ingest and store write the same checkpoint: consumer group ingest" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:
     code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="clean"')
-    text = told(problems(write(folder, "telemetry", code, CONFIG)))
+    text = report(problems(write(folder, "telemetry", code, CONFIG)))
     assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
     code = code.replace('trigger_interval="5s"', "event_ids=False")
     assert len(checked(folder, code).plan.stages) == 2
@@ -481,7 +483,7 @@ def test_options_that_cannot_be_are_reported(folder: Path, options: str, says: s
             return events
     """
     found = problems(write(folder, "telemetry", code, CONFIG))
-    assert says in told(found)
+    assert says in report(found)
     assert [each.line for each in found] == [3]
 
 
@@ -489,7 +491,7 @@ def test_functions_are_asked_what_they_take(folder: Path) -> None:
     code = CODE.replace("def store(events):", "def store(events, devices):").replace(
         "def ingest(events):", "def ingest():"
     )
-    text = told(problems(write(folder, "telemetry", code, CONFIG)))
+    text = report(problems(write(folder, "telemetry", code, CONFIG)))
     assert "stage store: there is no dataset devices (a parameter of the function)" in text
     assert "stage ingest: its function takes 0 parameters, and is given 1" in text
 
@@ -501,7 +503,7 @@ def test_what_is_not_there_is_reported(folder: Path) -> None:
     config = CONFIG.replace("hubs/raw", "hubs/rwa").replace(
         'table = "readings"', 'table = "readings"\n    upsert_key = ["name"]'
     )
-    text = told(problems(write(folder, "telemetry", CODE, config)))
+    text = report(problems(write(folder, "telemetry", CODE, config)))
     assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (dataset raw): create it" in text
     assert "telemetry.toml:11 table readings in sqlite" in text
     assert "has no column name, which upsert_key names: it has id" in text
@@ -509,12 +511,12 @@ def test_what_is_not_there_is_reported(folder: Path) -> None:
 
 def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
     config = CONFIG.replace('table = "readings"\n    create_if_missing = true', 'table = "readings"')
-    assert "there is no table readings" in told(problems(write(folder, "telemetry", CODE, config)))
+    assert "there is no table readings" in report(problems(write(folder, "telemetry", CODE, config)))
 
 
 def test_a_store_that_cannot_be_reached_is_reported(folder: Path) -> None:
     config = CONFIG + '[run]\nstore = "postgresql://me@127.0.0.1:1/none"\n'
-    text = told(problems(write(folder, "telemetry", CODE, config)))
+    text = report(problems(write(folder, "telemetry", CODE, config)))
     assert "telemetry.toml:13 the store postgresql://me@127.0.0.1:1/none cannot be used: the PostgreSQL store" in text
     assert "cannot be reached" in text
 
@@ -550,7 +552,7 @@ def test_settings_of_the_command_line_that_change_nothing_are_reported(
     file = write(folder, "telemetry", CODE, CONFIG)
     with pytest.raises(PipelineInvalid) as raised:
         check_file(file, overrides={setting: value})
-    assert says in told(list(raised.value.problems))
+    assert says in report(list(raised.value.problems))
 
 
 @pytest.mark.parametrize(
@@ -569,7 +571,7 @@ def test_masters_that_spark_does_not_know_are_refused(master: str) -> None:
 def test_state_folder_that_cannot_be_made_is_reported(folder: Path) -> None:
     (folder / "taken").touch()
     file = write(folder, "telemetry", CODE, CONFIG + '[run]\nspark_checkpoints = "./taken/state"\n')
-    text = told(problems(file))
+    text = report(problems(file))
     assert f"telemetry.toml:13 the folder {folder}/taken/state cannot be created: {folder}/taken is a file" in text
     plan = check_file(file, overrides={"run.spark_checkpoints": "./state"}).plan
     taken = replace(plan, run=replace(plan.run, spark_checkpoints="./taken/state"))  # by then
@@ -655,7 +657,7 @@ def test_an_unknown_table_is_reported_where_it_begins(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_keys_and_values_of_another_type_are_named(folder: Path, old: str, new: str, says: str) -> None:
-    assert says in told(problems(write(folder, "telemetry", CODE, CONFIG.replace(old, new, 1))))
+    assert says in report(problems(write(folder, "telemetry", CODE, CONFIG.replace(old, new, 1))))
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_event_whose_handler_raises_keeps_its_own_body_though_rows_have_another(
 
 
 def test_event_that_fails_keeps_all_that_a_dead_letter_is_made_of_though_rows_have_other() -> None:
-    """Without its partition and its number a letter would be nobody's, and stop the stage."""
+    """Without a partition and a sequence number, a dead letter would stop the stage: nobody could find its event."""
     names = ("partition", "sequenceNumber", "enqueuedTime", "partitionKey", "properties")
     zoned = EVENTS.set(4, pa.field("enqueuedTime", pa.timestamp("us", "America/New_York")))
     own = pa.schema([*(EVENTS.field(name) for name in names), pa.field("offset", pa.int64())])

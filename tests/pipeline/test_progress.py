@@ -48,10 +48,10 @@ def test_progress_is_read_up_to_what_was_read_before() -> None:
 def test_lag_is_that_of_the_partitions_that_are_held() -> None:
     tally = Tally()
     end = offset(0, 10) | {"1": {"from": 5, "to": 5, "epoch": 1, "held": False}}
-    told = batch(0, None, end)
-    told["sources"][0]["latestOffset"] = {"0": {"to": 13}, "1": {"to": 500}}
+    behind = batch(0, None, end)
+    behind["sources"][0]["latestOffset"] = {"0": {"to": 13}, "1": {"to": 500}}
 
-    tally.add([told], now=1.0)
+    tally.add([behind], now=1.0)
 
     assert tally.lag_events == 3
 

@@ -127,10 +127,10 @@ def test_progress_is_in_the_store_and_nobody_owns_anything_after_the_end(ran: Ra
 
 def test_handler_by_event_publishes_and_keeps_what_it_cannot_take(ran: Ran) -> None:
     assert sorted(int(event.body) for event in ran.hub("warm").flat()) == list(range(20, COUNT))
-    (letter,) = map(DeadLetterHub.read, ran.hub("dead").flat())
-    assert letter.event.body == b"not json"
-    assert letter.error_text.startswith("JSONDecodeError")
-    assert (letter.key.hub, letter.key.group) == ("clean", "warm")
+    (dead_letter,) = map(DeadLetterHub.read, ran.hub("dead").flat())
+    assert dead_letter.event.body == b"not json"
+    assert dead_letter.error_text.startswith("JSONDecodeError")
+    assert (dead_letter.key.hub, dead_letter.key.group) == ("clean", "warm")
 
 
 def test_what_is_read_again_to_warm_up_is_not_published_again_and_what_is_new_is(ran: Ran) -> None:

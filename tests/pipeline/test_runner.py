@@ -66,8 +66,8 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestHub:
     return new_hub(tmp_path / "hubs", "raw")
 
 
-class Mending(Notes):
-    """Mends the broken handler when it hears of it."""
+class Fixing(Notes):
+    """Fixes the broken handler when its stage has failed."""
 
     def __init__(self, broken: Path) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def test_failed_stage_starts_again_and_a_signal_ends_all_between_two_batches(
     file = write(tmp_path, "life", CODE, CONFIG)
     (tmp_path / "broken").touch()
     send(raw, readings(COUNT))
-    view = Mending(tmp_path / "broken")
+    view = Fixing(tmp_path / "broken")
     copy = TestHub(f"local:{tmp_path}/hubs/copy", tmp_path / "hubs", "copy")
     before = signal.getsignal(signal.SIGTERM)
     checked = check_file(file)
@@ -207,13 +207,13 @@ def test_ctrl_c_ends_the_command_and_all_below_it_without_a_word_too_many(raw: T
     """A terminal signals Java and its Python processes, too."""
     file = write(tmp_path, "life", CODE, CONFIG)
     send(raw, readings(COUNT))
-    told = tmp_path / "told.txt"
+    errors = tmp_path / "stderr.txt"
     command = [sys.executable, "-m", "hubline", "run", str(file), "--stage", "copy", "--master", "local[1]"]
-    with told.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, start_new_session=True) as process:
-        eventually(lambda: process.poll() is not None or f"copy: running, {COUNT} events" in told.read_text())
+    with errors.open("wb") as stderr, subprocess.Popen(command, stderr=stderr, start_new_session=True) as process:
+        eventually(lambda: process.poll() is not None or f"copy: running, {COUNT} events" in errors.read_text())
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(PATIENCE_SECONDS) == ExitCode.OK
-    lines = told.read_text().splitlines()
+    lines = errors.read_text().splitlines()
     assert [
         line
         for line in lines
@@ -309,21 +309,21 @@ def test_columns_that_do_not_fit_are_reported_of_all_stages_before_any_starts(
     checked = check_file(write(tmp_path, "wrong", code, CONFIG + hubs))
     with pytest.raises(PipelineInvalid) as raised:
         run(checked, Request(), spark=spark, view=Notes())
-    told = {problem.line: problem.message for problem in raised.value.problems}
-    assert "it drops the column eventId" in told[4]
-    assert "the table has no column 'bytes'" in told[7]
-    assert "bodi" in told[13]
-    assert "rows with an _error, and nowhere to keep dead letters" in told[14]
-    assert "it drops the column replayed" in told[17]
-    assert "it makes several rows of an event (explode), all with one eventId" in told[20]
-    assert "it moves rows between tasks (Repartition)" in told[23]
-    assert "the query made string of the column 'properties', which is map<string,string>" in told[32]
-    assert "the table has a column partitionkey, and events have partitionKey" in told[35]
-    assert "the query makes the column 'partition' itself, which tells what its rows were made of" in told[38]
-    assert "schema names 'sequenceNumber', by which a row's event is known" in told[41]
-    assert "schema names 'partition', by which a row's event is known" in told[44]
-    assert "the query reads hubs 2 times by format('eventhubs'), in a join or a union" in told[47]
-    assert len(told) == 13
+    messages = {problem.line: problem.message for problem in raised.value.problems}
+    assert "it drops the column eventId" in messages[4]
+    assert "the table has no column 'bytes'" in messages[7]
+    assert "bodi" in messages[13]
+    assert "rows with an _error, and nowhere to keep dead letters" in messages[14]
+    assert "it drops the column replayed" in messages[17]
+    assert "it makes several rows of an event (explode), all with one eventId" in messages[20]
+    assert "it moves rows between tasks (Repartition)" in messages[23]
+    assert "the query made string of the column 'properties', which is map<string,string>" in messages[32]
+    assert "the table has a column partitionkey, and events have partitionKey" in messages[35]
+    assert "the query makes the column 'partition' itself, which tells what its rows were made of" in messages[38]
+    assert "schema names 'sequenceNumber', by which a row's event is known" in messages[41]
+    assert "schema names 'partition', by which a row's event is known" in messages[44]
+    assert "the query reads hubs 2 times by format('eventhubs'), in a join or a union" in messages[47]
+    assert len(messages) == 13
     assert not (tmp_path / "state" / "wrong" / "dropped").exists()
 
 
@@ -355,11 +355,11 @@ def test_stage_that_reads_another_hub_is_not_started_again(raw: TestHub, tmp_pat
 
 
 class Ended(Exception):
-    """Whoever watches a run has seen enough."""
+    """The view has seen enough of its run."""
 
 
 class Watching(Notes):
-    """Ends its run, which has no signals in a thread, when told to."""
+    """Ends its run when asked to: in a thread, a run gets no signals."""
 
     def __init__(self) -> None:
         super().__init__()

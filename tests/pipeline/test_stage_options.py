@@ -1,4 +1,4 @@
-"""What stages can be told, on real Spark: each option does what the reference says of it."""
+"""The options of stages, on real Spark: each one does what the reference says."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_be
         @pipeline.stage(source="raw", sink="by-hand", consumer_group="hand", checkpoint="manual")
         def hand(events):
             return events
-        @pipeline.stage(source="raw", sink="anew", consumer_group="none", checkpoint="never")
+        @pipeline.stage(source="raw", sink="from-start", consumer_group="none", checkpoint="never")
         def none(events):
             return events
     """
@@ -85,7 +85,7 @@ def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_be
         [datasets]
         raw = { hub = "local:hubs/raw" }
         by-hand = { hub = "local:hubs/by-hand", create_if_missing = true, partitions = 2 }
-        anew = { hub = "local:hubs/anew", create_if_missing = true, partitions = 2 }
+        from-start = { hub = "local:hubs/from-start", create_if_missing = true, partitions = 2 }
     """
     file = write(hubs.parent, "hand", code, config)
     raw = new_hub(hubs, "raw")
@@ -94,14 +94,14 @@ def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_be
 
     once(file)
     assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5]
-    assert numbers(at(hubs, "anew")) == [0, 1, 2, 3, 4, 5]
+    assert numbers(at(hubs, "from-start")) == [0, 1, 2, 3, 4, 5]
     assert checkpoints(store, raw, "hand") == {}
 
     moved = ["--store", store, "--group", "hand", "--partition", "0", "--position", "sequence:4", "--yes"]
     assert main(["checkpoints", "set", raw.address, *moved]) == 0
     once(file)
     assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5, 5]
-    assert numbers(at(hubs, "anew")) == sorted([0, 1, 2, 3, 4, 5] * 2)
+    assert numbers(at(hubs, "from-start")) == sorted([0, 1, 2, 3, 4, 5] * 2)
     assert checkpoints(store, raw, "hand") == {"0": 4}
 
 
@@ -192,7 +192,7 @@ def test_static_table_has_the_types_of_its_columns_also_while_it_is_empty_and_wh
 
 
 def test_columns_that_cannot_be_written_are_reported_before_the_start(once: Once, hubs: Path) -> None:
-    """Spark itself says so in the first batch, and again whenever the stage is started anew."""
+    """Spark itself reports them only in the first batch, and again after each restart of the stage."""
     code = """
         import hubline
         pipeline = hubline.Pipeline("columns")
@@ -215,10 +215,10 @@ def test_columns_that_cannot_be_written_are_reported_before_the_start(once: Once
     new_hub(hubs, "raw")
     with pytest.raises(PipelineInvalid) as raised:
         once(file)
-    told = " ".join(problem.message for problem in raised.value.problems)
-    assert "schema names 'Body', beside 'body'" in told
-    assert "two columns 'a'" in told
-    assert "'age' is interval year" in told
+    messages = " ".join(problem.message for problem in raised.value.problems)
+    assert "schema names 'Body', beside 'body'" in messages
+    assert "two columns 'a'" in messages
+    assert "'age' is interval year" in messages
 
 
 def test_options_that_are_kept_elsewhere_reach_spark_and_are_not_shown(
@@ -513,10 +513,10 @@ def test_events_that_expired_end_a_stage_or_are_a_loss_that_is_reported_and_pass
         once(file, "rows")
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 3}] * 2
 
-    told = once(file, on_data_loss="earliest")
+    view = once(file, on_data_loss="earliest")
     gap = "data loss: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
-    assert {f"{stage}: {gap}" for stage in stores} <= set(told.notes)
-    assert [told.reports[stage].lost_events for stage in stores] == [3, 3]
+    assert {f"{stage}: {gap}" for stage in stores} <= set(view.notes)
+    assert [view.reports[stage].lost_events for stage in stores] == [3, 3]
     assert rows(database, "SELECT id FROM rows ORDER BY id") == [(0,), (1,), (2,), (3,), (7,), (8,)]
     assert numbers(at(hubs, "copy")) == [0, 1, 2, 3, 7, 8]
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 8}] * 2

@@ -93,7 +93,7 @@ def run(spark: SparkSession, sink: Sink, checkpoint: str, options: dict[str, str
 
 
 def stop_at_end_of_input(spark: SparkSession) -> None:
-    """Whoever started it ends it by closing its standard input, or less gently."""
+    """The process that started this one ends it by closing its standard input, or less gently."""
     sys.stdin.read()
     for query in spark.streams.active:
         query.stop()

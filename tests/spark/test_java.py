@@ -51,13 +51,13 @@ def test_java_home_comes_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tells", ["release", "run"])
 @pytest.mark.parametrize(("version", "major"), [("17", 17), ("17.0.15", 17), ("21-ea", 21), ("25.0.2+7", 25)])
-def test_versions_are_told_in_many_ways(tmp_path: Path, version: str, major: int, tells: str) -> None:
+def test_versions_are_read_in_all_their_forms(tmp_path: Path, version: str, major: int, tells: str) -> None:
     home = install(tmp_path / "java", version, tells=tells)
 
     assert find_java({"PATH": on_path(tmp_path / "bin", home)}) == Java(home, major, "PATH")
 
 
-def test_one_that_is_too_old_is_passed_over_and_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_too_old_is_passed_over_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     old = install(tmp_path / "11", "11.0.20")
     path = on_path(tmp_path / "bin", install(tmp_path / "17", "17.0.9"))
 

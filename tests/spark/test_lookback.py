@@ -235,7 +235,7 @@ class TestPartitionsThatMove:
         await one.stop()
 
     @virtual
-    async def test_those_that_are_fixed_are_replayed_to_whoever_has_them(self) -> None:
+    async def test_those_that_are_fixed_are_replayed_to_their_owners(self) -> None:
         scene = await Scene.after_five_hours(4)
         for partition in "0123":
             await scene.handled_to(44, partition)
@@ -318,7 +318,7 @@ class TestRetention:
         await one.stop()
 
     @virtual
-    async def test_new_events_that_are_removed_fail_the_query_unless_told_otherwise(self) -> None:
+    async def test_new_events_that_are_removed_fail_the_query_by_default(self) -> None:
         scene = await Scene.after_five_hours()
         await scene.handled_to(45)
         one = await scene.query(max_events_per_trigger=5).start()

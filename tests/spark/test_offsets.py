@@ -30,23 +30,23 @@ def test_an_offset_tells_its_ranges_without_the_one_before_it() -> None:
 
 
 def test_an_offset_tells_whose_progress_it_is() -> None:
-    told = StreamOffset(CREATED, {"0": Entry(3, 7, 2)}, group=GROUP)
+    written = StreamOffset(CREATED, {"0": Entry(3, 7, 2)}, group=GROUP)
 
-    assert StreamOffset.from_json(told.to_json()) == told
+    assert StreamOffset.from_json(written.to_json()) == written
 
 
-def test_an_offset_that_was_written_before_it_told_its_group_is_read_as_ever() -> None:
+def test_an_offset_of_an_earlier_version_without_a_group_is_still_read() -> None:
     value = {"@hub": {"created": CREATED, "split": True}, "0": {"from": 3, "to": 7, "epoch": 2}}
 
     assert StreamOffset.from_json(value) == StreamOffset(CREATED, {"0": Entry(3, 7, 2)}, is_split=True)
     assert StreamOffset.from_json(value).to_json() == value
 
 
-def test_a_gap_is_told_once() -> None:
-    told = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10))})
+def test_a_gap_is_reported_once() -> None:
+    written = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10))})
 
-    assert told.to_json()["0"]["gap"] == {"reason": "expired", "next": 10}
-    assert StreamOffset.from_json(told.to_json()).entries["0"].gap is None
+    assert written.to_json()["0"]["gap"] == {"reason": "expired", "next": 10}
+    assert StreamOffset.from_json(written.to_json()).entries["0"].gap is None
 
 
 def test_the_jvm_connectors_offsets_go_on_where_they_were() -> None:
@@ -95,5 +95,5 @@ def test_what_was_handled_before_is_not_new(entry: Entry, first: int) -> None:
 
 
 def test_gaps_are_read_from_the_offset_that_tells_them() -> None:
-    told = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10)), "1": Entry(0, 5)})
-    assert gaps_in(told.to_json()) == {"0": Gap("expired", 10)}
+    written = StreamOffset(CREATED, {"0": Entry(50, 60, 0, Gap("expired", 10)), "1": Entry(0, 5)})
+    assert gaps_in(written.to_json()) == {"0": Gap("expired", 10)}

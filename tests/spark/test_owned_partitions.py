@@ -349,12 +349,12 @@ class TestRestarts:
         await one.start()
         await one.plan()  # as Spark does at once, when no partition is open yet
         await asyncio.sleep(LEASE.lease_seconds * 2)
-        told = await checkpoints(store)
+        stored = await checkpoints(store)
         await one.kill()
         await one.start()
         await one.read_all(30)
 
-        assert told == {"0": 19}
+        assert stored == {"0": 19}
         assert one.read == places("0", *range(30))
         await one.stop()
 
@@ -571,7 +571,7 @@ class TestFirstOpening:
     @virtual
     @pytest.mark.parametrize("is_running", [False, True])
     @pytest.mark.parametrize(("choice", "first"), [("earliest", 0), ("latest", 10)])
-    async def test_the_checkpoint_of_a_hub_that_is_no_more_gives_way_to_that_of_the_one_made_anew(
+    async def test_the_checkpoint_of_a_deleted_hub_gives_way_to_that_of_the_recreated_one(
         self, choice: OnDataLoss, first: int, is_running: bool
     ) -> None:
         hub, store = filled(30), new_store()

@@ -216,8 +216,8 @@ def test_an_event_that_is_too_large_is_named_by_its_row(hub: FakeHub) -> None:
     assert caught.value.index == 43
 
 
-def test_repetitions_of_attempts_that_failed_or_live_on_are_told_by_the_highest_id(hub: FakeHub) -> None:
-    """Attempts fail and overlap at random: what is dropped by the highest id seen is nothing but repetitions."""
+def test_duplicates_of_attempts_that_failed_or_live_on_are_recognized_by_the_highest_id(hub: FakeHub) -> None:
+    """Attempts fail and overlap at random: what is dropped by the highest id seen is nothing but duplicates."""
     everything = [b"%04d" % number for number in range(120)]
 
     def attempt_pieces() -> Iterator[dict[str | None, Piece]]:
@@ -230,7 +230,7 @@ def test_repetitions_of_attempts_that_failed_or_live_on_are_told_by_the_highest_
             for _ in range(rng.randrange(4)):
                 await asyncio.sleep(0)
             what_happens = rng.random()
-            if what_happens < 0.1:  # a part is kept, and nobody is told
+            if what_happens < 0.1:  # a part is kept, but the sender does not learn of it
                 hub.kept.setdefault(partition, []).extend(bodies[: rng.randrange(len(bodies) + 1)])
                 raise HubUnavailable("lost")
             if what_happens < 0.15:

@@ -91,7 +91,7 @@ def expected(*ranges: Range) -> list[tuple[str, int, bytes]]:
     return [(one.partition, number, b"%d" % number) for one in ranges for number in range(one.start, one.end)]
 
 
-def test_a_range_is_read_to_the_letter(hub: Options) -> None:
+def test_a_range_is_read_exactly(hub: Options) -> None:
     ranges = (Range("0", 100, 3_333), Range("1", 0, 1), Range("1", 4_999, 5_000))
 
     assert read(hub, *ranges) == expected(*ranges)
@@ -217,7 +217,7 @@ class TestWhatGoesWrong:
         assert [sequence for _, sequence, _ in some] == list(range(10, 20))
         assert none == []
 
-    def test_a_link_of_a_hub_that_was_created_anew_reads_nothing_of_it(self, tmp_path: Path) -> None:
+    def test_a_link_that_is_open_already_reads_nothing_of_a_recreated_hub(self, tmp_path: Path) -> None:
         asyncio.run(_fill(tmp_path, [100], b""))
         options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
         read(options, Range("0", 0, 100))

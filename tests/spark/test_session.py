@@ -341,7 +341,7 @@ class TestArguments:
         with pytest.raises(ConfigError, match=message):
             sessions.session(**config)
 
-    def test_a_master_that_spark_was_told_of_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_master_in_sparks_own_settings_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
         monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
         assert not settings.has_master()

@@ -156,9 +156,11 @@ class TestIdentity:
         write(spark.sql("select 'ab' body, '0' partitionId, 'first/3/17/0' eventId"), source)
         write(spark.sql("select 'cd' body, '0' partitionId"), source)
         read = spark.read.format("eventhubs").option("hub", source.address).load()
-        letters = read.select("*", F.posexplode(F.split(F.col("body").cast("string"), "")).alias("place", "letter"))
+        characters = read.select(
+            "*", F.posexplode(F.split(F.col("body").cast("string"), "")).alias("place", "character")
+        )
 
-        ids = letters.select(hubline.spark.event_id(source.address, F.col("place"))).collect()
+        ids = characters.select(hubline.spark.event_id(source.address, F.col("place"))).collect()
 
         origin = origin_of(source.described())
         derived = derived_ids(pa.array(["first/3/17/0"] * 2), pa.array([0, 1])).to_pylist()

@@ -527,7 +527,7 @@ class TestWhatIsWrong:
         with pytest.raises(AnalysisException, match="the column body is binary"):
             frame.collect()
 
-    def test_a_wrong_key_is_told_without_the_key(self, spark: SparkSession, server: Server, tmp_path: Path) -> None:
+    def test_a_wrong_key_is_reported_without_the_key(self, spark: SparkSession, server: Server, tmp_path: Path) -> None:
         asyncio.run(create_hub(server.data, "locked", partitions=1))
         address = server.connection_string("locked", key=KEY)
         frame = spark.readStream.format("eventhubs").options(hub=address, startingPosition="earliest").load()

@@ -1,4 +1,4 @@
-"""Dead letters of streams into SQL: tasks are handed rows without their events, and letters have them all the same."""
+"""Dead letters of streams into SQL: they have their whole events, although tasks get rows without them."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def whole(body: bytes, number: int) -> dict[str, object]:
-    """An event with all that an event can have, so that a letter can lack it."""
+    """An event with all that an event can have, so that a test sees what a dead letter lacks."""
     return {"body": body, "partitionKey": "ann", "properties": {"room": "7", ID_PROPERTY: f"ns/first@17/0/{number}/0"}}
 
 
-def letters(database: SinkDatabase) -> list[DeadLetter]:
+def dead_letters(database: SinkDatabase) -> list[DeadLetter]:
     async def found() -> list[DeadLetter]:
-        shelf = DeadLetterRepository(database.url)
-        letters = await shelf.page(DeadLetterSelection())
-        await shelf.close()
-        return letters
+        repository = DeadLetterRepository(database.url)
+        page = await repository.page(DeadLetterSelection())
+        await repository.close()
+        return page
 
     return asyncio.run(found())
 
@@ -82,9 +82,9 @@ def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
     """The database refuses one, and the query another; beside them, and in other partitions, are good ones."""
     database = PostgresSinkDatabase(postgres_database)
     database.execute(f"CREATE TABLE readings ({COLUMNS}, body BYTEA)")
-    told: list[Written] = []
+    reported: list[Written] = []
     sink = SqlBatchWriter(
-        database.url, table="readings", drop_duplicates=how, on_commit=lambda _, written: told.append(written)
+        database.url, table="readings", drop_duplicates=how, on_commit=lambda _, written: reported.append(written)
     )
     good = bodies(6)
     for partition in ("0", "1", "2", "3"):
@@ -94,19 +94,19 @@ def test_a_dead_letter_has_its_whole_event_and_everything_else_is_written_once(
     assert database.execute("SELECT device, body FROM readings ORDER BY device") == [
         (f"d{number}", body) for number, body in enumerate(good)
     ]
-    assert told == [Written(rows=6, dead_letters=2)]
-    found = {letter.event.body: letter for letter in letters(database)}
-    assert {body: letter.stage for body, letter in found.items()} == {HOT: "sink", b"no json": "query"}
+    assert reported == [Written(rows=6, dead_letters=2)]
+    found = {each.event.body: each for each in dead_letters(database)}
+    assert {body: each.stage for body, each in found.items()} == {HOT: "sink", b"no json": "query"}
     assert {event.body: event for event in hub.flat() if event.body in found} == {
-        body: letter.event for body, letter in found.items()
+        body: each.event for body, each in found.items()
     }
 
 
 def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the_next_one_does_the_rest(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Written] = []
-    sink = SqlBatchWriter(sqlite.url, table="readings", on_commit=lambda _, written: told.append(written))
+    reported: list[Written] = []
+    sink = SqlBatchWriter(sqlite.url, table="readings", on_commit=lambda _, written: reported.append(written))
     events = parse_json(read(spark, hub), FIELDS)
     send(hub, bodies(3), partition="0")
     send(hub, [*bodies(5)[3:], HOT], partition="1")
@@ -127,8 +127,8 @@ def test_a_driver_that_dies_between_the_two_runs_leaves_whole_partitions_and_the
     ) == [("0", 2)]
     run_once(events, sink, tmp_path / "folder")
     assert devices(sqlite) == ["d0", "d1", "d2", "d3", "d4"]
-    assert [letter.event.body for letter in letters(sqlite)] == [HOT]
-    assert told == [Written(rows=2, dead_letters=1)]
+    assert [each.event.body for each in dead_letters(sqlite)] == [HOT]
+    assert reported == [Written(rows=2, dead_letters=1)]
 
 
 def test_events_are_handed_over_at_once_after_a_batch_with_dead_letters(
@@ -153,10 +153,10 @@ def test_a_query_that_kept_nothing_of_its_events_is_run_once(
     send(hub, [*bodies(1), HOT], partition="1")
     run_once(events, SqlBatchWriter(sqlite.url, table="readings"), tmp_path / "folder")
     assert handed_over == [True]
-    assert [(letter.event.sequence_number, letter.is_body_kept) for letter in letters(sqlite)] == [(1, False)]
+    assert [(each.event.sequence_number, each.is_body_kept) for each in dead_letters(sqlite)] == [(1, False)]
 
 
-def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_its_letters_lack_them(
+def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_its_dead_letters_lack_them(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, handed_over: list[bool]
 ) -> None:
     source = spark.readStream.format("eventhubs").options(hub=hub.address, startingPosition="earliest")
@@ -165,12 +165,13 @@ def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_
     run_once(parse_json(events, FIELDS), SqlBatchWriter(sqlite.url, table="readings"), tmp_path / "folder")
     assert handed_over == [False, True]
     assert devices(sqlite) == ["d0"]
-    (letter,) = letters(sqlite)
-    assert (letter.event.body, letter.event.partition_key, dict(letter.event.properties)) == (HOT, None, {})
+    (dead_letter,) = dead_letters(sqlite)
+    event = dead_letter.event
+    assert (event.body, event.partition_key, dict(event.properties)) == (HOT, None, {})
 
 
 @pytest.mark.parametrize("commit_by", ["partition", "batch"])
-def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_stop_none(
+def test_dead_letters_are_written_without_the_columns_that_the_query_replaced(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, commit_by: CommitBy
 ) -> None:
     """Text that is no UTF-8 is rejected by the database; and columns are JSON and text, under an event's names."""
@@ -186,11 +187,11 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
     run_once(events, SqlBatchWriter(sqlite.url, table="texts", commit_by=commit_by), tmp_path / "folder")
 
     assert [text for (text,) in sqlite.execute("SELECT text FROM texts")] == ["good"]
-    found = {letter.event.body: letter for letter in letters(sqlite)}
+    found = {each.event.body: each for each in dead_letters(sqlite)}
     assert found.keys() == {b"\xff\xfe", b"bad \xff"}
     assert found[b"bad \xff"].error_text == "it is bad \N{REPLACEMENT CHARACTER}"
-    assert {letter.event.partition_key for letter in found.values()} == {"ann"}
-    assert {len(letter.event.properties) for letter in found.values()} == {0}
+    assert {each.event.partition_key for each in found.values()} == {"ann"}
+    assert {len(each.event.properties) for each in found.values()} == {0}
 
 
 @pytest.mark.parametrize("commit_by", ["partition", "batch"])
@@ -205,7 +206,7 @@ def test_letters_are_made_of_what_is_still_the_events_and_columns_of_the_query_s
         ("timestamp'99999-01-01' as enqueuedTime", {"room": "7"}, False),
     ],
 )
-def test_what_a_query_puts_under_an_events_names_stops_no_letter(
+def test_columns_that_a_query_names_as_an_events_stop_no_dead_letter(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path,
     commit_by: CommitBy, made: str, properties: dict[str, str], time: bool,
 ) -> None:  # fmt: skip
@@ -215,15 +216,15 @@ def test_what_a_query_puts_under_an_events_names_stops_no_letter(
     run_once(events, SqlBatchWriter(sqlite.url, table="readings", commit_by=commit_by), tmp_path / "folder")
 
     assert devices(sqlite) == ["d0"]
-    (letter,) = letters(sqlite)
-    assert (letter.event.body, letter.event.partition_key) == (b"bad", "ann")
-    assert letter.event.properties == properties
-    assert (letter.event.enqueued_time.year > 2000) == time
+    (dead_letter,) = dead_letters(sqlite)
+    assert (dead_letter.event.body, dead_letter.event.partition_key) == (b"bad", "ann")
+    assert dead_letter.event.properties == properties
+    assert (dead_letter.event.enqueued_time.year > 2000) == time
 
 
 @pytest.mark.parametrize("how", ["off", "ordered", "any_order"])
 @pytest.mark.parametrize("commit_by", ["partition", "batch"])
-def test_rows_and_letters_are_the_same_where_spark_has_large_types(
+def test_rows_and_dead_letters_are_the_same_where_spark_has_large_types(
     spark: SparkSession,
     hub: TestHub,
     sqlite: SqliteSinkDatabase,
@@ -240,7 +241,7 @@ def test_rows_and_letters_are_the_same_where_spark_has_large_types(
         run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
 
     assert sqlite.execute("SELECT device, body FROM readings") == [("d0", good)] * (2 if how == "off" else 1)
-    assert [letter.event for letter in letters(sqlite)] == hub.events()["1"][1:3]
+    assert [each.event for each in dead_letters(sqlite)] == hub.events()["1"][1:3]
 
 
 def test_columns_that_tell_of_an_event_are_of_its_types(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:

@@ -125,14 +125,14 @@ def test_rows_and_dead_letters_are_written_once_though_spark_runs_the_batch_agai
     (tmp_path / "folder" / "commits" / "0").unlink()  # as if the driver had died before it wrote this
     run_once(parse_json(read(spark, hub), FIELDS), sink, tmp_path / "folder")
     assert devices(database) == sorted(f"d{number}" for number in range(40))
-    letters = database.execute("SELECT stage, body FROM hubline_dead_letter ORDER BY stage, body").fetchall()
-    assert letters == [("query", b"not json"), ("query", b"\xff\xfe"), ("sink", hot)]
+    dead_letters = database.execute("SELECT stage, body FROM hubline_dead_letter ORDER BY stage, body").fetchall()
+    assert dead_letters == [("query", b"not json"), ("query", b"\xff\xfe"), ("sink", hot)]
 
 
 def test_only_what_the_database_does_not_have_is_written(
     spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    """The checkpoint was set back behind two letters: one event succeeds now, and one fails again."""
+    """The checkpoint was moved back to before two dead letters: one event succeeds now, and one fails again."""
     send(hub, [*bodies(8), b"not json", bodies(10)[9]], partition="1")
     events = parse_json(read(spark, hub), FIELDS)
     run_once(events, sink, tmp_path / "one")
@@ -143,8 +143,8 @@ def test_only_what_the_database_does_not_have_is_written(
     database.execute("DELETE FROM readings WHERE sequenceNumber > 6")
     run_once(events, sink, tmp_path / "other")
     assert devices(database) == sorted(f"d{number}" for number in range(10) if number != 8)
-    letters = database.execute("SELECT sequence_number, state FROM hubline_dead_letter ORDER BY 1").fetchall()
-    assert letters == [(7, "redriven"), (8, "waiting")]
+    dead_letters = database.execute("SELECT sequence_number, state FROM hubline_dead_letter ORDER BY 1").fetchall()
+    assert dead_letters == [(7, "redriven"), (8, "waiting")]
 
 
 def test_a_partition_whose_rows_were_all_left_out_moves_on_too(
@@ -377,7 +377,7 @@ def test_columns_are_taken_whatever_their_names(
     assert database.execute("SELECT body FROM hubline_dead_letter").fetchall() == [(b"no json",)]
 
 
-def test_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
+def test_dead_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     send(hub, [b"no json"])
     sink = SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings", commit_by="batch")
     events = renumbered(parse_json(read(spark, hub), FIELDS), None)
@@ -479,7 +479,7 @@ def test_any_query_is_written_by_batch_with_its_state_and_once(
     assert counts == {"d0": 3, "d1": 2, "d2": 2, "d3": 1, "d4": 1}
     assert checkpoints(database) == {"0": 2, "2": 5, "state": 1}  # the last is the number of the query's batch
     shutil.rmtree(tmp_path / "folder")
-    run()  # what is counted anew replaces what was there
+    run()  # counted again from the beginning, which replaces what was there
     assert dict(database.execute("SELECT device, count FROM counts").fetchall()) == counts
 
 
@@ -492,8 +492,8 @@ def test_events_of_several_partitions_that_a_batch_cannot_take_are_dead_letters(
     send(hub, [*bodies(2), b"cold"], partition="1")
     run_once(parse_json(read(spark, hub), FIELDS).repartition(3), sink, tmp_path / "folder")
     assert devices(database) == ["d0", "d0", "d1", "d1"]
-    letters = database.execute("SELECT partition_id, sequence_number, stage, body FROM hubline_dead_letter")
-    assert sorted(letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
+    dead_letters = database.execute("SELECT partition_id, sequence_number, stage, body FROM hubline_dead_letter")
+    assert sorted(dead_letters) == [("0", 2, "sink", hot), ("1", 2, "query", b"cold")]
 
 
 @pytest.mark.parametrize(("how", "commit_by"), [("ordered", "partition"), ("any_order", "batch")])
@@ -506,13 +506,13 @@ def test_events_that_an_earlier_stage_published_twice_are_written_once_and_count
     commit_by: CommitBy,
 ) -> None:
     """Two rows an event: what is left out is an event with all of its rows."""
-    told: list[tuple[int, Written]] = []
+    reported: list[tuple[int, Written]] = []
     sink = SqlBatchWriter(
         f"sqlite:///{tmp_path}/results.db",
         table="readings",
         commit_by=commit_by,
         drop_duplicates=how,
-        on_commit=lambda number, written: told.append((number, written)),
+        on_commit=lambda number, written: reported.append((number, written)),
     )
     twice = parse_json(read(spark, hub), FIELDS).crossJoin(broadcast(spark.range(2).drop("id")))
     send(hub, published([0, 1, 2, 1, 3]), partition="1")
@@ -521,7 +521,7 @@ def test_events_that_an_earlier_stage_published_twice_are_written_once_and_count
     run_once(twice, sink, tmp_path / "folder")
     run_once(twice, sink, tmp_path / "folder")
     assert devices(database) == sorted(["d0", "d1", "d2", "d3", "no id"] * 2)
-    assert told == [(0, Written(rows=8, duplicates=1)), (1, Written(rows=2, dead_letters=1, duplicates=2))]
+    assert reported == [(0, Written(rows=8, duplicates=1)), (1, Written(rows=2, dead_letters=1, duplicates=2))]
 
 
 def test_a_query_is_compared_with_the_table_before_it_starts(sink: SqlBatchWriter, tmp_path: Path) -> None:

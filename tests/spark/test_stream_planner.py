@@ -23,7 +23,7 @@ from tests.support.scene import virtual
 
 
 class TellingHub(MemoryHub):
-    """A hub that can be out of reach, be created anew, and tell its size."""
+    """A hub that can be out of reach or recreated, and that counts how often a partition is looked at."""
 
     def __init__(self, partitions_count: int) -> None:
         super().__init__(partitions_count)
@@ -101,7 +101,7 @@ async def test_a_batch_tells_the_group_whose_progress_it_is() -> None:
 
 
 @virtual
-async def test_a_stream_starts_where_it_is_told_partition_by_partition() -> None:
+async def test_a_stream_starts_at_the_position_given_for_each_partition() -> None:
     start = StartPositions(Position.latest(), {"0": Position.sequence(2, inclusive=True), "1": Position.sequence(2)})
     hub = filled(5, 5, 5)
     query = await Query(hub, starting_positions=start).start()
@@ -272,7 +272,7 @@ class TestGaps:
         jump()
 
     @virtual
-    async def test_a_hub_that_was_created_anew_is_not_read_by_mistake(self) -> None:
+    async def test_a_hub_that_was_recreated_is_not_read_by_mistake(self) -> None:
         query = await Query(filled(5)).start()
         await query.batch()
         await query.stop()
@@ -312,7 +312,7 @@ class TestGaps:
         await query.stop()
 
     @virtual
-    async def test_a_hub_that_was_created_anew_is_read_from_its_beginning_by_choice(self) -> None:
+    async def test_a_hub_that_was_recreated_is_read_from_its_beginning_by_choice(self) -> None:
         query = await Query(filled(5), on_data_loss="earliest").start()
         await query.batch()
         await query.stop()

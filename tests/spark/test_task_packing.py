@@ -52,7 +52,7 @@ class TestPacking:
 
         assert [sum(one.count for one in task) for task in packed] == [110, 110]
 
-    def test_a_partition_stays_in_one_task_unless_told_otherwise(self) -> None:
+    def test_a_partition_stays_in_one_task_by_default(self) -> None:
         whole = [Range("0", 0, 100)]
 
         assert pack(whole, tasks=4, max_records=None) == [(Range("0", 0, 100),)]
