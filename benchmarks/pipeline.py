@@ -44,7 +44,7 @@ BATCH_EVENTS: Final = 200_000
 BATCHES: Final = 5
 COUNT: Final = BATCH_EVENTS * BATCHES
 SDK_COUNT: Final = 10_000
-# In the first rounds Java compiles: rates go on rising for some seconds.
+# In the first rounds Java compiles: rates continue rising for some seconds.
 WARM_ROUNDS: Final = 3
 ROUNDS: Final = 3
 SENT_AT_ONCE: Final = 5_000

@@ -35,7 +35,7 @@ PARTITIONS: Final = 4
 BATCH_EVENTS: Final = 300_000
 BATCHES: Final = 4
 COUNT: Final = BATCH_EVENTS * BATCHES
-# In the first rounds Java compiles: rates go on rising for some seconds.
+# In the first rounds Java compiles: rates continue rising for some seconds.
 WARM_ROUNDS: Final = 2
 ROUNDS: Final = 5
 SDK_COUNT: Final = 20_000

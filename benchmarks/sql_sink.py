@@ -5,7 +5,7 @@ limit sends the same rows, encoded beforehand, by binary COPY in a transaction t
 is the one that people write: for each event a try and an INSERT, then the failed ones, the checkpoint, and the commit.
 Rounds take turns, and each pair of figures is of the same rounds: the machine is shared.
 
-Partitions in parallel are as in the processor: each has a thread of its own for as long as it is owned, and goes on to
+Partitions in parallel are as in the processor: each has a thread of its own for as long as it is owned, and takes
 its next batch without waiting for the others.
 """
 

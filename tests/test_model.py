@@ -16,7 +16,7 @@ from hubline.errors import ConfigError
         ({"properties": {"a": "b"}}, "the body of event 1 is missing: give bytes or str"),
         ({"body": None}, "the body of event 1 is missing"),
         ({"body": 5}, "the body of event 1 is int"),
-        ("\ud800", "the body of event 1 is no text that UTF-8 has"),
+        ("\ud800", "the body of event 1 is not text that UTF-8 has"),
         ({"body": "x", "partitionKey": "\ud800"}, "the partitionKey of event 1 cannot be sent .*surrogates"),
         ({"body": "x", "partitionKey": 5}, "the partitionKey of event 1 cannot be sent .*int"),
         ({"body": "x", "properties": [("a", "1"), ("a", "2")]}, "the properties of event 1 are list: give a mapping"),

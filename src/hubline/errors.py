@@ -160,7 +160,7 @@ class StoreIncompatible(StoreError):
 
 
 class RecordDamaged(StoreError):
-    """One record of the store does not read back. Its partition stops; the others go on."""
+    """One record of the store does not read back. Its partition stops; the others continue."""
 
     def __init__(self, message: str, *, partition: str, record: str) -> None:
         super().__init__(message)

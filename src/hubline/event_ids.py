@@ -84,7 +84,7 @@ def is_id(ids: pa.StringArray) -> pa.BooleanArray:
 
 
 def split_ids(ids: pa.StringArray) -> pa.RecordBatch:
-    """What the ids are made of (:data:`ID_COLUMNS`), nulls for a null. Raises ConfigError for what is no id."""
+    """What the ids are made of (:data:`ID_COLUMNS`), nulls for a null. Raises ConfigError for what is not an id."""
     parts = pc.extract_regex(ids, _PATTERN)
     _require_ids(ids, parts)
     columns = [pc.struct_field(parts, [place]).cast(field.type) for place, field in enumerate(ID_COLUMNS)]

@@ -163,7 +163,7 @@ class CheckpointStore(Protocol):
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         """Writes the owner and epoch of each record whose ``version`` is still current (None: no record yet).
 
-        Returns the records that were written, with their new version; a lost claim is left out, it is no error.
+        Returns the records that were written, with their new version; a lost claim is left out, it is not an error.
         A claim with an empty owner releases. A claim that changes the epoch clears the handover request;
         releasing keeps it, so that the partition stays reserved for who asked.
         """

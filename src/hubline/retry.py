@@ -74,7 +74,7 @@ async def retrying(
         call: Starts one try.
         policy: The waits between tries. Its number of attempts does not count.
         on: The failures after which to try again. The last one is raised.
-        timeout_seconds: How long to go on trying.
+        timeout_seconds: How long to keep trying.
         report: Is given each failure after which the call is tried again.
     """
     loop = asyncio.get_running_loop()

@@ -105,7 +105,7 @@ def test_a_folder_that_is_no_hub_is_left_alone(tmp_path: Path) -> None:
     async def test() -> None:
         (tmp_path / "orders").mkdir()
         for exist_ok in (False, True):
-            with pytest.raises(HubExists, match="is no hub"):
+            with pytest.raises(HubExists, match="is not a hub"):
                 await create_hub(tmp_path, "orders", partitions=1, exist_ok=exist_ok)
         with pytest.raises(HubNotFound):
             await delete_hub(tmp_path, "orders")
@@ -292,7 +292,7 @@ def test_an_open_reader_never_reads_a_new_hub_of_the_same_name(tmp_path: Path) -
                     await plain.receive(max_count=10, wait_seconds=ARRIVAL_SECONDS)
                 await fenced.close()
 
-                # The same hub object goes on with the new hub, where the old offset is not taken for one of its own.
+                # The same hub object continues with the new hub, where the old offset is not taken for one of its own.
                 assert offset is not None
                 with pytest.raises(PositionInvalid) as refused:
                     await opened(hub, Position.offset(offset))

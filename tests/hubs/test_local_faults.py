@@ -58,7 +58,7 @@ def test_a_full_disk_keeps_nothing_of_a_send_and_what_was_there(
             assert full.value.partition == "0"
             assert (await hub.describe_partition("0")).last_sequence == 0
             await send(hub, "a small one fits")
-            await send(hub, "other partitions go on", partition="1")
+            await send(hub, "other partitions continue", partition="1")
             assert await texts(await opened(hub), 2) == ["before", "a small one fits"]
 
     run(test())
@@ -192,7 +192,7 @@ def test_a_damaged_batch_is_named_and_those_around_it_can_be_read(tmp_path: Path
                 assert damaged.value.partition == "0"
             rest = await opened(hub, Position.sequence(6, inclusive=True), epoch=1)
             assert await texts(rest, 4) == ["3a", "3b", "4a", "4b"]
-            await send(hub, "appending goes on")
+            await send(hub, "appending continues")
 
     run(test())
 
@@ -228,7 +228,7 @@ def test_a_partition_that_stays_locked_is_unavailable_and_nothing_is_kept(
                     await send(hub, "b")
                 assert locked.value.partition == "0"
                 assert await texts(await opened(hub), 1) == ["a"]
-                await send(hub, "others go on", partition="1")
+                await send(hub, "others continue", partition="1")
             await send(hub, "c")
             assert await texts(await opened(hub), 2) == ["a", "c"]
 

@@ -399,7 +399,7 @@ def test_windows_that_are_over_are_files_and_rows_once_and_tables_in_memory_have
     again = once(file)  # state is kept: the window of before ends, and no other comes again
     assert written() == [1, 2, 3]
     assert in_table() == [1, 2, 3]
-    assert (spark.table("seen").count(), again.reports["screen"].events) == (1, 1)  # they go on by the store
+    assert (spark.table("seen").count(), again.reports["screen"].events) == (1, 1)  # they continue by the store
     spark.catalog.dropTempView("seen")
 
 
@@ -514,7 +514,7 @@ def test_events_that_expired_end_a_stage_or_are_a_loss_that_is_reported_and_pass
     assert [checkpoints(store, raw, group) for group, store in stores.items()] == [{"0": 3}] * 2
 
     view = once(file, on_data_loss="earliest")
-    gap = "data loss: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it goes on at 7"
+    gap = "data loss: partition 0 of raw: 3 events are gone (expired), from sequence number 4 on; it continues at 7"
     assert {f"{stage}: {gap}" for stage in stores} <= set(view.notes)
     assert [view.reports[stage].lost_events for stage in stores] == [3, 3]
     assert rows(database, "SELECT id FROM rows ORDER BY id") == [(0,), (1,), (2,), (3,), (7,), (8,)]

@@ -634,7 +634,7 @@ class TestWhatHandlersRaise:
             if batch.first_sequence == 1:
                 sys.exit(3)
 
-        # Else it would go on, as if nobody had asked it to end.
+        # Else it would continue, as if nobody had asked it to end.
         stopping = threading.Timer(20, lambda: os.kill(os.getpid(), signal.SIGTERM))
         stopping.start()
         try:

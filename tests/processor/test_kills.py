@@ -195,7 +195,7 @@ def handled(facts: Iterable[Fact]) -> dict[str, list[int]]:
 
 
 def check_order(facts: Iterable[Fact]) -> None:
-    """Each session starts just after its checkpoint, and goes on without a gap."""
+    """Each session starts just after its checkpoint, and continues without a gap."""
     next_sequences: dict[tuple[str, str], int] = {}
     for fact in facts:
         session = (fact.worker, fact.partition)

@@ -203,7 +203,7 @@ def test_an_owner_that_is_frozen_past_its_lease_wakes_and_writes_nothing(scene: 
         await scene.until(lambda: scene.done() != done, "the other owner's commit")
         assert frozen.pid is not None
         os.kill(frozen.pid, signal.SIGCONT)
-        await asyncio.sleep(LEASE_SECONDS / 2)  # it wakes in the middle of its commit, and goes on as it can
+        await asyncio.sleep(LEASE_SECONDS / 2)  # it wakes in the middle of its commit, and continues as it can
 
     asyncio.run(scene.play(disturb))
 

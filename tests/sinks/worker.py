@@ -34,7 +34,7 @@ STEPS = ("begin", "write", "write_skipping_rejected", "write_dead_letters", "com
 
 LEASE_SECONDS = 3.0
 TRANSACTION_SECONDS_MAX = 2
-"""Shorter than the lease: a frozen owner's transaction is ended by the server, and the next owner goes on."""
+"""Shorter than the lease: a frozen owner's transaction is ended by the server, and the next owner continues."""
 
 BAD = b"bad"
 TABLE = "CREATE TABLE results (place bigserial, partition text, sequence bigint, body text CHECK (body <> 'bad'))"

@@ -167,7 +167,7 @@ class TestIdentity:
         assert [row[0] for row in ids] == [*derived, f"{origin}/0/1/0", f"{origin}/0/1/1"]
 
     def test_what_any_producer_sends_as_an_id_stops_nothing(self, spark: SparkSession, tmp_path: Path) -> None:
-        """An event whose property is no id has its own id, as if it carried none; Spark and Arrow see ids alike."""
+        """An event whose property is not an id has its own id, as if it carried none; Spark and Arrow see ids alike."""
         texts = ["", "not-an-id", "h/0/01/0", "h/0/1/0\n", "h/0/1/0\r", "h/0/1/0\u2028", "h\r/0/1/0", "h/0/1/0"]
         source, hub = TestHub.local(tmp_path / "source", "source"), TestHub.local(tmp_path)
         sent = spark.createDataFrame([("x", {ID_PROPERTY: text}, "0") for text in texts], SENT_COLUMNS)
@@ -209,7 +209,7 @@ class TestIdentity:
 
 
 def held_back_until(flag: Path) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Rows of which most come only once the flag is there: something is sent, and the task goes on."""
+    """Rows of which most come only once the flag is there: something is sent, and the task continues."""
     path = str(flag)
 
     def hold(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -361,7 +361,7 @@ class TestStreams:
         finally:
             spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
 
-        assert len(rows) > 50  # two batches, and the second goes on from the first
+        assert len(rows) > 50  # two batches, and the second continues from the first
         assert {row.key: row["count"] for row in rows} == {f"key-{number}": 4 for number in range(50)}
 
     def test_into_parquet(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:

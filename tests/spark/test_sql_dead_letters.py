@@ -174,7 +174,7 @@ def test_a_stream_without_the_columns_that_a_stage_does_not_need_is_written_and_
 def test_dead_letters_are_written_without_the_columns_that_the_query_replaced(
     spark: SparkSession, hub: TestHub, sqlite: SqliteSinkDatabase, tmp_path: Path, commit_by: CommitBy
 ) -> None:
-    """Text that is no UTF-8 is rejected by the database; and columns are JSON and text, under an event's names."""
+    """Text that is not UTF-8 is rejected by the database; and columns are JSON and text, under an event's names."""
     sqlite.execute('CREATE TABLE texts (text TEXT, properties TEXT, "enqueuedTime" TEXT)')
     send(hub, [whole(body, number) for number, body in enumerate([b"good", b"\xff\xfe", b"bad \xff"])])
     events = read(spark, hub).selectExpr(

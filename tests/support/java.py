@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Java says so where an archive does not fit its class path, and goes on without.
+# Java says so where an archive does not fit its class path, and continues without.
 _QUIETLY = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 
 

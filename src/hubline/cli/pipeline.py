@@ -94,7 +94,7 @@ def run(
 ) -> None:
     """Run a pipeline on Spark, until Ctrl-C or SIGTERM; with --once, until all that is there is done.
 
-    Everything is checked first. A stage that fails is started again, after a pause that grows, while the others go on;
+    Everything is checked first. A stage that fails is started again, after pauses that grow, while the others continue;
     when it keeps failing, all stages stop cleanly, and the exit code is 8. At a signal, batches in progress commit and
     partitions are released; a second signal does not wait for batches. With --json, it prints one object a second for
     each stage.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hubline.pipeline.plan import Plan
     from hubline.pipeline.progress import StageReport, View
 
-# Where there is no live table, a line now and then shows that the run goes on.
+# Where there is no live table, a line now and then shows that the run continues.
 LINE_SECONDS: Final = 10.0
 # What is shown below the live table: enough to see what led to the last.
 NOTES_SHOWN_MAX: Final = 12

@@ -153,7 +153,7 @@ class _Tail:
             await receiver.close()
 
     def _receiver(self, partition: str, position: Position) -> Receiver:
-        """Reading goes on where a connection is lost. One that cannot be had again ends the command."""
+        """Reading continues where a connection is lost. One that cannot be had again ends the command."""
         from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
         from hubline.retry import RetryPolicy
 

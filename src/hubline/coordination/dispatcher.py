@@ -121,7 +121,7 @@ class Dispatcher:
         self._tasks = [*self._leases.start(), asyncio.create_task(self._cycle_forever(), name="hubline-cycle")]
 
     async def stop(self) -> None:
-        """Drains and releases every partition, then leaves the group. Renewals go on meanwhile."""
+        """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
         *keeping, cycle = self._tasks
         # Not cancelled: a claim on its way would take effect, and its partition be nobody's until the lease ran out.
         self._is_stopping = True

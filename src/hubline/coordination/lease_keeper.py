@@ -25,7 +25,7 @@ from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
-"""A renewal that fails is tried again this much sooner: the lease goes on running."""
+"""A renewal that fails is tried again this much sooner: the lease keeps running."""
 
 
 class Holder(Protocol):

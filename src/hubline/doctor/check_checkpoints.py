@@ -72,7 +72,7 @@ def _expired(expired: Mapping[str, int]) -> list[Finding]:
 
 
 def _recreated(ahead: Mapping[str, int], foreign: Mapping[str, str]) -> list[Finding]:
-    """Checkpoints of a hub that is no more: beyond the end of the new one, or at other offsets."""
+    """Checkpoints of a hub that is gone: beyond the end of the new one, or at other offsets."""
     fix = "start over with `hubline checkpoints reset`, or correct the address of the hub or the store"
     findings = []
     if ahead:

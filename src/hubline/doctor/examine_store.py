@@ -124,7 +124,7 @@ async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
 
 
 def _sdk_owners(state: GroupState, lease: LeaseOptions) -> frozenset[str]:
-    """Living owners that are no members: where SDKs may be, those are theirs, for everybody else announces itself."""
+    """Living owners that are not members: where SDKs may be, those are theirs, for everybody else announces itself."""
     owned = [each for each in state.ownerships if each.owner_id and each.age_seconds <= lease.sdk_lease_seconds]
     return frozenset(each.owner_id for each in owned) - {each.owner_id for each in state.members}
 

@@ -129,7 +129,7 @@ def sign(encoded_resource: str, expiry: str, key: SharedKey) -> str:
 
 def _fields(token: str) -> dict[str, str]:
     if len(token) > TOKEN_LENGTH_MAX or not token.startswith(_PREFIX):
-        raise TokenRefused("the token is no shared access signature")
+        raise TokenRefused("the token is not a shared access signature")
     pairs = (part.partition("=") for part in token.removeprefix(_PREFIX).split("&"))
     fields = {name: value for name, _, value in pairs}
     missing = {"sr", "sig", "se", "skn"} - fields.keys()

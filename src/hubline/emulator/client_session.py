@@ -165,7 +165,7 @@ class ClientSession:
         except HublineError as error:
             _refuse(link, error_of(error))
         except Exception:
-            _refuse(link, Error(conditions.INTERNAL_ERROR, "the link cannot go on for a reason of this side"))
+            _refuse(link, Error(conditions.INTERNAL_ERROR, "the link cannot continue for a reason of this side"))
             raise
 
     async def _open_sender(self, link: ReceiverLink, address: SenderAddress) -> None:

@@ -67,7 +67,7 @@ def _offset(value: str, *, inclusive: bool) -> Position:
 
 def _number(value: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,19}", value, re.ASCII) or abs(int(value)) > _INT64_MAX:
-        raise ConfigError(f"the selector compares with {value!r}, which is no number of 64 bits")
+        raise ConfigError(f"the selector compares with {value!r}, which is not a number of 64 bits")
     return int(value)
 
 

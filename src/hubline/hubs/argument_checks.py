@@ -35,7 +35,7 @@ def require_outgoing(events: pa.RecordBatch) -> None:
 
 
 def require_partition(partition: str, there: HubProperties, *, hub: str) -> None:
-    """Refuses what is no partition of the hub, also what could be mistaken for another id, or for none."""
+    """Refuses what is not a partition of the hub, also what could be mistaken for another id, or for none."""
     ids = there.partition_ids
     if partition not in ids:
         raise PartitionNotFound(

@@ -169,7 +169,7 @@ def _as_bytes(body: object, index: int) -> bytes:
         try:
             return body.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise ConfigError(f"the body of event {index} is no text that UTF-8 has: {error}") from None
+            raise ConfigError(f"the body of event {index} is not text that UTF-8 has: {error}") from None
     what = "missing" if body is None else type(body).__name__
     raise ConfigError(f"the body of event {index} is {what}: give bytes or str")
 

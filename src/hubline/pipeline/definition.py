@@ -254,7 +254,7 @@ class Pipeline:
             overrides: Values that replace those of the TOML file, as `--set` does:
                 `{"datasets.raw.hub": "local:./data/raw"}`.
             config: The TOML file. Default: the pipeline's.
-            spark: A session of your own, which goes on running. Default: one is started, and stopped at the end.
+            spark: A session of your own, which keeps running. Default: one is started, and stopped at the end.
 
         Raises:
             PipelineInvalid: The checks found problems. Nothing was started.

@@ -53,7 +53,7 @@ class PlannedStage:
     def is_new_each_start(self) -> bool:
         """Whether Spark's folder is of no use even where a run starts the stage again, after a failure.
 
-        What is on a screen or in memory Spark does not go on with: it refuses a folder that was used.
+        What is on a screen or in memory Spark does not continue with: it refuses a folder that was used.
         """
         is_fleeting = isinstance(self.sink, FormatDataset) and self.sink.format in FLEETING_FORMATS
         return self.options.lookback is not None or is_fleeting

@@ -80,6 +80,6 @@ def owner_id_of(plan: Plan) -> str | None:
 
 
 def gate_of(plan: Plan, stage: PlannedStage) -> Gate:
-    """Within the state folder, where that is on this machine: nobody tidies up there while the run goes on."""
+    """Within the state folder, where that is on this machine: nobody tidies up there while the run continues."""
     folder = local_folder(plan.run.spark_checkpoints)
     return Gate(folder / f".gate-{stage.name}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))

@@ -70,7 +70,7 @@ class DataLoss:
         gone = f"{self.events:,} events are gone" if self.events else "the checkpoint is not this hub's"
         return (
             f"partition {self.partition} of {self.hub}: {gone} ({self.reason}), from sequence number "
-            f"{self.next_sequence} on; it goes on at {self.first_sequence}"
+            f"{self.next_sequence} on; it continues at {self.first_sequence}"
         )
 
 

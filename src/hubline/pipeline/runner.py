@@ -3,7 +3,7 @@
     1. prepare   the state folder is this run's alone; hubs that are to be created are (preparation)
     2. session   Spark starts, or the one that was given is used
     3. build     every stage's query is analysed; what is wrong is reported, and nothing has started yet (stage_frame)
-    4. run       stages side by side; one that fails is started again after a pause, the others go on (stage_run)
+    4. run       stages side by side; one that fails is started again after a pause, the others continue (stage_run)
     5. end       gates close, batches in progress commit, partitions are released, queries stop (shutdown)
 
 A first SIGINT or SIGTERM leads to 5; a second one does not wait for batches: what is cut short comes again.

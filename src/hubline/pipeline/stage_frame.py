@@ -98,7 +98,7 @@ def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
 
 
 def _set_manually(stage: PlannedStage, source: HubDataset) -> dict[str, str]:
-    """Where each partition goes on, by the store; those without a checkpoint at the start."""
+    """Where each partition continues, by the store; those without a checkpoint at the start."""
     store, hub = open_store(parse_store(stage.store or "")), open_hub(source.address)
 
     async def checkpoints() -> dict[str, str]:

@@ -4,7 +4,7 @@ Spark cannot let a query finish its batch and stop: `query.stop()` cuts it short
 planning process, which Spark asks for the next batch whenever one is done, plans no more, and says that it is idle:
 
     1. run               closes the gate
-    2. batch             goes on to its end, and is committed by Spark
+    2. batch             runs to its end, and is committed by Spark
     3. planning process  is asked for the next one; checkpoints what is done; sees the gate; says "idle"
     4. run               stops the query: there is nothing to cut short, and the partitions are released
 

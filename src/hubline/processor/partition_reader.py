@@ -40,7 +40,7 @@ class Source:
     hub_timeout_seconds: float
     report: Callable[[HublineError], None]
     start_over: Callable[[], Awaitable[None]]
-    """Called where the position is of another hub, before reading goes on elsewhere. May end the reading."""
+    """Called where the position is of another hub, before reading continues elsewhere. May end the reading."""
     rng: random.Random
 
 
@@ -144,7 +144,7 @@ class PartitionReader:
 
     async def _position_instead(self, error: PositionInvalid) -> Position:
         source = self._source
-        # Reported before reading goes on elsewhere: dying here reports it again.
+        # Reported before reading continues elsewhere: dying here reports it again.
         accept_data_loss(error, source.on_data_loss)
         source.report(error)
         if error.reason != "expired":

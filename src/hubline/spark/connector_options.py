@@ -48,7 +48,7 @@ ENTRA_OPTIONS: Final = frozenset(
     {"eventhubs.useAadAuth", "eventhubs.aadAuthCallback", "eventhubs.aadAuthCallbackParams"}
 )
 
-# Batches of events as JSON objects in an option: longer ones are no positions.
+# Batches of events as JSON objects in an option: longer ones are not positions.
 POSITIONS_LENGTH_MAX: Final = 1_000_000
 
 # Its documentation shows endpoints with the hub's name at their end, and its users have those.

@@ -16,7 +16,7 @@ def event_id(hub: str, place: Column | None = None) -> Column:
 
         events.select("body", hubline.spark.event_id("env:TELEMETRY").alias("eventId"))
 
-    An event that carries an id already keeps it: it says where the event first came from. What is no id counts as none.
+    An event that carries an id keeps it: it says where the event first came from. What is not an id counts as none.
     Where one event becomes several (as by ``posexplode``), ``place`` counts them from 0, and tells them apart. The hub
     is asked once who it is.
     """

@@ -11,14 +11,14 @@ from pyspark.sql.types import ArrayType, BooleanType, StringType, StructField, S
 from hubline.errors import ConfigError
 
 ERROR_COLUMN: Final = "_error"
-"""Why a row is no result but a dead letter; null for all others."""
+"""Why a row is not a result but a dead letter; null for all others."""
 
 _IS_EMPTY: Final = "_hubline_is_empty"
 _TEXT: Final = "_hubline_text"
 _PARSED: Final = "_hubline_parsed"
 _MALFORMED: Final = "_hubline_malformed"
 # Spark reads one value, and does not look at what comes after it. Put into a list within an object, the body has to end
-# where that goes on: of a body that has several objects, line by line, all but the first would be lost.
+# where that continues: of a body that has several objects, line by line, all but the first would be lost.
 _BODIES: Final = "bodies"
 _END: Final = "end"
 _OPENING: Final = f'{{"{_BODIES}":['
@@ -26,7 +26,7 @@ _CLOSING: Final = f'],"{_END}":true}}'
 
 
 def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
-    """The fields of JSON bodies as columns, after those of the events, and ``_error`` for what is no such JSON.
+    """The fields of JSON bodies as columns, after those of the events, and ``_error`` for what is not such JSON.
 
     ``schema`` names the fields, as a StructType or as text (``"device string, celsius double"``). A field that is
     missing is null, unless all are ``required``. A value of another type, a body that is not one JSON object, and one

@@ -133,7 +133,7 @@ def micros(time: datetime) -> int:
 
 
 def storable(text: str) -> str:
-    """Text that every database takes: what is no character, and the zero that PostgreSQL refuses, is escaped."""
+    """Text that every database takes: what is not a character, and the zero that PostgreSQL refuses, is escaped."""
     if text.isascii() and "\x00" not in text:
         return text
     return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")

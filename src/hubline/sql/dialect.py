@@ -41,7 +41,7 @@ class Dialect:
     now: str
     now_micros: str  # the same as microseconds since 1970, as a whole number
     epoch_seconds: str  # the same as seconds since 1970, as a float
-    age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is no time
+    age: Callable[[str], str]  # seconds since the time in a column; 0 if that lies ahead, NULL if it is not a time
     micros: Callable[[str], str]  # the time in a column as microseconds since 1970
     failed_micros: str  # the same for failed_at, which SQLite keeps in milliseconds
     failed_time: Callable[[str], str]  # microseconds since 1970 as a time to compare failed_at with

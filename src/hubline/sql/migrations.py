@@ -1,7 +1,7 @@
 """Numbered migrations, safe to run from many processes at once.
 
 ``migrations/DIALECT/NNN_name.sql`` are applied in order, each in a transaction of its own that only one process can
-be in. Dying anywhere leaves whole migrations only, and the next process goes on from there.
+be in. Dying anywhere leaves whole migrations only, and the next process continues from there.
 """
 
 from __future__ import annotations

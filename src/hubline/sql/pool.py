@@ -141,7 +141,7 @@ class SqlPool(Generic[Opened]):
 class AsyncSqlPool:
     """Runs blocking calls in a few threads; each call has a thread and a connection to itself.
 
-    It belongs to no event loop. A call that is cancelled goes on in its thread and may take effect. One that takes
+    It belongs to no event loop. A call that is cancelled continues in its thread and may take effect. One that takes
     longer than `call_seconds_max` has its connection cut, so that the thread comes back.
     """
 

@@ -123,7 +123,7 @@ class SqliteConnection:
         self.driver = sqlite3.connect(
             name, uri=is_read_only, timeout=LOCK_SECONDS_MAX, isolation_level=None, check_same_thread=False
         )
-        # Bytes that are no text must fail one record, not the whole list.
+        # Bytes that are not text must fail one record, not the whole list.
         self.driver.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
         self._file = _identity(path)
 

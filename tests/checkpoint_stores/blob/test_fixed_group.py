@@ -96,7 +96,7 @@ async def _take_over(container: str, folder: Path, members: list[FixedMember]) -
     frozen.freeze()
     killed.kill()
     await sender.send(new_events([b"x"]), partition=partition_of["killed"])
-    # Both locks lapse. It goes on after the checkpoints, in the next epoch.
+    # Both locks lapse. It continues after the checkpoints, in the next epoch.
     await until(lambda: sorted(handled) == [("0", 5), ("1", 5)])
     await until(lambda: _is(progress(), {partition_of["killed"]: 5, partition_of["frozen"]: 4}))
     assert {partition.epoch for partition in standby.partitions} == {2}

@@ -1,4 +1,4 @@
-"""Azurite is stopped for a while and started again: processing stops at the end of the leases, and goes on after."""
+"""Azurite is stopped for a while and started again: processing stops at the end of the leases, and continues after."""
 
 from __future__ import annotations
 

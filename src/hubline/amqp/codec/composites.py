@@ -139,7 +139,7 @@ def _from_wire(composite: type[Composite], name: str, kind: Kind, value: object)
 
 
 def _of_type(*accepted: type) -> Callable[[object], object]:
-    """Passes values of exactly these types: a bool is no int here."""
+    """Passes values of exactly these types: a bool is not an int here."""
 
     def unwrap(value: object) -> object:
         if type(value) not in accepted:

@@ -183,7 +183,7 @@ def _truncated(end: int) -> AmqpDecodeError:
 
 
 def _unknown_code(code: int, position: int) -> AmqpDecodeError:
-    return AmqpDecodeError(f"0x{code:02x} at byte {position - 1} is no AMQP type")
+    return AmqpDecodeError(f"0x{code:02x} at byte {position - 1} is not an AMQP type")
 
 
 def _too_deep(position: int) -> AmqpDecodeError:
@@ -235,7 +235,7 @@ def _char(number: int) -> Char:
         character = chr(number)
         character.encode("utf-8")  # refuses halves of surrogate pairs
     except (ValueError, OverflowError):
-        raise AmqpDecodeError(f"{number:#x} is no Unicode character") from None
+        raise AmqpDecodeError(f"{number:#x} is not a Unicode character") from None
     return Char(character)
 
 
@@ -266,7 +266,7 @@ def text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise AmqpDecodeError(f"a string of {len(data)} bytes is no UTF-8 from its byte {error.start} on") from None
+        raise AmqpDecodeError(f"a string of {len(data)} bytes is not UTF-8 from its byte {error.start} on") from None
 
 
 def _symbol(data: bytes) -> Symbol:

@@ -42,7 +42,7 @@ def encode(value: object) -> bytes:
     except struct.error as error:
         raise AmqpEncodeError(f"a number is out of the range of its AMQP type: {error}") from None
     except UnicodeEncodeError as error:
-        raise AmqpEncodeError(f"a string holds half a surrogate pair, which is no text: {error.reason}") from None
+        raise AmqpEncodeError(f"a string holds half a surrogate pair, which is not text: {error.reason}") from None
     except RecursionError:
         raise AmqpEncodeError("a value is nested too deep, or holds itself") from None
 

@@ -4,7 +4,7 @@ The columns of an event have one place for properties: a map of names to text. W
 under names that begin with ``amqp:``
 
     amqp:message-id, amqp:content-type, ...     the fields of a message's properties section (FIELDS)
-    amqp:types                                  the types of values that are no strings, as JSON: {"number":"int"}
+    amqp:types                                  the types of values that are not strings, as JSON: {"number":"int"}
 
 and back to where it came from when the event becomes a message. The types are noted by who keeps events for others, an
 endpoint, and by nobody else: so a map of strings is never more than that.
@@ -67,7 +67,7 @@ CODES: Final[Mapping[int, str]] = {
 
 _TYPE_NAMES: Final[Mapping[type, str]] = {kind: name for name, kind in SIMPLE_TYPES.items() if kind is not str}
 
-# Of those fields that are no strings; the two ids may be of several types, and are noted as other values are.
+# Of those fields that are not strings; the two ids may be of several types, and are noted as other values are.
 _FIELD_TYPES: Final[Mapping[str, str]] = {
     "amqp:user-id": "binary",
     "amqp:content-type": "symbol",

@@ -251,14 +251,14 @@ def _without_null(starts: Positions, lengths: Positions, valid: Mask) -> tuple[P
 
 
 def strings(column: pa.BinaryArray, name: str) -> pa.StringArray:
-    """The column as text. Raises AmqpDecodeError, with its name, if it is no UTF-8. It is no part of another."""
+    """The column as text. Raises AmqpDecodeError, with its name, if it is not UTF-8. It is not a part of another."""
     valid, offsets, octets = column.buffers()
     if octets is None or not (np.frombuffer(octets, np.uint8) & 0x80).any():  # ASCII, which needs no closer look
         return pa.StringArray.from_buffers(len(column), offsets, octets, valid, column.null_count)
     try:
         return column.cast(pa.string())
     except pa.ArrowInvalid:
-        raise AmqpDecodeError(f"{name} of a message is no UTF-8") from None
+        raise AmqpDecodeError(f"{name} of a message is not UTF-8") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,7 +51,7 @@ class EventDecoder:
     def decode(self, data: Octets, starts: Positions, ends: Positions) -> pa.RecordBatch:
         """The events ``data[start:end]``, in order, as columns of EVENT_SCHEMA. Nothing of ``data`` is kept.
 
-        Raises AmqpDecodeError if a message is no AMQP, or is none that a hub delivers: each has a sequence number,
+        Raises AmqpDecodeError if a message is not AMQP, or is none that a hub delivers: each has a sequence number,
         an offset and an enqueued time.
         """
         messages = _Messages(data, starts, ends, _read_delivered)
@@ -126,7 +126,7 @@ def _read_delivered(data: Bytes, start: int, end: int) -> EventFields:
         (ENQUEUED_TIME, event.enqueued_ms),
     ):
         if value is None:
-            raise AmqpDecodeError(f"a message without {name} is no event of a hub")
+            raise AmqpDecodeError(f"a message without {name} is not an event of a hub")
     return event
 
 

@@ -99,7 +99,7 @@ def _column_bounds(column: pa.Array) -> Positions:
 
 
 def offsets_of(column: pa.BinaryArray) -> Positions:
-    """Of a column that was made here, and is no part of another."""
+    """Of a column that was made here, and is not a part of another."""
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1).astype(np.int64)
 
 

@@ -229,7 +229,7 @@ def _key(match: Match, key: Place | str) -> str:
     try:
         return key if isinstance(key, str) else match.octets(key)[0].tobytes().decode()
     except UnicodeDecodeError:
-        raise AmqpDecodeError("the key of a property of a message is no UTF-8") from None
+        raise AmqpDecodeError("the key of a property of a message is not UTF-8") from None
 
 
 def _texts(values: Octets) -> pa.StringArray:

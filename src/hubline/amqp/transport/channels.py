@@ -33,7 +33,7 @@ class Channels:
     def find(self, remote_channel: int) -> Session | None:
         """The session that the peer has on its channel; None if it has ended."""
         session = self._by_remote_channel.get(remote_channel)
-        # Some clients go on to detach links after they ended the session.
+        # Some clients detach links even after they ended the session.
         if session is None and remote_channel not in self._ended:
             raise AmqpNotAllowed(f"channel {remote_channel} has no session")
         return session

@@ -224,7 +224,7 @@ class Connection(asyncio.BufferedProtocol):
         except AmqpNotAllowed as error:
             self._fail(conditions.NOT_ALLOWED, str(error))
         except Exception as error:  # noqa: BLE001 (a handler's bug ends this connection, and no other)
-            self._fail(conditions.INTERNAL_ERROR, "the connection cannot go on for a reason of this side")
+            self._fail(conditions.INTERNAL_ERROR, "the connection cannot continue for a reason of this side")
             self._loop.call_exception_handler(
                 {"message": f"a handler of the connection of {self.peer} failed", "exception": error, "protocol": self}
             )

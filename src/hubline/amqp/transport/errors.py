@@ -2,7 +2,7 @@
 
     HubError
     └── AmqpError
-        ├── AmqpDecodeError      bytes that are no valid AMQP: truncated, nonsense, or beyond the bounds set here
+        ├── AmqpDecodeError      bytes that are not valid AMQP: truncated, nonsense, or beyond the bounds set here
         │   └── AmqpFrameError   a frame whose size or header cannot be: the connection is beyond repair
         ├── AmqpEncodeError      a value that AMQP, or a field's type, cannot carry
         ├── AmqpNotAllowed       a frame that the peer may not send at this point: the connection is closed
@@ -27,7 +27,7 @@ class AmqpError(HubError):
 
 
 class AmqpDecodeError(AmqpError):
-    """The bytes are no valid AMQP."""
+    """The bytes are not valid AMQP."""
 
 
 class AmqpFrameError(AmqpDecodeError):

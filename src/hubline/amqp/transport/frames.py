@@ -127,7 +127,7 @@ class FrameReader:
         """The protocol header that a peer starts with; None while it is incomplete."""
         data = bytes(self._buffer[self._start : min(self._start + HEADER_BYTES, self._end)])
         if not _HEADER_PREFIX.startswith(data[: len(_HEADER_PREFIX)]):
-            raise AmqpFrameError("the peer does not speak AMQP: its first bytes are no protocol header")
+            raise AmqpFrameError("the peer does not speak AMQP: its first bytes are not a protocol header")
         if len(data) < HEADER_BYTES:
             return None
         self._start += HEADER_BYTES

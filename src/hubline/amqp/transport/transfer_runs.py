@@ -138,7 +138,7 @@ class TransferHeads:
         self._heads: list[_Head] = []
 
     def find(self, data: Octets, starts: Positions, ends: Positions) -> Found:
-        """Looks at all frames together. Raises nothing: what is no transfer, or no AMQP, is not found."""
+        """Looks at all frames together. Raises nothing: what is not a transfer, or not AMQP, is not found."""
         count = len(starts)
         links, delivery_ids, payloads = (np.zeros(count, np.int64) for _ in range(3))
         is_found, is_settled = (np.zeros(count, np.bool_) for _ in range(2))
@@ -184,7 +184,7 @@ def _links(head: _Head, rows: Octets) -> npt.NDArray[np.int64]:
 
 
 def _learned(data: Octets, start: int, end: int) -> _Head | None:
-    """What the frames that are like this one look like; None if it is no simple transfer."""
+    """What the frames that are like this one look like; None if it is not a simple transfer."""
     octets = data[start:end].tobytes()
     if octets[4:_CHANNEL_OFFSET] != _FRAME_HEADER_PLAIN:
         return None

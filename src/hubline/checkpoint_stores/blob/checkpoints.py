@@ -3,7 +3,7 @@
 Where the service offers one blob at a time, these are the steps, and what dying between them leaves:
 
     first checkpoint   1. put it into the fence's blob   2. make the checkpoint's blob   3. delete the fence's
-             between: who takes the fence next finds it there, and goes on with 2
+             between: who takes the fence next finds it there, and continues with 2
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Fence:
 class BlobCheckpoints:
     """The checkpoints of groups in a container. ``owner_epoch`` looks up the epoch of a partition's ownership record.
 
-    It remembers the fences that it took, as they were last written or read: the next update goes on from there.
+    It remembers the fences that it took, as they were last written or read: the next update continues from there.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ SEQUENCE: Final = "sequencenumber"
 PARTITIONS_MAX: Final = "partitionsmax"
 
 COVER_SECONDS: Final = 60.0
-"""How long after it was written an ownership blob goes on to be as young as its owner's heartbeat.
+"""How long after it was written an ownership blob stays as young as its owner's heartbeat.
 
 As long as the shortest expiry among the SDKs (Go, JavaScript): a blob that its owner does not write again within that
 time is free for them, and then it is for hubline."""
@@ -51,7 +51,7 @@ class Version:
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """From its text; None if that is no version of this store."""
+        """From its text; None if that is not a version of this store."""
         match = _VERSION.fullmatch(text)
         return cls(match[1], int(match[2]), match[3]) if match else None
 

@@ -207,7 +207,7 @@ class EventHubsReceiver:
             newest = data[starts[-1] : ends[-1]].tobytes()
             metrics = read_runtime_metrics(newest, 0, len(newest))
         except AmqpDecodeError as error:
-            # To go on after it would be to lose it.
+            # To continue after it would be to lose it.
             self._failed = self._failed or self._damaged(error)
             return
         self._keep(events, metrics, bytes_count)

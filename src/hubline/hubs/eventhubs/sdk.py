@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("hubline.hubs")
 
-# Events that wait to be received: the package goes on only once there is room.
+# Events that wait to be received: the package continues only once there is room.
 WAITING_COUNT_MAX: Final = 8000
 BATCH_COUNT_MAX: Final = 1000
 # The package asks for so many events ahead; more make it faster over a slow network.

@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 START_OFFSET: Final = "-1"
-# Numbers, or numbers with colons. Anything else is no offset, and might say something else inside of a selector.
+# Numbers, or numbers with colons. Anything else is not an offset, and might say something else inside of a selector.
 _OFFSET_PATTERN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
 
 

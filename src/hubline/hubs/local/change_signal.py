@@ -6,7 +6,7 @@ compares the stamps with those it saw last, every few milliseconds, and wakes th
 waiting, no timer.
 
 A writer that dies between its commit and the stamp tells nobody, so a waiter also looks at the database itself from
-time to time. A reader that dies there has not begun to read, and its predecessor may go on until it looks.
+time to time. A reader that dies there has not begun to read, and its predecessor may continue until it looks.
 """
 
 from __future__ import annotations

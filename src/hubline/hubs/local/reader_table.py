@@ -25,7 +25,7 @@ class ReaderLease:
     """A reader's right to read. It lasts while ``holder_id`` is what the partition says for the group.
 
     That is the id of the reader itself if it has an epoch; otherwise of the last one that had (None: there was
-    none), which no longer lives. Readers without an epoch thus go on side by side until one with an epoch comes.
+    none), which no longer lives. Readers without an epoch thus continue side by side until one with an epoch comes.
     """
 
     group: str

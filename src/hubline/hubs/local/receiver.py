@@ -81,7 +81,7 @@ class LocalReceiver:
                 await self._open_hub.threads.run(self._partition.release_reader, self._lease)
 
     def _look(self, *, max_count: int) -> tuple[list[EventBatch], int]:
-        """What there is to receive, and the newest sequence number. With 0, only whether the reader may go on."""
+        """What there is to receive, and the newest sequence number. With 0, only whether the reader may continue."""
         try:
             found = self._partition.read(self._lease, self._next_sequence, max_count=max_count)
         except HubReplaced as error:

@@ -67,7 +67,7 @@ class SinkConnection(ABC):
         return take_fence(self._connection, self.queries, key, epoch=epoch)
 
     def end_stalled(self, key: PartitionKey, *, seconds_max: float) -> None:  # noqa: B027 - nothing, where it cannot be
-        """Ends a transaction that has held the checkpoint row for longer than any may: its owner does not go on."""
+        """Ends a transaction that has held the checkpoint row for longer than any may: its owner does not continue."""
 
     def read_fence(self, key: PartitionKey) -> FenceState:
         """As it stands; it may be another one a moment later."""
@@ -199,7 +199,7 @@ class SinkConnection(ABC):
     # Its life
 
     def explain(self, error: Exception, table: TableName | None) -> StoreError | None:
-        """What a driver's error means for a caller, with what to do about it; None if it is no driver's."""
+        """What a driver's error means for a caller, with what to do about it; None if it is not one."""
         if table is not None and (reason := self._table_trouble(error)) is not None:
             return SinkError(f"table {table} cannot take the rows: {reason}", table=str(table))
         return self._database.explain(error)

@@ -31,7 +31,7 @@ HighWaterMarks: TypeAlias = Mapping[str, tuple[int, int]]
 """By origin partition, ``ORIGIN/PARTITION``: the sequence number and the index of the highest id that was taken."""
 
 
-# What PostgreSQL cannot keep, though it may arrive: whatever has it, or is longer, is no id. Its indexes take rows of
+# What PostgreSQL cannot keep, though it may arrive: what has it, or is longer, is not an id. Its indexes take rows of
 # 2,704 bytes; this leaves room for the hub and the group beside the id, and is more than any hub's address has.
 _ZERO = "\x00"
 _ID_BYTES_MAX = 2_000

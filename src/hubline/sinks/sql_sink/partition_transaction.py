@@ -151,7 +151,7 @@ class PartitionTransaction(Transaction):
     def _settle(self, move: Move, failure: StoreError) -> None:
         """Learns what became of a commit without an answer, by taking the fence again.
 
-        That waits for the lost transaction, should it still be going on, and then shows what it left.
+        That waits for the lost transaction, should it still be running, and then shows what it left.
         """
         partition = move.partition
         for attempt in range(1, SETTLE.max_attempts + 1):

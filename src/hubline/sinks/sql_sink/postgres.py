@@ -36,7 +36,7 @@ _BEGIN = Statement("BEGIN", {})
 _ROLLBACK = Statement("ROLLBACK", {})
 _COMMIT = Statement("COMMIT", {})
 
-# Claims that a COMMIT in the same message depends on: what is no number ends the message there, with these words.
+# Claims that a COMMIT in the same message depends on: what is not a number ends the message there, with these words.
 _ALTERED = "hubline: the table was altered"
 _CHECKPOINT_GONE = "hubline: the checkpoint is gone"
 _AS_PLANNED = f"SELECT CAST(CASE WHEN ({SHAPE}) = %(shape)s THEN '1' ELSE '{_ALTERED}' END AS integer)"

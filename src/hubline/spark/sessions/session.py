@@ -94,7 +94,7 @@ def _started_with(given: Mapping[str, str], secrets: Collection[str], java: Star
         _started.update(settings_at_start(given, secrets))
         with standard_error_of_java() as stderr:
             java.start(_started, stderr=stderr)
-    forgotten = _started.keys() - given.keys()  # asked for by a session that is no more
+    forgotten = _started.keys() - given.keys()  # asked for by a session that is gone
     forget_settings(forgotten)
     for name in forgotten:
         del _started[name]

@@ -63,7 +63,9 @@ def requested_settings(app_name: str, master: str | None, config: Mapping[str, o
     """What the caller asked for, as Spark takes it."""
     for name, value in config.items():
         if not name.startswith("spark."):
-            raise ConfigError(f'{name} is no setting of Spark: their names start with "spark.", as in spark.ui.enabled')
+            raise ConfigError(
+                f'{name} is not a setting of Spark: their names start with "spark.", as in spark.ui.enabled'
+            )
         if not isinstance(value, str | int | float | Secret):
             raise ConfigError(f"{name} is text, a number, True or False, and not {type(value).__name__}")
     given = {name: _as_text(value) for name, value in config.items()}

@@ -25,7 +25,7 @@ _CHATTER: Final = re.compile(
 _LOGGED: Final = re.compile(rb"\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ ")
 # What Spark ends by closing its pipe: the parent of all workers, and the process that plans a stream.
 _PARTIES: Final = (b"pyspark/daemon.py", b"pyspark/sql/streaming/python_streaming_source_runner.py")
-# A traceback that goes on for longer is none of these.
+# A traceback that continues for longer is none of these.
 _LINES_MAX: Final = 20
 _CHUNK_BYTES: Final = 65536
 
@@ -67,7 +67,7 @@ class StderrFilter:
         for line in lines:
             yield from self._line(line + b"\n")
         if not self._held:
-            # A progress bar goes on without a new line; a traceback may begin after it. Any other line is waited for.
+            # A progress bar continues without a new line; a traceback may begin after it. Any other line is waited for.
             _, bar, last = self._begun.rpartition(b"\r")
             shown = len(self._begun) if bar and not _START.startswith(last) else len(self._begun) - len(last)
             yield self._begun[:shown]

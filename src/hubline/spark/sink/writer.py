@@ -1,7 +1,7 @@
 """The sink: writes DataFrames to a hub, in batches and streams.
 
 Spark makes a writer on the driver, pickles it, and calls ``write`` once in each task; a task that fails is tried again,
-and an attempt that Spark has given up may go on for a while. What was sent stays sent: every event arrives at least
+and an attempt that Spark has given up may continue for a while. What was sent stays sent: every event arrives at least
 once, with the same id each time, and within a partition of the hub none stands before one that came earlier in its task
 (see :mod:`hubline.spark.sink.partition_lanes`).
 """

@@ -57,7 +57,7 @@ class RangesInput(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the query's own filters leave to read. None is no bound; times and numbers are inclusive."""
+    """What the query's own filters leave to read. None: no bound; times and numbers are inclusive."""
 
     partitions: frozenset[str] | None = None
     time_min: datetime | None = None

@@ -71,7 +71,7 @@ class CheckpointWriter:
             checkpoint = Checkpoint(held.ownership.key, await self._offset_before(held), done_next - 1)
             if done_next > held.stored_next:
                 await self._update(checkpoint, held.epoch)
-            else:  # the store has more of a hub that is no more: the query went back, in the re-created one
+            else:  # the store has more of a hub that is gone: the query went back, in the re-created one
                 await set_back(self._store, checkpoint, epoch=held.epoch, seconds_max=self._seconds_max)
         except Fenced as error:
             # Another owner has it, and started from the checkpoint before this one: this query reads it no more.

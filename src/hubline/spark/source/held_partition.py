@@ -19,7 +19,7 @@ class HeldPartition:
         lookback_next: The first event to replay.
         done_next: Where it stands now.
         checkpointed_next: What the store knows of that. While a replay lasts, it is ahead.
-        stored_next: What the store knew when it was opened, be it of a hub that is no more.
+        stored_next: What the store knew when it was opened, be it of a hub that is gone.
         known_offset: The offset of the event before a sequence number. Where a batch ends with the newest event, it
             need not be looked up.
         gap: What was skipped when it was opened.

@@ -181,7 +181,7 @@ def _entry(value: object) -> Entry:
 
 
 def _from_connector(value: Mapping[str, object]) -> StreamOffset:
-    """``{"telemetry": {"0": 250, "1": 70}}``: the JVM connector's, so that its queries go on where they were."""
+    """``{"telemetry": {"0": 250, "1": 70}}``: the JVM connector's, so that its queries continue where they were."""
     hub, positions = next(iter(value.items()), ("", None))
     is_one = len(value) == 1 and hub
     if not is_one or not isinstance(positions, dict) or not all(map(_is_count, positions.values())):

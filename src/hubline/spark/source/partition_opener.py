@@ -17,7 +17,7 @@ from hubline.spark.source.position_lookup import Places, first_wanted
 log = logging.getLogger("hubline.spark")
 
 SequenceAfterLoss = Callable[[PositionInvalid], int]
-"""Where reading goes on instead of at an invalid position; raises it if the user chose that."""
+"""Where reading continues instead of at an invalid position; raises it if the user chose that."""
 
 
 class PartitionOpener:
@@ -29,7 +29,7 @@ class PartitionOpener:
         start: Where partitions without a checkpoint start.
         lookback_seconds: How much before the checkpoint is replayed. None replays nothing.
         known_at_start: The partitions that the hub had when the query started.
-        sequence_after_loss: Where reading goes on instead of at an invalid position.
+        sequence_after_loss: Where reading continues instead of at an invalid position.
         now: The time, as the hub has it.
     """
 

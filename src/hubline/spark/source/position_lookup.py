@@ -23,7 +23,7 @@ LOOKUPS_AT_ONCE: Final = 32
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 
-_FIX: Final = "Choose another start, or say with the option on_data_loss how to go on: earliest or latest"
+_FIX: Final = "Choose another start, or say with the option on_data_loss how to continue: earliest or latest"
 
 
 class Places:

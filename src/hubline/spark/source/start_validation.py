@@ -1,6 +1,6 @@
 """Whether a stream can start where it wants to: what the hub still has, and whether it is still the same hub.
 
-Where it cannot, the option `onDataLoss` decides: the query ends with PositionInvalid, or it goes on elsewhere. That is
+Where it cannot, the option `onDataLoss` decides: the query fails with PositionInvalid, or continues elsewhere. That is
 logged, and kept as a gap in the offset of the batch that skips the events.
 """
 

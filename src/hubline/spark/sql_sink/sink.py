@@ -5,7 +5,7 @@ driver collects the rows of any query and commits all partitions at once.
 
 Spark runs a batch again after a crash. Each run writes here what the database does not have yet, and nothing else: the
 partition's checkpoint row is locked, the range of the batch is compared with it (range_rules), and rows, dead letters
-and the new checkpoint commit together. A batch that is replayed carries the epochs of the driver that died; it goes on
+and the new checkpoint commit together. A batch that is replayed carries the epochs of the driver that died; it runs
 under the present ones.
 """
 

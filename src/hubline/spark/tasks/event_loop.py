@@ -1,7 +1,7 @@
 """What a Python process of Spark keeps between its tasks: one event loop, in a thread of its own, and open hubs in it.
 
 Spark's side of a task is plain blocking code; hubs are asynchronous. A task hands its coroutine to the loop and waits
-for it. The loop goes on between tasks, so that connections live on, heartbeats are answered, and what nobody has used
+for it. The loop runs between tasks too, so that connections stay open, heartbeats are answered, and what is not used
 for a while is closed. A process that is killed leaves nothing behind: all of it is sockets and files of that process.
 """
 
@@ -102,7 +102,7 @@ class _Loop:
 
     @classmethod
     def of_this_process(cls) -> _Loop:
-        freeze_loaded_modules()  # what earlier tasks loaded, such as Spark's own for rows that go on to another worker
+        freeze_loaded_modules()  # what earlier tasks loaded, such as Spark's own for rows
         with cls._lock:
             if cls.current is None or cls.current.process_id != os.getpid():
                 cls.current = cls()

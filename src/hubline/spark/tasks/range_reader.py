@@ -1,6 +1,6 @@
 """The task's side: reads ranges in Spark's Python workers, which live longer than a task.
 
-A worker keeps the links of its last tasks, on the loop that :mod:`.event_loop` runs: the next batch goes on
+A worker keeps the links of its last tasks, on the loop that :mod:`.event_loop` runs: the next batch continues
 where a link stands, without connecting. What is not used for a while is closed. All of it ends with the process: a
 worker that dies leaves nothing behind, since its readers have no epoch and hold nobody off.
 
@@ -171,7 +171,7 @@ class _RangeReader:
         return places.invalid("beyond", Position.sequence(self.wanted.end - 1, inclusive=True), there)
 
     def _after_gap(self, error: PositionInvalid) -> int:
-        """Where to go on, as the user chose. The planner could not know: the events went since it looked."""
+        """Where to continue, as the user chose. The planner could not know: the events went since it looked."""
         if error.reason == "expired" and self._next_sequence < self.wanted.replayed_to:
             # Handled before it went: nothing is lost. Should newer ones be gone as well, the next try finds that out.
             return min(error.begin_sequence, self.wanted.replayed_to, self.wanted.end)

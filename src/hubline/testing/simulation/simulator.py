@@ -235,7 +235,7 @@ class Simulation:
         host.stopping = host.process.spawn(host.processor.stop())
 
     def _crash(self, host: _Host, *, is_restarted: bool) -> None:
-        # A few callbacks later, so that it falls on any await of whatever is going on.
+        # A few callbacks later, so that it falls on any await of whatever runs on.
         steps = self.world.rng.randint(0, 200)
         self.ledger.note(f"{host.process.name} is killed in {steps} steps")
         host.process.kill(after_steps=steps)

@@ -129,7 +129,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         return self.is_dead or self._steps_to_live is not None
 
     def pause(self, seconds: float) -> None:
-        """SIGSTOP for a while: callbacks wait, the clock goes on."""
+        """SIGSTOP for a while: callbacks wait, the clock continues."""
         self.paused_until = max(self.paused_until, self.world.now + seconds)
 
     def revive(self) -> None:
