@@ -2,12 +2,14 @@
 
 What if it dies here?
 
-    1. handle   events one by one or all at once; without ``tx`` nothing is in the database yet
-    2. write    what the handlers returned
-    3. look     whether the database refused rows, or has an event's id by now: then everything is undone, and 1 is done
-                again for the other events. If too many failed, everything is undone, and the partition stops
-    4. commit   dead letters and checkpoint with the rows: :mod:`hubline.sinks.sql_sink.partition_transaction` has the
-                steps within the transaction
+    0. sort out  events that the sink has already, and those whose key has dead letters waiting
+    1. handle    events one by one or all at once; without ``tx`` nothing is in the database yet
+    2. write     what the handlers returned. Events whose rows the database refuses become dead letters. Everything is
+                 undone, and 1 is done again without them, where it takes that to find them, where a handler wrote by
+                 its ``tx`` for them, or where later events of their key were handled
+    3. check     that no other partition has taken an event's id meanwhile, and that not too many failed
+    4. commit    dead letters and checkpoint with the rows: :mod:`hubline.sinks.sql_sink.partition_transaction` has the
+                 steps within the transaction
 
 Dying anywhere before the commit leaves nothing, and the batch is handled again; dying after it leaves all of it.
 """

@@ -5,7 +5,8 @@ What it does, and what is left behind if the process dies there:
     1. begin
     2. lock         the checkpoint row; refused unless this epoch holds it and it stands where this writer left it
     3. rows         by COPY, or one prepared statement; those that the database rejects are found and left out
-    4. dead letters of the events that failed; those of events that are handled by now are done, and ids are recorded
+    4. ids          of events that were deduplicated; dead letters that waited for events handled now are done, and
+                    those of the events that failed are added
     5. checkpoint   moves forward to the last event of the batch
     6. commit       until its answer has come, nobody knows; the fence, taken again, tells
 
