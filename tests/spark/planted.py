@@ -181,7 +181,9 @@ def show_pages(spark: SparkSession, shown: dict[str, str], own_executions: set[i
 
 
 def executions(spark: SparkSession) -> set[int]:
-    listed = json.loads(fetched(f"{spark.sparkContext.uiWebUrl}{address_of(spark)}/sql?length=1000&details=false"))
+    listed = json.loads(
+        fetched(f"{spark.sparkContext.uiWebUrl}{address_of(spark)}/sql?length=1000&details=false&planDescription=false")
+    )
     return {execution["id"] for execution in listed}
 
 
