@@ -82,7 +82,7 @@ def main() -> int:
     parser.add_argument("commit", help="the commit to compare with")
     parser.add_argument("names", nargs="*", metavar="NAME", help="the benchmarks to run; all, if none is named")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each commit (default: 3)")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     listing = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--list"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )
