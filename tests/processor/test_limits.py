@@ -14,8 +14,8 @@ def tally(*, in_row_max: int = 1_000, ratio_max: float = 1.0) -> FailureTally:
 
 
 def flags(text: str) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """One dead letter an event: ``x`` for one that failed."""
-    return np.array([dead_letter == "x" for dead_letter in text], np.bool_)
+    """One character for each event: ``x`` for one that failed."""
+    return np.array([character == "x" for character in text], np.bool_)
 
 
 def test_a_row_goes_on_over_batches_and_ends_with_a_success() -> None:
@@ -53,6 +53,7 @@ def test_a_ratio_is_of_the_last_thousand_and_says_nothing_of_a_few() -> None:
 def test_a_long_run_of_handled_events_counts_as_if_each_were_counted() -> None:
     count = FailureCount(FailureLimits(1_000, 0.1), "0")
     count.add_handled(20_000, 0.0)
+    count.add_handled(20_000, 10.0)  # which changes nothing
 
     with pytest.raises(DeadLetterLimit, match="of the last"):
         count.add(flags("x" * 200), 0.0)

@@ -40,6 +40,13 @@ class FailureTally:
     in_row: int = 0
     recent: tuple[tuple[float, int, int], ...] = ()  # when, how many events, and how many of them failed
 
+    @property
+    def is_full_of_successes(self) -> bool:
+        """Whether one more event that does not fail changes nothing."""
+        if self.in_row or sum(events for _, events, _ in self.recent) < RATIO_EVENTS:
+            return False
+        return not any(failed for _, _, failed in self.recent)
+
     def after(self, failed: Flags, now: float) -> FailureTally:
         """The tally after these events, in order. Raises DeadLetterLimit where that is too much."""
         in_row = self._in_row(failed)
@@ -110,6 +117,8 @@ class FailureCount:
 
     def add_handled(self, count: int, now: float) -> None:
         """Counts events that did not fail, in steps: of a long run, those before the last thousand count no more."""
+        if self.tally.is_full_of_successes:
+            return
         count = min(count, RATIO_EVENTS)
         while count > 0:
             self.add(np.zeros(min(count, TOGETHER_EVENTS), np.bool_), now)
