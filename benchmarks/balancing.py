@@ -61,7 +61,7 @@ def balance_plan() -> Iterator[Result]:
         f"balance-plan-{partitions_count}x{hosts_count}",
         slowest * 1_000,
         "ms",
-        slowest / peers[ours.index(slowest)],
+        peers[ours.index(slowest)] / slowest,
         f"the rule of {SDK}, on the same snapshot",
     )
 

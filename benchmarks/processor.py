@@ -41,7 +41,7 @@ def processor_latency() -> Iterator[Result]:
     """Milliseconds from the acknowledged append to the handler, median."""
     bare_ms = best(lambda folder: asyncio.run(_latency(folder, is_bare=True)))
     processor_ms = best(lambda folder: asyncio.run(_latency(folder, is_bare=False)))
-    yield Result("processor-latency", processor_ms, "ms (p50)", processor_ms / bare_ms, "a bare receiver")
+    yield Result("processor-latency", processor_ms, "ms (p50)", bare_ms / processor_ms, "a bare receiver")
 
 
 async def _bare(folder: Path) -> float:

@@ -15,6 +15,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Final
 
@@ -28,7 +29,6 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EVENT_SCHEMA, Event, EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.processor.handlers.thread import HandlerThread
 from hubline.sinks import SqlSink
 from tests.support.postgres import PostgresServer
 
@@ -161,7 +161,7 @@ class _Scene:
     def partition_rounds(self, partitions: int, count: int) -> Callable[[], None]:
         names = [f"{number} of {partitions}" for number in range(partitions)]
         works = [self._sink_work(GROUP.partition(name), count, poison_share=0.0) for name in names]
-        threads = [HandlerThread(name) for name in names]
+        threads = [ThreadPoolExecutor(1) for _ in names]
 
         def in_row(one: Callable[[], None]) -> None:
             for _ in range(IN_ROW_COUNT):

@@ -82,7 +82,7 @@ def _measured(name: str, store: CheckpointStore, limit: Callable[[], None]) -> R
         f"store-cycle-1024-{name}",
         cycle_seconds * 1000,
         "ms",
-        ratio=cycle_seconds / limit_seconds,
+        ratio=limit_seconds / cycle_seconds,
         against="a bare SELECT and UPDATE of as many rows",
     )
 
