@@ -68,7 +68,7 @@ class ReceiverLink(Link):
         if not self.is_attached or not len(deliveries) or not self._count_received(len(deliveries)):
             return
         deliveries = self._fitting(deliveries)
-        if self.is_attached and len(deliveries):
+        if not self.is_over and len(deliveries):
             assert self._handler is not None  # noqa: S101
             self._handler.on_deliveries(self, deliveries)
 
