@@ -151,7 +151,7 @@ class ReceiverLink(Link):
     def _refuse_message(self, delivery_id: int, bytes_count: int, *, is_settled: bool) -> None:
         """Tells the peer that a message is too large, in the service's words, and takes others as before.
 
-        Of a settled one nothing can be told, so that ends the link: no message is lost in silence.
+        A settled message has no answer, so it ends the link instead: no message is lost in silence.
         """
         if self.is_over:
             return
