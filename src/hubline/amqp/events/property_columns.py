@@ -54,9 +54,9 @@ def noted_of(properties: pa.MapArray, name: str) -> dict[int, str]:
     if properties.null_count == len(properties):
         return {}
     offsets = properties.offsets.to_numpy()
-    first, end = int(offsets[0]), int(offsets[-1])
-    keys = properties.keys.slice(first, end - first)
-    if pc.index(keys, pa.scalar(name, keys.type)).as_py() < 0:  # mostly: it costs little beside the encoding
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys = properties.keys.slice(first, count)
+    if not count or not (_lengths(keys) == len(name.encode())).any():  # mostly: lengths are compared in no time
         return {}
     places = first + np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
     events = np.searchsorted(offsets, places, side="right") - 1
@@ -64,6 +64,10 @@ def noted_of(properties: pa.MapArray, name: str) -> dict[int, str]:
     is_valid = valid_of(properties)
     pairs = zip(events.tolist(), values, strict=True)
     return {event: value for event, value in pairs if is_valid[event] and value is not None}
+
+
+def _lengths(texts: pa.StringArray) -> npt.NDArray[np.int32]:
+    return np.diff(np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset))
 
 
 def _uniform_properties(properties: pa.MapArray) -> FixedRows | None:
