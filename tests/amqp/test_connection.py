@@ -38,7 +38,7 @@ from hubline.amqp.transport.frames import (
     encode_frame,
     encode_transfer,
 )
-from hubline.amqp.transport.link import Link
+from hubline.amqp.transport.link import Link, left_of
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.sender_link import SenderLink
 from hubline.amqp.transport.session import AnyLink
@@ -231,6 +231,24 @@ def test_credit_that_was_taken_back_too_late_may_have_been_used_and_no_more_than
         assert len(server.received) == 6
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent", "seen", "left"),
+    [
+        (100, 7, 7, 100),
+        (100, 17, 7, 90),
+        (10, 17, 7, 0),
+        (3, 17, 7, 0),
+        (0, 7, 7, 0),
+        (2**32 - 1, 0, 0, 2**32 - 1),
+        (2**32 - 1, 5, 2**32 - 5, 2**32 - 11),
+        (10, 7, 8, 10),
+    ],
+    ids=["all seen", "some on the way", "used up", "taken back", "none", "most there is", "wrapped", "miscounted"],
+)
+def test_what_a_peer_allows_is_left_but_for_what_it_has_not_seen(allowed: int, sent: int, seen: int, left: int) -> None:
+    assert left_of(allowed, sent=sent, seen=seen) == left
 
 
 def test_a_message_larger_than_the_window_goes_frame_by_frame(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -297,15 +297,15 @@ def _one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] |
 
 
 def _sent_one_by_one(messages: Sequence[bytes | bytearray]) -> list[dict[str, Any]] | None:
-    events = _read(messages, notes_types=True)
+    events = _read(messages, takes_notes=True)
     if events is None:
         return None
     return _as_columns([(event.body, event.partition_key, event.properties) for event in events], OUTGOING_SCHEMA)
 
 
-def _read(messages: Sequence[bytes | bytearray], *, notes_types: bool = False) -> list[EventFields] | None:
+def _read(messages: Sequence[bytes | bytearray], *, takes_notes: bool = False) -> list[EventFields] | None:
     try:
-        return [read_event(message, 0, len(message), notes_types=notes_types) for message in messages]
+        return [read_event(message, 0, len(message), takes_notes=takes_notes) for message in messages]
     except AmqpDecodeError:
         return None
 

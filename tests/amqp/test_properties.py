@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
+from hubline.amqp.codec.data_sections import DATA_SECTIONS
 from hubline.amqp.codec.message import Data, Message, Properties
 from hubline.amqp.codec.property_types import FIELDS, TYPES, encode_properties
 from hubline.amqp.codec.types import (
@@ -152,6 +153,20 @@ def test_every_field_can_be_set_by_its_name() -> None:
     (encoded,) = encode_outgoing(new_events([{"body": b"x", "properties": texts}])).to_pylist()
     properties = Message.decode(encoded).properties
     assert properties == Properties("7", b"7", "7", "7", "7", "7", "7", "7", 7, 7, "7", 7, "7")
+
+
+@pytest.mark.parametrize("properties", [None, {}, {"amqp:data-section": "[1,2]"}, {"a-key-of-18-bytes.": "[1,2]"}])
+def test_body_without_a_note_of_its_sections_has_one(properties: dict[str, str] | None) -> None:
+    events = new_events([{"body": b"abc", "properties": properties}] * 3)
+    assert [Message.decode(each).body for each in encode_outgoing(events).to_pylist()] == [Data((b"abc",))] * 3
+
+
+def test_sections_of_a_part_of_a_batch_are_those_of_its_events() -> None:
+    notes = [{DATA_SECTIONS: "[1,2]"}, {"a": "b"}, {DATA_SECTIONS: "[2,1]", "a": "b"}, {}]
+    rows = [{"body": b"abc", "properties": notes[number % 4]} for number in range(40)]
+    bodies = [Message.decode(each).body for each in encode_outgoing(new_events(rows).slice(3, 8)).to_pylist()]
+    kinds = [Data((b"a", b"bc")), Data((b"abc",)), Data((b"ab", b"c")), Data((b"abc",))]
+    assert bodies == [kinds[number % 4] for number in range(3, 11)]
 
 
 def test_a_part_of_a_batch_is_encoded_as_it_is_alone() -> None:

@@ -63,6 +63,8 @@ def test_what_is_sent_is_received(modules: Path, hub: str) -> None:
     others = {event["body"]: event for event in result["events"] if event["partition"] != "1"}
     assert others["by key"]["key"] == "alphabet"
     assert others["x" * 10]["partition"] == "3"
+    assert others[None]["partition"] == "2"
+    assert result["tooLarge"] == "MessageTooLargeError"
 
 
 def test_higher_owner_level_takes_over_with_the_official_errors(modules: Path, hub: str) -> None:

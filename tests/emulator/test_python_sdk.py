@@ -88,6 +88,14 @@ def test_what_is_sent_is_received_with_keys_and_properties(hub: str) -> None:
     assert offsets == sorted(offsets)
 
 
+def test_sections_of_a_body_come_back_apart(hub: str) -> None:
+    with Producer.from_connection_string(hub, **HASTY) as producer:
+        producer.send_batch([EventData([b"aa", b"bb", b"cc"]), EventData(b"one")], partition_id="0")
+    events = asyncio.run(receive(hub, 2, starting_position=EARLIEST))
+    assert [list(event.body) for event in events] == [[b"aa", b"bb", b"cc"], [b"one"]]
+    assert [event.properties for event in events] == [{}, {}]
+
+
 def test_tail_shows_what_is_there_through_the_sdk_too(hub: str, capfd: pytest.CaptureFixture[str]) -> None:
     for partition in range(4):
         send(hub, [f"{partition}-{number}" for number in range(8)], partition_id=str(partition))

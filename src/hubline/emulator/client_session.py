@@ -85,7 +85,7 @@ class ClientSession:
     def on_link(self, link: Link) -> None:
         self._forget_what_is_over()
         if len(self._links) >= LINKS_MAX:
-            link.refuse(Error(conditions.RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
+            _refuse(link, Error(conditions.RESOURCE_LIMIT_EXCEEDED, f"a connection has at most {LINKS_MAX} links"))
             return
         self._links.add(link)
         text = _address_text(link)
@@ -103,11 +103,11 @@ class ClientSession:
             case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
                 path_segments(text)
             ):
-                link.refuse(
-                    Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs that covers this address")
+                _refuse(
+                    link, Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs that covers this address")
                 )
             case _:
-                link.refuse(Error(conditions.NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
+                _refuse(link, Error(conditions.NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
 
     def on_closed(self, _connection: Connection, _error: Error | None) -> None:
         if self._expiry is not None:
@@ -250,7 +250,7 @@ def _refuse(link: Link, error: Error) -> None:
     if link.is_attached:
         link.detach(error)
     else:
-        link.refuse(error)
+        link.refuse(error, message_bytes_max=MESSAGE_BYTES_MAX)
 
 
 def _epoch(attach: Attach) -> int | None:

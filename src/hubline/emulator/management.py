@@ -30,6 +30,9 @@ from hubline.ports import Hub
 NO_OFFSET: Final = "-1"
 NO_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
 
+# Of a hub that is not replicated to other regions. The SDK for Rust takes no answer without the epochs.
+NO_REPLICATION_EPOCH: Final = -1
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -92,7 +95,9 @@ def partition_value(hub: str, partition: PartitionProperties) -> dict[str, objec
         "type": PARTITION_TYPE,
         "partition": partition.partition,
         "begin_sequence_number": partition.begin_sequence,
+        "begin_sequence_number_epoch": Int(NO_REPLICATION_EPOCH),
         LAST_SEQUENCE: partition.last_sequence,
+        f"{LAST_SEQUENCE}_epoch": Int(NO_REPLICATION_EPOCH),
         LAST_OFFSET: partition.last_offset or NO_OFFSET,
         LAST_ENQUEUED: timestamp(partition.last_enqueued_time or NO_TIME),
         "is_partition_empty": partition.is_empty,

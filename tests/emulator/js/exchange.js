@@ -1,4 +1,5 @@
-// Sends single events, arrays and batches, by partition and by key, and receives them all from the start.
+// Sends single events, arrays and batches, by partition and by key, and receives them all from the start. One event is
+// too large.
 const { EventHubProducerClient, EventHubConsumerClient, earliestEventPosition } = require("@azure/event-hubs");
 
 async function main(connectionString) {
@@ -12,6 +13,11 @@ async function main(connectionString) {
   await producer.sendBatch(batch);
   await producer.sendBatch([{ body: "by key" }], { partitionKey: "alphabet" });
   await producer.sendBatch([{ body: "x".repeat(900000) }], { partitionId: "3" });
+  await producer.sendBatch([{ body: null }], { partitionId: "2" });
+  const tooLarge = await producer.sendBatch([{ body: "x".repeat(2 * 1024 * 1024) }], { partitionId: "2" }).then(
+    () => null,
+    (error) => error.code,
+  );
   const properties = await producer.getPartitionProperties("1");
   await producer.close();
 
@@ -35,7 +41,7 @@ async function main(connectionString) {
               lastSequence: context.lastEnqueuedEventProperties.sequenceNumber,
             });
           }
-          if (events.length >= 52) subscription.close().then(resolve);
+          if (events.length >= 53) subscription.close().then(resolve);
         },
         processError: async (error) => errors.push(error.message),
       },
@@ -43,7 +49,8 @@ async function main(connectionString) {
     );
   });
   await consumer.close();
-  return { partitionIds: hub.partitionIds, lastSequence: properties.lastEnqueuedSequenceNumber, events, errors };
+  const lastSequence = properties.lastEnqueuedSequenceNumber;
+  return { partitionIds: hub.partitionIds, lastSequence, tooLarge, events, errors };
 }
 
 require("./report").report(main);

@@ -86,9 +86,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A body of bytes, in one section or several."""
+    """A body of bytes, in one section or several. One that is null is of JavaScript, which sends a null body so."""
 
-    parts: tuple[bytes, ...]
+    parts: tuple[bytes | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +180,8 @@ def _list(value: object) -> list[object]:
     return value
 
 
-def _bytes(value: object) -> bytes:
-    if not isinstance(value, bytes):
+def _bytes(value: object) -> bytes | None:
+    if value is not None and not isinstance(value, bytes):
         raise AmqpDecodeError(f"data in a body is binary, not {type(value).__name__}")
     return value
 

@@ -5,9 +5,10 @@ under names that begin with ``amqp:``
 
     amqp:message-id, amqp:content-type, ...     the fields of a message's properties section (FIELDS)
     amqp:types                                  the types of values that are not strings, as JSON: {"number":"int"}
+    amqp:data-sections                          which sections the body came in (:mod:`.data_sections`)
 
-and back to where it came from when the event becomes a message. The types are noted by who keeps events for others, an
-endpoint, and by nobody else: so a map of strings is never more than that.
+and back to where it came from when the event becomes a message. The last two are noted by who keeps events for others,
+an endpoint, and by nobody else: so a map of strings is never more than that.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Final, TypeAlias
 
+from hubline.amqp.codec.data_sections import DATA_SECTIONS
 from hubline.amqp.codec.encode import encode
 from hubline.amqp.codec.message import APPLICATION_PROPERTIES, Properties
 from hubline.amqp.codec.text import from_text
@@ -25,6 +27,9 @@ from hubline.amqp.transport.errors import AmqpEncodeError
 
 PREFIX: Final = "amqp:"
 TYPES: Final = "amqp:types"
+
+# What is said of the message, and is no property of it.
+_NOTES: Final = (TYPES, DATA_SECTIONS)
 
 # The fields of a properties section, in their order, as names in the map.
 FIELDS: Final = tuple(PREFIX + field.name.replace("_", "-") for field in fields(Properties))
@@ -110,7 +115,7 @@ def encode_properties(pairs: Pairs) -> bytes:
         value = None if text is None else _value(text, _FIELD_TYPES.get(name) or types.get(name))
         if name in _ATTRIBUTES and text is not None and value is not None:
             own[_ATTRIBUTES[name]] = value
-        elif name != TYPES:
+        elif name not in _NOTES:
             others[name] = text if value is None else value
     sections = [Properties(**own).encode()] if own else []  # type: ignore[arg-type]
     if others:

@@ -81,8 +81,9 @@ class SentDecoder:
     def decode(self, payload: Bytes, message_format: int) -> pa.RecordBatch:
         """The events of a message, which is a batch or a single one, as columns of OUTGOING_SCHEMA.
 
-        The types of properties are noted beside them (:mod:`hubline.amqp.codec.property_types`). The key of a batch is
-        that of each of its events that has none itself. Raises AmqpDecodeError.
+        The types of properties, and the sections of a body, are noted among the properties
+        (:mod:`hubline.amqp.codec.property_types`). The key of a batch is that of each of its events that has none
+        itself. Raises AmqpDecodeError.
         """
         data = np.frombuffer(payload, np.uint8)
         if message_format != BATCH_FORMAT:
@@ -115,7 +116,7 @@ def join_messages(messages: Sequence[Bytes]) -> tuple[Octets, Positions, Positio
 
 
 def _read_sent(data: Bytes, start: int, end: int) -> EventFields:
-    return read_event(data, start, end, notes_types=True)
+    return read_event(data, start, end, takes_notes=True)
 
 
 def _read_delivered(data: Bytes, start: int, end: int) -> EventFields:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from hubline.amqp.codec.data_sections import DATA_SECTIONS, encode_body
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.encode import encode
 from hubline.amqp.codec.message import MESSAGE_ANNOTATIONS
@@ -30,7 +32,7 @@ from hubline.amqp.events.pieces import (
     total_lengths,
     width_of,
 )
-from hubline.amqp.events.property_columns import property_pieces
+from hubline.amqp.events.property_columns import noted_of, property_pieces
 from hubline.amqp.service_names import ENQUEUED_TIME, OFFSET, PARTITION_KEY, SEQUENCE_NUMBER
 from hubline.amqp.transport.frames import encode_transfer, frame_header
 from hubline.errors import EventTooLarge
@@ -141,7 +143,7 @@ def outgoing_pieces(events: pa.RecordBatch) -> list[Piece]:
     """What the message of each event (OUTGOING_SCHEMA) is put together from."""
     body, key, properties = events.columns
     keys = [] if key.null_count == len(key) else [_key_annotation(key)]
-    return [*keys, *property_pieces(properties), *_data_pieces(body)]
+    return [*keys, *property_pieces(properties), *_data_pieces(body, properties)]
 
 
 def delivered_pieces(events: pa.RecordBatch) -> list[Piece]:
@@ -151,7 +153,7 @@ def delivered_pieces(events: pa.RecordBatch) -> list[Piece]:
     return [
         *_annotation_pieces(sequence_number, offset, enqueued_time, keys),
         *property_pieces(properties),
-        *_data_pieces(body),
+        *_data_pieces(body, properties),
     ]
 
 
@@ -203,9 +205,21 @@ def _key_annotation(keys: pa.StringArray) -> pa.BinaryArray:
     return prefix_column(FixedRows(len(keys), _ANNOTATIONS, *map_fields(lengths, np.full(len(keys), 2))), pairs)
 
 
-def _data_pieces(body: pa.BinaryArray) -> list[Piece]:
+def _data_pieces(body: pa.BinaryArray, properties: pa.MapArray) -> list[Piece]:
+    noted = noted_of(properties, DATA_SECTIONS)
     code, sizes = size_fields(_BINARY, lengths_of(body))
-    return [FixedRows(len(body), _DATA + code, sizes), body]
+    head = FixedRows(len(body), _DATA + code, sizes)
+    return [*_noted_sections(body, head, noted)] if noted else [head, body]
+
+
+def _noted_sections(body: pa.BinaryArray, head: FixedRows, noted: Mapping[int, str]) -> tuple[Piece, Piece]:
+    """The sections of bodies that came in several, which are made one by one; and those of the others."""
+    is_noted = np.zeros(len(body), np.bool_)
+    is_noted[list(noted)] = True
+    sections = pa.array([encode_body(body[event].as_py(), note) for event, note in sorted(noted.items())], pa.binary())
+    places = pa.array(np.cumsum(is_noted) - 1, mask=~is_noted)
+    others = pc.if_else(pa.array(is_noted), pa.scalar(None, body.type), body)
+    return sections.take(places), prefix_column(head, others)
 
 
 def _wrapped(pieces: Sequence[Piece], count: int) -> pa.BinaryArray:

@@ -49,6 +49,27 @@ def property_pieces(properties: pa.MapArray) -> Sequence[Piece]:
     return [piece.take(repeats.kinds) for piece in _each_properties(properties.take(pa.array(repeats.firsts)))]
 
 
+def noted_of(properties: pa.MapArray, name: str) -> dict[int, str]:
+    """The value of a property that few events have, by the place of each that has it."""
+    if properties.null_count == len(properties):
+        return {}
+    offsets = properties.offsets.to_numpy()
+    first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
+    keys = properties.keys.slice(first, count)
+    if not count or not (_lengths(keys) == len(name.encode())).any():  # mostly: lengths are compared in no time
+        return {}
+    places = first + np.flatnonzero(pc.equal(keys, name).to_numpy(zero_copy_only=False))
+    events = np.searchsorted(offsets, places, side="right") - 1
+    values = properties.items.take(pa.array(places)).to_pylist()
+    is_valid = valid_of(properties)
+    pairs = zip(events.tolist(), values, strict=True)
+    return {event: value for event, value in pairs if is_valid[event] and value is not None}
+
+
+def _lengths(texts: pa.StringArray) -> npt.NDArray[np.int32]:
+    return np.diff(np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset))
+
+
 def _uniform_properties(properties: pa.MapArray) -> FixedRows | None:
     """Sections of one form for all events: the same keys, and values as long as each other's. None if they are not."""
     count, pairs_count = len(properties), _pairs_count(properties)

@@ -6,12 +6,13 @@ Events by the thousand go through :mod:`hubline.amqp.events.decoder`, which give
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from hubline.amqp.codec.data_sections import DATA_SECTIONS, noted_sections
 from hubline.amqp.codec.decode import Bytes, Reader
 from hubline.amqp.codec.encode import encode
 from hubline.amqp.codec.message import (
@@ -70,12 +71,13 @@ class EventFields:
     properties: list[tuple[str, str | None]] | None
 
 
-def read_event(data: Bytes, start: int, end: int, *, notes_types: bool = False) -> EventFields:
+def read_event(data: Bytes, start: int, end: int, *, takes_notes: bool = False) -> EventFields:
     """An event, from any valid encoding of a message. Raises AmqpDecodeError.
 
-    Properties, the message's own and those of the application, become text (:mod:`hubline.amqp.codec.text`); their
-    types can be noted beside them (:mod:`hubline.amqp.codec.property_types`). A body of bytes is taken as it is; a
-    string as UTF-8; other values, and sequences, as JSON. Header, footer and other annotations are passed over.
+    Properties, the message's own and those of the application, become text (:mod:`hubline.amqp.codec.text`). A body of
+    bytes is taken as it is; a string as UTF-8; other values, and sequences, as JSON. Header, footer and other
+    annotations are passed over. The types of properties, and the sections that a body came in, can be noted among the
+    properties (:mod:`hubline.amqp.codec.property_types`).
     """
     reader = Reader(data, start, end)
     known: dict[str, object] = {}
@@ -93,20 +95,26 @@ def read_event(data: Bytes, start: int, end: int, *, notes_types: bool = False) 
             parts.append((code, reader.value()))
         else:
             reader.skip()
+    body = body_of(parts)
+    pairs = [(name, to_text(value)) for name, value in properties]
+    if takes_notes:
+        pairs += _notes(properties, body)
     return EventFields(
-        body=_body_bytes(body_of(parts)),
+        body=_body_bytes(body),
         sequence_number=_integer(known, SEQUENCE_NUMBER),
         offset=_offset(known.get(OFFSET)),
         enqueued_ms=_integer(known, ENQUEUED_TIME),
         partition_key=to_text(known.get(PARTITION_KEY)),
-        properties=_as_text(properties, notes_types=notes_types) or None,
+        properties=pairs or None,
     )
 
 
-def _as_text(properties: Sequence[tuple[str, object]], *, notes_types: bool) -> list[tuple[str, str | None]]:
-    pairs = [(name, to_text(value)) for name, value in properties]
-    types = noted_types((name, type_name(value)) for name, value in properties) if notes_types else None
-    return pairs if types is None else [*pairs, (TYPES, types)]
+def _notes(properties: Sequence[tuple[str, object]], body: Body) -> Iterator[tuple[str, str]]:
+    """What the text of the properties and the bytes of the body do not tell."""
+    types = noted_types((name, type_name(value)) for name, value in properties)
+    for name, note in ((TYPES, types), (DATA_SECTIONS, noted_sections(body))):
+        if note is not None:
+            yield name, note
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,7 +259,7 @@ def _offset(value: object) -> str | None:
 
 def _body_bytes(body: Body) -> bytes:
     if isinstance(body, Data):
-        return b"".join(body.parts)
+        return b"".join(part or b"" for part in body.parts)
     if isinstance(body, Sequences):
         return to_json([item for part in body.parts for item in part]).encode()
     value = body.value

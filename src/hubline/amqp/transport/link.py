@@ -36,6 +36,17 @@ if TYPE_CHECKING:
 SERIAL_MODULUS: Final = 2**32
 
 
+def left_of(allowed: int, *, sent: int, seen: int) -> int:
+    """How much is left of what a peer allows, which had seen ``seen`` when it said so; ``sent`` went out by now.
+
+    Both are serial numbers. What is allowed is a count: some allow as much as a number can say, 2**32 - 1.
+    """
+    under_way = (sent - seen) % SERIAL_MODULUS
+    if under_way >= SERIAL_MODULUS // 2:
+        under_way = 0  # it has seen more than was sent: it counts in another way
+    return max(allowed - under_way, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message that arrived by itself: large, over several frames, or of another format than 0."""
@@ -135,11 +146,13 @@ class Link:
         self.session.send(attach)
         handler.on_attached(self, self.remote)
 
-    def refuse(self, error: Error) -> None:
+    def refuse(self, error: Error, *, message_bytes_max: int | None = None) -> None:
         """Answers the peer's attach, and ends the link with the reason.
 
         AMQP would have an answer without the terminus that is refused. A client that sees one may give up before it
         hears why, and try again for ever, as azure-eventhub does: so the answer is the one of a link that is taken.
+        That says how large a message may be, too: the SDKs for Go and Java, where it does not, find every message too
+        large before they hear why.
         """
         remote = self.remote
         assert remote is not None  # noqa: S101 (only a link that the peer asked for is refused)
@@ -151,6 +164,7 @@ class Link:
                 source=remote.source or Source(),
                 target=remote.target or Target(),
                 initial_delivery_count=0 if self.role is SENDER else None,
+                max_message_size=message_bytes_max,
             )
         )
         self.detach(error)

@@ -13,8 +13,8 @@ from hubline.amqp.transport.link import Message
 class MessageAssembly:
     """The message of a link that has begun and not ended. Each part is put in its place at once.
 
-    A message that is all there, and has memory of its own, is not copied. ``count_bytes`` is called with every change
-    of what is held.
+    A message that is all there, and has memory of its own, is not copied. Of one that is too large nothing is held.
+    ``count_bytes`` is called with every change of what is held.
     """
 
     def __init__(self, count_bytes: Callable[[int], None]) -> None:
@@ -23,22 +23,29 @@ class MessageAssembly:
         self._count_bytes = count_bytes
         self._view = memoryview(b"")
         self._bytes = 0
+        self._held_bytes = 0  # all of it, or nothing
         self._bytes_before = 0  # of the last message of several parts: the next one may be as large
 
     def __len__(self) -> int:
+        """How large the message is so far, held or not."""
         return self._bytes
 
-    def add(self, part: Bytes) -> None:
+    def add(self, part: Bytes, *, bytes_max: int) -> None:
+        """Puts a part in its place. A message of more than ``bytes_max``, if that is not 0, is only counted."""
         if not part:
             return
         end = self._bytes + len(part)
+        if bytes_max and end > bytes_max:
+            self._let_go()
+            self._bytes = end
+            return
         if not self._bytes:  # mostly all there is
             self._view = part if isinstance(part, memoryview) and part.readonly else memoryview(bytes(part))
         else:
             if end > len(self._view):
                 self._grow(max(end, 2 * len(self._view), self._bytes_before))
             self._view[self._bytes : end] = part
-        self._bytes = end
+        self._bytes = self._held_bytes = end
         self._count_bytes(len(part))
 
     def finish(self, last: Transfer) -> Message:
@@ -52,9 +59,13 @@ class MessageAssembly:
 
     def drop(self) -> None:
         """Forgets what there is, if anything."""
-        self._count_bytes(-self._bytes)
+        self._let_go()
         self.first = None
-        self._view, self._bytes = memoryview(b""), 0
+        self._bytes = 0
+
+    def _let_go(self) -> None:
+        self._count_bytes(-self._held_bytes)
+        self._view, self._held_bytes = memoryview(b""), 0
 
     def _joined(self) -> memoryview:
         """The payload. It keeps little more memory than it takes."""

@@ -5,9 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
-from hubline.amqp.codec.performatives import RECEIVER, Attach, DeliveryState, Disposition, Error, Flow, Transfer
+from hubline.amqp.codec.performatives import (
+    RECEIVER,
+    Attach,
+    DeliveryState,
+    Disposition,
+    Error,
+    Flow,
+    Rejected,
+    Transfer,
+)
 from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
 from hubline.amqp.transport.message_assembly import MessageAssembly
 from hubline.amqp.transport.transfer_runs import Deliveries
@@ -56,11 +67,10 @@ class ReceiverLink(Link):
             deliveries = self._take_last_part(deliveries)
         if not self.is_attached or not len(deliveries) or not self._count_received(len(deliveries)):
             return
-        if self.message_bytes_max and int((deliveries.ends - deliveries.starts).max()) > self.message_bytes_max:
-            self._fail(conditions.MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
-            return
-        assert self._handler is not None  # noqa: S101
-        self._handler.on_deliveries(self, deliveries)
+        deliveries = self._fitting(deliveries)
+        if not self.is_over and len(deliveries):
+            assert self._handler is not None  # noqa: S101
+            self._handler.on_deliveries(self, deliveries)
 
     def take_transfer(self, transfer: Transfer, payload: Bytes) -> None:
         """A message that stands by itself, or a part of one."""
@@ -73,12 +83,12 @@ class ReceiverLink(Link):
             if not self._count_received(1):
                 return
             self._assembly.first = transfer
-        self._assembly.add(payload)
-        if self.is_over:
-            return  # of all links together it was too much: the connection is over
-        if self.message_bytes_max and len(self._assembly) > self.message_bytes_max:
-            self._fail(conditions.MESSAGE_SIZE_EXCEEDED, f"a message is larger than {self.message_bytes_max:,} bytes")
-        elif not transfer.more:
+        self._assembly.add(payload, bytes_max=self.message_bytes_max)
+        if self.is_over or transfer.more:
+            return  # if it is over, it was too much of all links together
+        if self._is_too_large(len(self._assembly)):
+            self._refuse_assembled(is_settled=bool(transfer.settled))
+        else:
             message = self._assembly.finish(transfer)
             assert self._handler is not None  # noqa: S101
             self._handler.on_message(self, message)
@@ -108,6 +118,52 @@ class ReceiverLink(Link):
             starts=deliveries.starts[1:],
             ends=deliveries.ends[1:],
         )
+
+    def _fitting(self, deliveries: Deliveries) -> Deliveries:
+        """Those that are not too large. The others are refused."""
+        if not self.message_bytes_max:
+            return deliveries
+        sizes = deliveries.ends - deliveries.starts
+        if not self._is_too_large(int(sizes.max())):
+            return deliveries
+        fits = sizes <= self.message_bytes_max
+        for index in np.flatnonzero(~fits).tolist():
+            self._refuse_message(
+                int(deliveries.delivery_ids[index]), int(sizes[index]), is_settled=deliveries.is_settled
+            )
+        return replace(
+            deliveries,
+            delivery_ids=deliveries.delivery_ids[fits],
+            starts=deliveries.starts[fits],
+            ends=deliveries.ends[fits],
+        )
+
+    def _is_too_large(self, bytes_count: int) -> bool:
+        return 0 < self.message_bytes_max < bytes_count
+
+    def _refuse_assembled(self, *, is_settled: bool) -> None:
+        """Refuses a message of several parts once all have come: the SDK for Rust takes no answer before that."""
+        first, bytes_count = self._assembly.first, len(self._assembly)
+        assert first is not None  # noqa: S101
+        self._assembly.drop()
+        self._refuse_message(first.delivery_id or 0, bytes_count, is_settled=is_settled or bool(first.settled))
+
+    def _refuse_message(self, delivery_id: int, bytes_count: int, *, is_settled: bool) -> None:
+        """Tells the peer that a message is too large, in the service's words, and takes others as before.
+
+        A settled message has no answer, so it ends the link instead: no message is lost in silence.
+        """
+        if self.is_over:
+            return
+        text = (
+            f"The received message (delivery-id:{delivery_id}, size:{bytes_count} bytes) exceeds the limit "
+            f"({self.message_bytes_max} bytes) currently allowed on the link."
+        )
+        if is_settled:
+            self._fail(conditions.MESSAGE_SIZE_EXCEEDED, text)
+        else:
+            self.settle(delivery_id, delivery_id, Rejected(Error(conditions.MESSAGE_SIZE_EXCEEDED, text)))
+            self.grant(self.credit + 1)  # no handler hears of it, which would give the credit back
 
     def _count_received(self, count: int) -> bool:
         """Whether the peer may send so many; if not, the link fails."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import SENDER, DeliveryState, Flow, Transfer
 from hubline.amqp.transport.frames import split_transfer
-from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler
+from hubline.amqp.transport.link import SERIAL_MODULUS, Link, LinkHandler, left_of
 
 if TYPE_CHECKING:
     from hubline.amqp.transport.session import Session
@@ -83,10 +83,8 @@ class SenderLink(Link):
     def _apply_flow(self, flow: Flow) -> None:
         if flow.link_credit is None:
             return
-        received = flow.delivery_count or 0
-        credit = (received + flow.link_credit - self._delivery_count) % SERIAL_MODULUS
-        # More than half the numbers there are is less than nothing: the peer took credit back too late.
-        self.credit = credit if credit < SERIAL_MODULUS // 2 else 0
+        # Nothing may be left: the peer took credit back too late.
+        self.credit = left_of(flow.link_credit, sent=self._delivery_count, seen=flow.delivery_count or 0)
         self.is_draining = flow.drain
         if self.is_draining and not self.credit:
             self.drained()

@@ -9,7 +9,7 @@ from typing import Final
 
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Begin, Flow
-from hubline.amqp.transport.link import SERIAL_MODULUS
+from hubline.amqp.transport.link import SERIAL_MODULUS, left_of
 
 # What may come is bounded by the credit of links, so the session's own window is never in the way.
 INCOMING_WINDOW: Final = 2**31 - 1
@@ -81,9 +81,9 @@ class TransferWindow:
     def take_flow(self, flow: Flow) -> None:
         """Where the peer stands: what waits is written as far as there is room now."""
         self._next_incoming_id = flow.next_outgoing_id
-        window = ((flow.next_incoming_id or 0) + flow.incoming_window - self._next_outgoing_id) % SERIAL_MODULUS
-        # As with credit: more than half of all numbers is less than nothing.
-        self._remote_window = window if window < SERIAL_MODULUS // 2 else 0
+        self._remote_window = left_of(
+            flow.incoming_window, sent=self._next_outgoing_id, seen=flow.next_incoming_id or 0
+        )
         while self._queued and self._queued[0][1] <= self._remote_window:
             self._write_now(*self._queued.popleft())
 

@@ -24,6 +24,7 @@ import pyarrow as pa
 from hubline.addresses.hub_address import EventHubsAddress
 from hubline.addresses.names import validate_group_name
 from hubline.amqp import conditions
+from hubline.amqp.codec.data_sections import DATA_SECTIONS, split_body
 from hubline.amqp.codec.message import Message
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.codec.property_types import FIELDS, PREFIX, encode_properties, named_fields
@@ -382,8 +383,11 @@ def _event(row: Mapping[str, Any]) -> EventData:
     from azure.eventhub import EventData
     from azure.eventhub.amqp import AmqpMessageProperties
 
-    event = EventData(row["body"])
-    message = Message.decode(encode_properties(row["properties"] or ()))
+    pairs = row["properties"] or ()
+    # The package has no section that is null.
+    parts = [part or b"" for part in split_body(row["body"], dict(pairs).get(DATA_SECTIONS))]
+    event = EventData(parts if len(parts) > 1 else parts[0])
+    message = Message.decode(encode_properties(pairs))
     # As text, whatever its type was: the package has no numbers of more than 32 bits.
     event.properties = {str(name): to_text(value) for name, value in (message.application_properties or {}).items()}
     if message.properties is not None:
