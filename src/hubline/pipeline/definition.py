@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from hubline.addresses.names import validate_hub_name
+from hubline.addresses.option_checks import check_value
 from hubline.errors import ConfigError
 from hubline.pipeline.stage_options import FrameStageOptions, StageOptions, check_names, option_problems
+from hubline.secrets import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,9 +109,9 @@ class Pipeline:
     """
 
     def __init__(self, name: str, *, config: Path | str | None = None) -> None:
-        self.name = _checked_name(name)
+        self.name = _checked_name(check_value("name", str, name))
         self.where = _caller()
-        self.config = Path(config) if config is not None else None
+        self.config = _path(config)
         self._stages: list[Stage] = []
 
     def __repr__(self) -> str:
@@ -266,6 +268,14 @@ class Pipeline:
                 "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
                 "and hubline run can import it"
             )
+        for option, annotation, value in (
+            ("stages", Sequence[str], stages),
+            ("master", str | None, master),
+            ("once", bool, once),
+            ("overrides", Mapping[str, str] | None, overrides),
+            ("config", Path | str | None, config),
+        ):
+            check_value(option, annotation, value)
         from hubline.pipeline.checks import check_pipeline
         from hubline.pipeline.runner import Request, run
 
@@ -285,10 +295,14 @@ class Pipeline:
         check_names(kind, options, known.__annotations__)
         sources = (source,) if isinstance(source, str) or not isinstance(source, Sequence) else tuple(source)
         if not sources or not all(_is_text(each) for each in (*sources, sink)):
-            raise ConfigError("source and sink are names of datasets: write for instance source='raw', sink='readings'")
+            wrong = next(each for each in (*(sources or (source,)), sink) if not _is_text(each))
+            raise ConfigError(
+                "source and sink must be names of datasets: write for instance source='raw', sink='readings', "
+                f"not {shown_value(wrong)}"
+            )
         name = options.get("name")
         if name is not None and not _is_text(name):
-            raise ConfigError(f"name: it must be text in quotes, not {type(name).__name__}")
+            raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
         if not _is_loading:  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
                 raise ConfigError(f"{option}: {problem}")
@@ -299,6 +313,11 @@ class Pipeline:
             return function
 
         return add
+
+
+def _path(config: object) -> Path | None:
+    checked: Path | str | None = check_value("config", Path | str | None, config)
+    return None if checked is None else Path(checked)
 
 
 def _is_text(value: object) -> bool:
