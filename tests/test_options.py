@@ -98,6 +98,14 @@ def stage_of(**options: Any) -> object:
     return Pipeline("telemetry").stage(**options)
 
 
+def batch_stage_of(**options: Any) -> object:
+    return Pipeline("telemetry").batch_stage(**options)
+
+
+def event_stage_of(**options: Any) -> object:
+    return Pipeline("telemetry").event_stage(**options)
+
+
 def run_of(**options: Any) -> None:
     Pipeline("telemetry").run(**options)
 
@@ -211,6 +219,19 @@ PUBLIC = {
     "DeadLetterHub": Options(DeadLetterHub, {"hub": OBJECT}, {}),
     "open_hub": Options(open_hub, {"hub": OBJECT}, {}),
     "Pipeline": Options(Pipeline, {"name": TEXT, "config": TEXT | NONE}, {"name": "telemetry"}),
+    "Pipeline.batch_stage": Options(batch_stage_of, {"schema": TEXT}, {"source": "raw", "sink": "clean"}),
+    "Pipeline.event_stage": Options(event_stage_of, {"schema": TEXT}, {"source": "raw", "sink": "clean"}),
+    "Pipeline.run": Options(
+        run_of,
+        {
+            "stages": OBJECT,
+            "master": TEXT | NONE,
+            "once": TRUTH,
+            "overrides": NONE,
+            "config": TEXT | NONE,
+        },
+        {},
+    ),
     "Pipeline.stage": Options(stage_of, STAGE, {"source": "raw", "sink": "clean"}),
 }
 NO_OPTIONS = {"Event", "EventBatch", "PartitionContext", "Position", "new_events"}
@@ -243,7 +264,7 @@ def test_every_public_option_is_tried() -> None:
     public = {name.partition(".")[0] for name in PUBLIC}
     assert public - {"SqlBatchWriter", "DeadLetterHub"} == set(hubline.__all__) - NO_OPTIONS
     for name, options in PUBLIC.items():
-        if name != "Pipeline.stage":
+        if not name.startswith("Pipeline."):
             parameters = inspect.signature(options.make).parameters
             assert set(options.right) == set(parameters) - {"self", "cls"}, name
 
@@ -349,7 +370,7 @@ def test_every_public_option_is_tried() -> None:
         ),
         (
             lambda: given.Pipeline("telemetry").run(stages="store"),
-            "stages must be a list of text, not 'store': write stages=['store']",
+            "Pipeline.run: stages must be a list of text, not 'store': write stages=['store']",
         ),
     ],
 )  # fmt: skip

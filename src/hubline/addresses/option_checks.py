@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Final, ParamSpec, TypeVar, get_type_hints
+from typing import Any, Final, ParamSpec, TypeVar
 
+from hubline.addresses.annotations import evaluated
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.option_kinds import Kind, Unfit, kind_of, place_of, remember_options
 from hubline.errors import ConfigError
@@ -114,8 +116,10 @@ def _unknown(owner: str, name: str, signature: inspect.Signature, kinds: Mapping
 
 
 def _kinds(annotated: Any) -> dict[str, Kind]:
-    hints = get_type_hints(annotated, include_extras=True)
-    return {name: kind_of(annotation) for name, annotation in hints.items() if name != "return"}
+    """What the fields of a class, or the arguments of a function, take."""
+    namespace = vars(sys.modules[annotated.__module__])
+    annotations = {name: evaluated(each, namespace) for name, each in inspect.get_annotations(annotated).items()}
+    return {name: kind_of(annotation) for name, annotation in annotations.items() if name != "return"}
 
 
 def _owner(function: Callable[..., object]) -> str:

@@ -62,8 +62,8 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     from hubline.model.positions import StartPositions
 
     if not isinstance(value, Mapping):
-        return StartPositions(_position_of(value))
-    by_partition = {partition: _position_of(position) for partition, position in value.items()}
+        return StartPositions(position_of(value))
+    by_partition = {partition: position_of(position) for partition, position in value.items()}
     if "*" not in by_partition:
         raise ConfigError(
             'starting_position by partition needs "*" as well: where partitions start that are not named '
@@ -72,15 +72,16 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     return StartPositions(by_partition.pop("*"), by_partition)
 
 
-def _position_of(value: object) -> Position:
+def position_of(value: object, *, option: str = "starting_position") -> Position:
+    """A position, or what its text says."""
     from hubline.model.positions import Position
 
     if isinstance(value, str):
         return parse_position(value)
     if not isinstance(value, Position):
         raise ConfigError(
-            f"starting_position must be {STARTING_POSITIONS}, not {shown_value(value)}: "
-            "write for instance starting_position='earliest'"
+            f"{option} must be a Position or text such as 'earliest', not {shown_value(value)}: "
+            "write for instance 'earliest'"
         )
     return value
 

@@ -20,10 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
+from hubline.addresses import option_checks
 from hubline.addresses.names import validate_hub_name
-from hubline.addresses.option_checks import check_value
+from hubline.addresses.option_checks import check_value, checked
+from hubline.addresses.option_kinds import Named
 from hubline.errors import ConfigError
 from hubline.pipeline.stage_options import FrameStageOptions, StageOptions, check_names, option_problems
 from hubline.secrets import shown_value
@@ -108,10 +110,11 @@ class Pipeline:
             pipeline.run()
     """
 
+    @checked
     def __init__(self, name: str, *, config: Path | str | None = None) -> None:
-        self.name = _checked_name(check_value("name", str, name))
+        self.name = _checked_name(name)
         self.where = _caller()
-        self.config = _path(config)
+        self.config = Path(config) if config is not None else None
         self._stages: list[Stage] = []
 
     def __repr__(self) -> str:
@@ -235,6 +238,7 @@ class Pipeline:
         """
         return self._decorator(StageKind.EVENTS, source, sink, options, schema)
 
+    @checked
     def run(
         self,
         *,
@@ -268,14 +272,6 @@ class Pipeline:
                 "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
                 "and hubline run can import it"
             )
-        for option, annotation, value in (
-            ("stages", Sequence[str], stages),
-            ("master", str | None, master),
-            ("once", bool, once),
-            ("overrides", Mapping[str, str] | None, overrides),
-            ("config", Path | str | None, config),
-        ):
-            check_value(option, annotation, value)
         from hubline.pipeline.checks import check_pipeline
         from hubline.pipeline.runner import Request, run
 
@@ -303,6 +299,8 @@ class Pipeline:
         name = options.get("name")
         if name is not None and not _is_text(name):
             raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
+        if kind is not StageKind.FRAME and not _is_loading:
+            check_value("schema", Annotated[str, Named("text such as 'id long, celsius double'")], schema)
         if not _is_loading:  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
                 raise ConfigError(f"{option}: {problem}")
@@ -313,11 +311,6 @@ class Pipeline:
             return function
 
         return add
-
-
-def _path(config: object) -> Path | None:
-    checked: Path | str | None = check_value("config", Path | str | None, config)
-    return None if checked is None else Path(checked)
 
 
 def _is_text(value: object) -> bool:
@@ -336,7 +329,7 @@ def _checked_name(name: str) -> str:
 def _caller() -> Where:
     """The line of the file that called into this module."""
     frame = sys._getframe(1)  # noqa: SLF001 - there is no other way to point at a line of a decorator
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, option_checks.__file__):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
 

@@ -11,8 +11,9 @@ import re
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
+from hubline.addresses.annotations import evaluated
 from hubline.addresses.did_you_mean import nearest
 from hubline.errors import ConfigError, HublineError
 from hubline.model.dead_letters import DeadLetter
@@ -52,7 +53,9 @@ def handler_of(name: str, function: Callable[..., Any]) -> Handler:
         parameters = tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature: it gets everything
         return Handler(function, is_async, tuple(range(len(HANDLER_ARGUMENTS[name]))))
-    matching = _Matching(name, shown, [each.replace(annotation=_resolved(function, each)) for each in parameters])
+    namespace = _globals(function)
+    resolved = [each.replace(annotation=evaluated(each.annotation, namespace)) for each in parameters]
+    matching = _Matching(name, shown, resolved)
     places, keywords = matching.call()
     return Handler(function, is_async, places, keywords, takes_tx=TX in matching.given.values())
 
@@ -167,18 +170,6 @@ class _Matching:
 
 
 # Annotations -------------------------------------------------------------------------------------------------------
-
-
-def _resolved(function: Callable[..., Any], parameter: Parameter) -> Any:
-    """The annotation as an object. What cannot be evaluated, since its module imports it for type checkers alone,
-    stays text."""
-    if not isinstance(parameter.annotation, str):
-        return parameter.annotation
-    annotated = types.SimpleNamespace(__annotations__={"it": parameter.annotation})
-    try:
-        return get_type_hints(annotated, globalns=_globals(function), include_extras=True)["it"]
-    except Exception:  # noqa: BLE001 - whatever evaluating a person's annotation raises
-        return parameter.annotation
 
 
 def _globals(function: Callable[..., Any]) -> dict[str, Any]:
