@@ -395,11 +395,11 @@ def processor_of(**arguments: Any) -> Processor:
 class Store:
     """A store of the official SDKs' four methods; one has a slip in its name."""
 
-    async def list_ownership(self, namespace: str, hub: str, group: str) -> list[dict[str, object]]: ...
+    async def list_ownership(self, namespace: str, hub: str, group: str) -> None: ...
 
     async def claim_ownerships(self, claims: object) -> None: ...
 
-    async def list_checkpoints(self, namespace: str, hub: str, group: str) -> list[dict[str, object]]: ...
+    async def list_checkpoints(self, namespace: str, hub: str, group: str) -> None: ...
 
     async def update_checkpoint(self, checkpoint: object) -> None: ...
 
@@ -547,7 +547,7 @@ def test_no_secret_is_in_an_error() -> None:
         for option, right in options.right.items():
             if TEXT & right:
                 continue
-            for value in (secret, [secret], {"password": secret}):
+            for value in (secret, [7, secret], {"password": [secret]}):
                 with pytest.raises(ConfigError) as refused:
                     options.given(option, value)
                 assert PLANTED not in str(refused.value), option

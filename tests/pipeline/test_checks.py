@@ -149,8 +149,14 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
         ("import hubline\n\nimport beside\n", "telemetry.py:3 importing the file raises ZeroDivisionError"),
         (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage has no source and no sink: write @pipeline"),
         (f"{HEAD}@pipeline.stage(sink='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source: write @pipeline"),
-        (f"{HEAD}@pipeline.stage(source=5, sink='clean')\ndef f(e): ...\n", "telemetry.py:3 source and sink are names"),
-        (f"{HEAD}@pipeline.stage(source=[], sink='clean')\ndef f(): ...\n", "telemetry.py:3 source and sink are names"),
+        (
+            f"{HEAD}@pipeline.stage(source=5, sink='clean')\ndef f(e): ...\n",
+            "telemetry.py:3 source and sink must be names",
+        ),
+        (
+            f"{HEAD}@pipeline.stage(source=[], sink='clean')\ndef f(): ...\n",
+            "telemetry.py:3 source and sink must be names",
+        ),
         (
             f"{HEAD}@pipeline.stage(source=['raw', 'raw'], sink='clean')\ndef f(a, b): ...\n",
             "telemetry.py:3 stage f: it reads one hub twice",

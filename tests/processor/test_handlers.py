@@ -251,7 +251,7 @@ class TestMatching:
 
     @staticmethod
     def takes(name: str, function: Callable[..., Any]) -> Any:
-        """What the function is given, of letters that stand for the arguments in their order."""
+        """What the function is given, with "A", "B" and "T" for the arguments in their order."""
         return handler_of(name, function).invoke("A", "B", "T")
 
     def test_a_parameter_with_a_default_of_its_own_keeps_it(self) -> None:
@@ -364,8 +364,8 @@ class TestRefusal:
             ("on_batch", lambda a, b, c: None, r"\(batch, partition\).*takes 3 arguments"),
             ("on_assigned", lambda a, b: None, r"\(partition\).*takes 2 arguments"),
             ("on_released", lambda a, b, c: None, r"\(partition, reason\)"),
-            ("on_batch", "handle", "takes a function, not str"),
-            ("on_batch", None, "takes a function, not NoneType"),
+            ("on_batch", "handle", "takes a function, not 'handle'"),
+            ("on_batch", None, "takes a function, not None"),
         ],
     )
     def test_a_handler_that_cannot_be_called_is_refused(self, name: str, handler: Any, message: str) -> None:

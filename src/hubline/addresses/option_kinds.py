@@ -141,7 +141,7 @@ class _Number(Kind):
         number = int(meant) if meant is not None and math.isfinite(meant) and meant == int(meant) else meant
         return "" if number is None or not self._has(number) else f": write {option}={number}"
 
-    def _has(self, number: float) -> bool:
+    def _has(self, number: int | float) -> bool:
         if isinstance(number, float) and (self.is_whole or not math.isfinite(number)):
             return False
         return self.range is None or self.range.has(number)
