@@ -18,6 +18,7 @@ from hubline.addresses.hub_address import (
     parse_hub,
     parse_transport,
 )
+from hubline.addresses.option_checks import check_value
 from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, StoreAddress, parse_store
 from hubline.errors import StoreNotFound
 
@@ -39,7 +40,10 @@ def open_hub(hub: str | HubAddress | Hub) -> Hub:
         case EventHubsAddress() as address:
             return _event_hubs(address)
         case opened:
-            return opened
+            from hubline.ports import HubOrAddress
+
+            checked: Hub = check_value("hub", HubOrAddress, opened)
+            return checked
 
 
 def _event_hubs(address: EventHubsAddress) -> Hub:
@@ -76,7 +80,10 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
             return BlobStore(address)
         case opened:
-            return opened
+            from hubline.ports import StoreOrAddress
+
+            checked: CheckpointStore = check_value("store", StoreOrAddress, opened)
+            return checked
 
 
 def is_there(address: StoreAddress) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from hubline.addresses.option_kinds import Named
 from hubline.errors import HubError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
@@ -216,6 +217,15 @@ class CheckpointStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+HubOrAddress: TypeAlias = Annotated[str | Hub, Named("an address such as 'local:./data/telemetry', or a Hub")]
+"""What a `hub` option takes."""
+
+StoreOrAddress: TypeAlias = Annotated[
+    str | CheckpointStore, Named("an address such as 'sqlite:///state.db', or a CheckpointStore")
+]
+"""What a `store` option takes."""
 
 
 @runtime_checkable

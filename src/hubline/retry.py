@@ -8,28 +8,41 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hubline.addresses.option_checks import checked_options
+from hubline.addresses.option_kinds import Count, Seconds
 from hubline.errors import ConfigError
 
 Failure = TypeVar("Failure", bound=Exception)
 Result = TypeVar("Result")
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often and how soon something is tried again: exponential backoff, shortened by a random 0-50%.
 
     Instances that failed together thus do not all come back at the same moment.
+
+    Attributes:
+        max_attempts: How often it is tried, the first time included. Default: 3.
+        initial_backoff_seconds: The pause after the first failed attempt; each one after it is twice as long.
+            Default: 0.5.
+        max_backoff_seconds: The longest pause. Default: 30.
+
+    Raises:
+        ConfigError: An option is of the wrong type, or is not allowed.
     """
 
-    max_attempts: int = 3
-    initial_backoff_seconds: float = 0.5
-    max_backoff_seconds: float = 30.0
+    max_attempts: Count = 3
+    initial_backoff_seconds: Seconds = 0.5
+    max_backoff_seconds: Seconds = 30.0
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError(f"a handler is tried at least once, not {self.max_attempts} times")
-        if not 0 <= self.initial_backoff_seconds <= self.max_backoff_seconds:
-            raise ConfigError("a backoff is not negative, and not above its maximum")
+        if self.initial_backoff_seconds > self.max_backoff_seconds:
+            raise ConfigError(
+                f"RetryPolicy: initial_backoff_seconds must be at most max_backoff_seconds, and "
+                f"{self.initial_backoff_seconds:g} is more than {self.max_backoff_seconds:g}: change one of them"
+            )
 
     def delay(self, attempt: int, rng: random.Random) -> float:
         """Seconds to wait after the given failed attempt (from 1): the backoff, shortened by a random 0-50%."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import re
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -142,6 +143,8 @@ def names_secret(name: str) -> bool:
 KEEP_ELSEWHERE: Final = "keep it in an environment variable or a file of its own, and write env:NAME or file:PATH here"
 NOT_SHOWN: Final = "(not shown, it may hold a secret)"
 _SHOWN_LENGTH_MAX: Final = 40
+_FILE_ADDRESS: Final = re.compile(r"sqlite:///[\w./-]{1,200}")
+"""An address in which no secret can be."""
 
 
 def may_hold_secret(text: str) -> bool:
@@ -156,6 +159,21 @@ def shown(text: str) -> str:
     if len(text) > _SHOWN_LENGTH_MAX:
         return ascii(text[:_SHOWN_LENGTH_MAX]) + "..."
     return ascii(text)
+
+
+def shown_value(value: object) -> str:
+    """What a person gave where something else is expected, as `shown` has text. Of an object, its class alone."""
+    if isinstance(value, str):
+        text = ascii(value) if _FILE_ADDRESS.fullmatch(value) else shown(value)
+        return f"text {text}" if text == NOT_SHOWN else text
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if value is not None and not isinstance(value, bool | int | float | bytes | list | tuple | dict | set):
+        return f"an object of class {type(value).__name__}"
+    text = ascii(reprlib.repr(value))[1:-1] if isinstance(value, list | tuple | dict | set) else ascii(value)
+    if may_hold_secret(text):
+        return f"a {type(value).__name__} {NOT_SHOWN}"
+    return text if len(text) <= _SHOWN_LENGTH_MAX else f"{text[:_SHOWN_LENGTH_MAX]}..."
 
 
 def _found(text: str) -> Iterator[tuple[int, str]]:

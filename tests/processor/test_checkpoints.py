@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import get_args
 
 import pytest
 
@@ -22,7 +23,6 @@ from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, OnFailure, PartitionContext, Processor, ProcessorOptions
-from hubline.processor.options import ON_FAILURE
 from hubline.testing.memory_hub import MemoryHub
 from tests.support.scene import GROUP, LEASE, Behaviour, Scene, partitions_of, until, virtual
 
@@ -396,7 +396,7 @@ class TestStoreDown:
         assert recorder.released == ["released 0 stopped"]
         assert await scene.owners() == {"0": ""}
 
-    @pytest.mark.parametrize("on_failure", ON_FAILURE)
+    @pytest.mark.parametrize("on_failure", get_args(OnFailure))
     @virtual
     async def test_by_hand_it_is_reported_to_the_handler_and_no_event_is_to_blame(self, on_failure: OnFailure) -> None:
         async def save(batch: EventBatch, partition: PartitionContext) -> None:
@@ -444,7 +444,7 @@ class TestOperator:
     async def test_a_busy_partition_starts_over_from_there(self, policy: CheckpointPolicy) -> None:
         await self.check_busy(nothing, policy)
 
-    @pytest.mark.parametrize("on_failure", ON_FAILURE)
+    @pytest.mark.parametrize("on_failure", get_args(OnFailure))
     @virtual
     async def test_so_does_one_that_checkpoints_by_hand(self, on_failure: OnFailure) -> None:
         async def save(batch: EventBatch, partition: PartitionContext) -> None:

@@ -106,7 +106,7 @@ class TestArguments:
 
     @pytest.mark.parametrize("strategy", [Greedy, "gready", 3])
     def test_a_strategy_that_is_none_is_refused(self, strategy: Any) -> None:
-        with pytest.raises(ConfigError, match="load balancing strategy"):
+        with pytest.raises(ConfigError, match=r"load balancing strategy|load_balancing must be a Strategy"):
             processor_of(load_balancing=strategy)
 
     @pytest.mark.parametrize("make", [lambda: Balanced(0), lambda: Greedy(-1), lambda: Fixed(0)])
@@ -190,11 +190,11 @@ class TestOptions:
 
     def test_an_unknown_choice_is_refused_with_the_nearest_right_one(self) -> None:
         wrong: Any = {"on_failure": "dead_leter"}
-        with pytest.raises(ConfigError, match=r"stop or dead_letter, not .* \(did you mean dead_letter\?"):
+        with pytest.raises(ConfigError, match=r"stop, dead_letter or None, not .* \(did you mean dead_letter\?"):
             ProcessorOptions(**wrong)
 
         wrong = {"on_data_loss": False}
-        with pytest.raises(ConfigError, match=r"^on_data_loss must be fail, earliest or latest, not bool$"):
+        with pytest.raises(ConfigError, match=r"on_data_loss must be fail, earliest or latest, not False$"):
             ProcessorOptions(**wrong)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hubline.errors import HandlerFailed, HubUnavailable, PositionInvalid, ProcessorError
+from hubline.errors import ConfigError, HandlerFailed, HubUnavailable, PositionInvalid, ProcessorError
 from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import OnDataLoss, Position
@@ -145,6 +145,37 @@ class TestPrecedence:
 
         assert isinstance(recorder.errors[0].__cause__, ProcessorError)
         assert "on_assigned" in str(recorder.errors[0].__cause__)
+
+    @virtual
+    async def test_seek_takes_a_position_as_text(self) -> None:
+        scene = Scene()
+        scene.append(5)
+        recorder = scene.processor()
+        recorder.assigning = lambda partition: partition.seek("sequence:2:inclusive")
+
+        async with recorder.processor:
+            await until(lambda: recorder.sequences)
+
+        assert recorder.sequences == [2, 3, 4]
+
+    @virtual
+    async def test_seek_refuses_what_is_no_position_where_it_is_given(self) -> None:
+        wrong: Any = 5
+        refused: list[ConfigError] = []
+
+        def assigning(partition: PartitionContext) -> None:
+            try:
+                partition.seek(wrong)
+            except ConfigError as error:
+                refused.append(error)
+
+        recorder = Scene().processor()
+        recorder.assigning = assigning
+
+        async with recorder.processor:
+            await until(lambda: refused)
+
+        assert "position must be a Position or text such as 'earliest', not 5" in str(refused[0])
 
     @staticmethod
     def starting_at(scene: Scene, position: Position, *args: object, **options: object) -> Recorder:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from hubline.addresses.did_you_mean import nearest
 from hubline.errors import ConfigError
-from hubline.secrets import shown
+from hubline.secrets import shown_value
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -23,7 +23,19 @@ def choice_of(value: object, choices: Sequence[Choice], *, option: str = "it") -
     for choice in choices:
         if value == choice:
             return choice
-    allowed = " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
-    if not isinstance(value, str):
-        raise ConfigError(f"{option} must be {allowed}, not {type(value).__name__}")
-    raise ConfigError(f"{option} must be {allowed}, not {shown(value)}{nearest(value, choices)}")
+    suggestion = nearest(value, choices) if isinstance(value, str) else ""
+    raise ConfigError(f"{option} must be {one_of(choices)}, not {shown_value(value)}{suggestion}")
+
+
+def one_of(words: Sequence[str]) -> str:
+    """The words for people: `fail, earliest or latest`."""
+    return _joined(words, " or ")
+
+
+def all_of(words: Sequence[str]) -> str:
+    """The words for people: `fence, leave and close`."""
+    return _joined(words, " and ")
+
+
+def _joined(words: Sequence[str], last: str) -> str:
+    return last.join(filter(None, (", ".join(words[:-1]), words[-1])))

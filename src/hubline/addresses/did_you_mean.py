@@ -13,8 +13,13 @@ _SIMILARITY_MIN: Final = 0.7
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    match = _match(word, {name: name for name in known})
+    match = nearest_name(word, known)
     return f" (did you mean {match}?)" if match else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str | None:
+    """The name that was probably meant; None where none is near."""
+    return _match(word, {name: name for name in known})
 
 
 def _match(word: str, known: Mapping[str, str]) -> str | None:
@@ -26,7 +31,7 @@ def _match(word: str, known: Mapping[str, str]) -> str | None:
 def nearest_or_all(word: str, known: Iterable[str]) -> str:
     """What to write instead of an unknown name: the nearest one that is known, by its whole or by a part, or all."""
     names = sorted(known)
-    by_part = {part: name for name in names for part in name.split("_")}
+    by_part = {part: name for name in sorted(names, key=len, reverse=True) for part in name.split("_")}
     if match := _match(word, {name: name for name in names}) or _match(word, by_part):
         return f"did you mean {match}?"
     return f"there are {', '.join(names)}" if names else "there are none yet"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from hubline.errors import ConfigError
-from hubline.secrets import shown
+from hubline.secrets import shown, shown_value
 
 if TYPE_CHECKING:
     from hubline.model.positions import Position, StartPositions
@@ -46,6 +46,10 @@ def parse_position(text: str, *, now: datetime | None = None) -> Position:
     raise ConfigError(f"the position {shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
 
 
+STARTING_POSITIONS: Final = "a Position, text such as 'earliest', or a mapping of partition ids to either"
+"""What a `starting_position` takes."""
+
+
 def parse_starting_position(value: str | Position | Mapping[str, str | Position]) -> StartPositions:
     """Where partitions without a checkpoint start.
 
@@ -58,8 +62,8 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     from hubline.model.positions import StartPositions
 
     if not isinstance(value, Mapping):
-        return StartPositions(_position_of(value))
-    by_partition = {partition: _position_of(position) for partition, position in value.items()}
+        return StartPositions(position_of(value))
+    by_partition = {partition: position_of(position) for partition, position in value.items()}
     if "*" not in by_partition:
         raise ConfigError(
             'starting_position by partition needs "*" as well: where partitions start that are not named '
@@ -68,15 +72,16 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     return StartPositions(by_partition.pop("*"), by_partition)
 
 
-def _position_of(value: object) -> Position:
+def position_of(value: object, *, option: str = "starting_position") -> Position:
+    """A position, or what its text says."""
     from hubline.model.positions import Position
 
     if isinstance(value, str):
         return parse_position(value)
     if not isinstance(value, Position):
         raise ConfigError(
-            f"starting_position must be a Position, a text such as 'earliest', or a mapping of partition ids to "
-            f"either, not {type(value).__name__}: write for instance starting_position='earliest'"
+            f"{option} must be a Position or text such as 'earliest', not {shown_value(value)}: "
+            "write for instance 'earliest'"
         )
     return value
 
@@ -113,6 +118,7 @@ def _ago(duration: timedelta, now: datetime) -> datetime:
 _DURATION_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 # A thousand years: longer than anything kept, short enough for any clock arithmetic.
 _DURATION_DAYS_MAX: Final = 365_000
+DURATION_SECONDS_MAX: Final = _DURATION_DAYS_MAX * 86_400
 
 
 def parse_duration(text: str) -> timedelta:
@@ -121,7 +127,7 @@ def parse_duration(text: str) -> timedelta:
     if not match:
         raise ConfigError(f"the duration {shown(text)} is unknown: write a number and ms, s, m, h or d, as in 30s")
     seconds = float(match[1]) * _DURATION_SECONDS[match[2]]
-    if seconds > _DURATION_DAYS_MAX * 86400:
+    if seconds > DURATION_SECONDS_MAX:
         raise ConfigError(f"the duration {shown(text)} is too long: at most {_DURATION_DAYS_MAX}d")
     return timedelta(seconds=seconds)
 
@@ -144,3 +150,11 @@ def parse_size(text: str) -> int:
     if size > _INT64_MAX:
         raise ConfigError(f"the size {shown(text)} is too large: at most {_INT64_MAX} bytes")
     return size
+
+
+def byte_count(size: int | str) -> int:
+    """A size as a number of bytes: a number is taken as it is. Raises ConfigError where it is less than one byte."""
+    count = parse_size(size) if isinstance(size, str) else size
+    if count < 1:
+        raise ConfigError("it must be at least 1 byte")
+    return count

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hubline.addresses.option_checks import checked_options
+from hubline.addresses.option_kinds import PositiveSeconds, Seconds
 from hubline.errors import ConfigError
 
 RENEWALS_PER_LEASE_MIN = 3
@@ -14,6 +16,7 @@ SDK_LEASE_SECONDS = 120.0
 """The expiry of .NET, with three renewals even of those that take longest between two (Python, up to 36 s)."""
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class LeaseOptions:
     """How long a consumer owns a partition, and how consumers share partitions.
@@ -28,24 +31,19 @@ class LeaseOptions:
             together see each other. Default: 1.
         sdk_lease_seconds: The lease of consumers that use an official SDK, in a store shared with them: the SDKs renew
             less often. Default: 120.
+
+    Raises:
+        ConfigError: An option is of the wrong type or is not allowed, or the lease does not outlast three renewals.
     """
 
-    lease_seconds: float = 30.0
-    renew_interval_seconds: float = 0.0
-    load_balancing_interval_seconds: float = 10.0
-    handover_timeout_seconds: float = 0.0
-    startup_delay_seconds: float = 1.0
-    sdk_lease_seconds: float = SDK_LEASE_SECONDS
+    lease_seconds: PositiveSeconds = 30.0
+    renew_interval_seconds: Seconds = 0.0
+    load_balancing_interval_seconds: PositiveSeconds = 10.0
+    handover_timeout_seconds: Seconds = 0.0
+    startup_delay_seconds: Seconds = 1.0
+    sdk_lease_seconds: PositiveSeconds = SDK_LEASE_SECONDS
 
     def __post_init__(self) -> None:
-        if not (self.lease_seconds > 0 and self.load_balancing_interval_seconds > 0 and self.sdk_lease_seconds > 0):
-            raise ConfigError("the leases and the interval of the dispatch cycle are longer than 0 seconds")
-        if not (
-            self.renew_interval_seconds >= 0 and self.handover_timeout_seconds >= 0 and self.startup_delay_seconds >= 0
-        ):
-            raise ConfigError(
-                "renew_interval_seconds, handover_timeout_seconds and startup_delay_seconds are not negative"
-            )
         if self.renew_interval_seconds == 0:
             object.__setattr__(self, "renew_interval_seconds", self.lease_seconds / RENEWALS_PER_LEASE_MIN)
         if self.handover_timeout_seconds == 0:

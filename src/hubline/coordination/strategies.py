@@ -9,14 +9,16 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol, TypeAlias
 
 from hubline.addresses.did_you_mean import nearest
+from hubline.addresses.option_checks import check_value, checked_options
+from hubline.addresses.option_kinds import Count, Named, Parsed
 from hubline.addresses.values import parse_duration
 from hubline.coordination.fair_share import classify, fair_share
 from hubline.coordination.snapshot import Snapshot, first_expiry_seconds, recovered_after_restart
 from hubline.errors import ConfigError
-from hubline.secrets import shown
+from hubline.secrets import shown, shown_value
 
 HANDOVER_POLL_SECONDS = 0.5
 """How soon a greedy member looks again for what it asked for: draining a partition takes about one batch."""
@@ -58,6 +60,7 @@ class Strategy(Protocol):
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan: ...
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class Balanced:
     """An even share of the partitions, reached one partition per cycle. Gentle with the hub and the store.
@@ -69,10 +72,7 @@ class Balanced:
         ConfigError: If the limit is not a whole number of at least 1.
     """
 
-    max_partitions: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_maximum(self.max_partitions)
+    max_partitions: Count | None = None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
@@ -85,6 +85,7 @@ class Balanced:
         )
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class Greedy:
     """An even share of the partitions, reached at once: it plans again without delay while there is something to do.
@@ -96,10 +97,7 @@ class Greedy:
         ConfigError: If the limit is not a whole number of at least 1.
     """
 
-    max_partitions: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_maximum(self.max_partitions)
+    max_partitions: Count | None = None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
         share = fair_share(snapshot)
@@ -113,6 +111,18 @@ class Greedy:
         return Plan(claims, share.steals, share.requests, share.releases, rerun_seconds)
 
 
+def _lock_seconds(lease: str | int) -> int:
+    """The length of a lock, which may be a text such as ``30s``."""
+    seconds = parse_duration(lease).total_seconds() if isinstance(lease, str) else float(lease)
+    if not seconds.is_integer() or not LOCK_SECONDS_MIN <= seconds <= LOCK_SECONDS_MAX:
+        raise ConfigError(
+            f"Blob Storage grants leases of {LOCK_SECONDS_MIN} to {LOCK_SECONDS_MAX} whole seconds, not "
+            f'{shown_value(lease)}: write for instance Fixed(2, lease="30s")'
+        )
+    return int(seconds)
+
+
+@checked_options
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """Exactly this many partitions, claimed one per second and never released while the consumer is active.
@@ -130,14 +140,10 @@ class Fixed:
         ConfigError: If the count is not a whole number of at least 1, or Blob Storage has no lease of this length.
     """
 
-    count: int
-    lease: str | int | None = None
-
-    def __post_init__(self) -> None:
-        _require_whole("Fixed takes", self.count)
-        if self.count < 1:
-            raise ConfigError(f"Fixed takes at least one partition, not {self.count}")
-        object.__setattr__(self, "lease", None if self.lease is None else _lock_seconds(self.lease))
+    count: Count
+    lease: Annotated[str | int, Named("text such as '30s' or seconds from 15 to 60"), Parsed(_lock_seconds)] | None = (
+        None
+    )
 
     @property
     def lock_seconds(self) -> int | None:
@@ -177,6 +183,10 @@ class All:
 _BY_NAME: Final[dict[str, Callable[[], Strategy]]] = {"balanced": Balanced, "greedy": Greedy, "all": All}
 _FIXED: Final = re.compile(r"fixed:([1-9][0-9]{0,5})(?::([^:]+))?")
 _FORMS: Final = '"balanced", "greedy", "fixed:N" (as in "fixed:2"), "fixed:N:LEASE" (as in "fixed:2:30s") or "all"'
+StrategyOrText: TypeAlias = Annotated[
+    Strategy | str, Named(f"a load balancing strategy: {_FORMS}, or an object such as Fixed(2)")
+]
+"""What a `load_balancing` option takes."""
 
 
 def parse_load_balancing(value: str | Strategy) -> Strategy:
@@ -195,9 +205,8 @@ def parse_load_balancing(value: str | Strategy) -> Strategy:
         if value in _BY_NAME:
             return _BY_NAME[value]()
         raise ConfigError(f"{shown(value)} is not a load balancing strategy: write {_FORMS}{nearest(value, _BY_NAME)}")
-    if isinstance(value, type) or not hasattr(value, "plan"):
-        raise ConfigError(f"a load balancing strategy is {_FORMS}, or an object such as Fixed(2), not {value!r}")
-    return value
+    strategy: Strategy = check_value("load_balancing", StrategyOrText, value)
+    return strategy
 
 
 def load_balancing_text(strategy: Strategy) -> str:
@@ -213,30 +222,3 @@ def load_balancing_text(strategy: Strategy) -> str:
         if strategy == known():
             return name
     raise ConfigError(f"{strategy!r} cannot be written as text: use {_FORMS}")
-
-
-def _lock_seconds(lease: object) -> int:
-    """The length of a lock, which may be a text such as ``30s``."""
-    seconds = parse_duration(lease).total_seconds() if isinstance(lease, str) else lease
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not float(seconds).is_integer():
-        seconds = 0
-    if not LOCK_SECONDS_MIN <= seconds <= LOCK_SECONDS_MAX:
-        raise ConfigError(
-            f"Blob Storage grants leases of {LOCK_SECONDS_MIN} to {LOCK_SECONDS_MAX} whole seconds, not {lease!r}: "
-            'write for instance Fixed(2, lease="30s")'
-        )
-    return int(seconds)
-
-
-def _check_maximum(max_partitions: int | None) -> None:
-    if max_partitions is None:
-        return
-    _require_whole("the most partitions of a processor is", max_partitions)
-    if max_partitions < 1:
-        raise ConfigError(f"the most partitions of a processor is at least one, not {max_partitions}")
-
-
-def _require_whole(what: str, count: object) -> None:
-    """A boolean is an int to Python, and True as a count is a slip."""
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise ConfigError(f"{what} a whole number of partitions, not {count!r}")

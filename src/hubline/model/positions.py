@@ -42,6 +42,10 @@ class Position:
     inclusive: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, PositionKind):
+            raise ConfigError("Position: make one with Position.earliest(), latest(), offset(), sequence(), enqueued()")
+        if not isinstance(self.inclusive, bool):
+            raise ConfigError(f"Position: inclusive must be True or False, not {type(self.inclusive).__name__}")
         expected = _POSITION_VALUE[self.kind]
         if type(self.value) is not expected:
             raise ConfigError(f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}")

@@ -20,11 +20,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
+from hubline.addresses import option_checks
 from hubline.addresses.names import validate_hub_name
+from hubline.addresses.option_checks import check_value, checked
+from hubline.addresses.option_kinds import Named
 from hubline.errors import ConfigError
 from hubline.pipeline.stage_options import FrameStageOptions, StageOptions, check_names, option_problems
+from hubline.secrets import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +110,7 @@ class Pipeline:
             pipeline.run()
     """
 
+    @checked
     def __init__(self, name: str, *, config: Path | str | None = None) -> None:
         self.name = _checked_name(name)
         self.where = _caller()
@@ -233,6 +238,7 @@ class Pipeline:
         """
         return self._decorator(StageKind.EVENTS, source, sink, options, schema)
 
+    @checked
     def run(
         self,
         *,
@@ -285,10 +291,16 @@ class Pipeline:
         check_names(kind, options, known.__annotations__)
         sources = (source,) if isinstance(source, str) or not isinstance(source, Sequence) else tuple(source)
         if not sources or not all(_is_text(each) for each in (*sources, sink)):
-            raise ConfigError("source and sink are names of datasets: write for instance source='raw', sink='readings'")
+            wrong = next(each for each in (*(sources or (source,)), sink) if not _is_text(each))
+            raise ConfigError(
+                "source and sink must be names of datasets: write for instance source='raw', sink='readings', "
+                f"not {shown_value(wrong)}"
+            )
         name = options.get("name")
         if name is not None and not _is_text(name):
-            raise ConfigError(f"name: it must be text in quotes, not {type(name).__name__}")
+            raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
+        if kind is not StageKind.FRAME and not _is_loading:
+            check_value("schema", Annotated[str, Named("text such as 'id long, celsius double'")], schema)
         if not _is_loading:  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
                 raise ConfigError(f"{option}: {problem}")
@@ -317,7 +329,7 @@ def _checked_name(name: str) -> str:
 def _caller() -> Where:
     """The line of the file that called into this module."""
     frame = sys._getframe(1)  # noqa: SLF001 - there is no other way to point at a line of a decorator
-    while frame.f_back is not None and frame.f_code.co_filename == __file__:
+    while frame.f_back is not None and frame.f_code.co_filename in (__file__, option_checks.__file__):
         frame = frame.f_back
     return Where(frame.f_code.co_filename, frame.f_lineno)
 

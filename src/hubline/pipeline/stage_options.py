@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal, TypeAlias, TypedDict, get_args
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypedDict
 
-from hubline.addresses.choices import choice_of
 from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name
+from hubline.addresses.option_checks import check_value
+from hubline.addresses.option_kinds import Named, Parsed, Range
 from hubline.addresses.values import parse_duration, parse_position
-from hubline.coordination.strategies import Balanced, Fixed, Greedy, load_balancing_text, parse_load_balancing
+from hubline.coordination.strategies import (
+    Balanced,
+    Fixed,
+    Greedy,
+    Strategy,
+    StrategyOrText,
+    load_balancing_text,
+    parse_load_balancing,
+)
 from hubline.errors import ConfigError
 from hubline.model.duplicates import DropDuplicates
 from hubline.model.positions import OnDataLoss, Position
@@ -93,7 +101,7 @@ def check_option(name: str, value: object) -> Any:
         if name in _OPTIONAL:
             return None
         raise ConfigError("it must not be None: leave it out to use the default")
-    return _CHECKS[name](value)
+    return check_value(name, _ANNOTATIONS[name], value, subject="it")
 
 
 def option_problems(options: Mapping[str, object]) -> Iterator[tuple[str, str]]:
@@ -115,76 +123,54 @@ def check_names(kind: str, given: Mapping[str, object], known: Mapping[str, obje
 # Single options ----------------------------------------------------------------------------------------------------
 
 
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"it must be text in quotes, not {type(value).__name__}")
-    return value
-
-
-def _consumer_group(value: object) -> str:
-    return validate_group_name(_text(value))
-
-
-def _load_balancing(value: object) -> str:
+def _load_balancing(value: str | Strategy) -> str:
     """As Spark's source takes it."""
-    strategy = parse_load_balancing(value)  # type: ignore[arg-type]
+    strategy = parse_load_balancing(value)
     if isinstance(strategy, Balanced | Greedy) and strategy.max_partitions is not None:
         raise ConfigError("max_partitions is for processors: a stage takes Balanced(), Greedy() or Fixed(n)")
     return load_balancing_text(strategy)
 
 
-def _starting_position(value: object) -> str:
+def _starting_position(value: str | Position) -> str:
     """As Spark's source takes it."""
     if isinstance(value, str):
         parse_position(value)
-        return value
-    if not isinstance(value, Position):
-        raise ConfigError("write for instance starting_position='earliest', 'latest' or 'time:-24h'")
     return str(value)
 
 
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_EVENTS:
-        raise ConfigError("it must be a whole number, 1 or more")
-    return value
-
-
-def _trigger_interval(value: object) -> int:
-    seconds = parse_duration(_text(value)).total_seconds()
+def _trigger_interval(text: str) -> int:
+    seconds = parse_duration(text).total_seconds()
     if seconds > MAX_TRIGGER_INTERVAL_SECONDS:
         raise ConfigError(f"it must be at most {MAX_TRIGGER_INTERVAL_SECONDS:g}s")
     return round(seconds * 1000)
 
 
-def _lookback(value: object) -> str:
-    text = _text(value)
+def _lookback(text: str) -> str:
     if parse_duration(text).total_seconds() <= 0:
         raise ConfigError("it must be longer than 0 seconds")
     return text
 
 
-def _truth(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"it must be True or False, not {type(value).__name__}")
-    return value
+_Text: TypeAlias = Annotated[str, Named("text in quotes")]
+_Duration: TypeAlias = Annotated[str, Named("a duration in quotes, such as '30s'")]
 
-
-def _choice(choices: Any) -> Callable[[object], str]:
-    return partial(choice_of, choices=get_args(choices))
-
-
-_CHECKS: Final[Mapping[str, Callable[[object], Any]]] = {
-    "consumer_group": _consumer_group,
-    "load_balancing": _load_balancing,
-    "starting_position": _starting_position,
-    "max_batch_size": _count,
-    "trigger_interval": _trigger_interval,
-    "checkpoint": _choice(CheckpointMode),
-    "lookback": _lookback,
-    "on_data_loss": _choice(OnDataLoss),
-    "dead_letters": _text,
-    "drop_duplicates": _choice(DuplicatePolicy),
-    "event_ids": _truth,
-    "name": _text,
-    "output_mode": _choice(OutputMode),
+_ANNOTATIONS: Final[Mapping[str, Any]] = {
+    "consumer_group": Annotated[_Text, Parsed(validate_group_name)],
+    "load_balancing": Annotated[StrategyOrText, Parsed(_load_balancing)],
+    "starting_position": Annotated[
+        str | Position,
+        Named("a Position, or text such as 'earliest', 'latest' or 'time:-24h'"),
+        Parsed(_starting_position),
+    ],
+    "max_batch_size": Annotated[int, Range(least=1, most=MAX_EVENTS)],
+    "checkpoint": CheckpointMode,
+    "trigger_interval": Annotated[_Duration, Parsed(_trigger_interval)],
+    "lookback": Annotated[_Duration, Parsed(_lookback)],
+    "on_data_loss": OnDataLoss,
+    "dead_letters": _Text,
+    "drop_duplicates": DuplicatePolicy,
+    "event_ids": bool,
+    "name": _Text,
+    "output_mode": OutputMode,
 }
+"""What each option takes, and what becomes of it."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from hubline.addresses.values import position_of
 from hubline.errors import ProcessorError
 from hubline.model.events import Event, EventBatch
 from hubline.model.keys import PartitionKey
@@ -78,11 +79,15 @@ class PartitionContext:
         """Whether the lease is gone: another processor may do the same work as a handler that still runs."""
         return not self._status.is_current()
 
-    def seek(self, position: Position) -> None:
-        """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it."""
+    def seek(self, position: Position | str) -> None:
+        """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it.
+
+        Args:
+            position: A position, or text such as ``"latest"`` or ``"time:-24h"``.
+        """
         if self._seek is None:
             raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition_id)
-        self._seek(position)
+        self._seek(position_of(position, option="position"))
 
     async def checkpoint(self, event: Event | None = None) -> None:
         """Marks everything up to the event as done.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
-from hubline.addresses.choices import choice_of
+from hubline.addresses.did_you_mean import nearest_name
+from hubline.addresses.option_checks import checked, checked_options
+from hubline.addresses.option_kinds import ByteSize, Count, Meant, PositiveSeconds, Range, Seconds
+from hubline.addresses.values import DURATION_SECONDS_MAX, parse_duration
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.errors import ConfigError
-from hubline.model.positions import ON_DATA_LOSS, OnDataLoss
+from hubline.model.positions import OnDataLoss
 from hubline.retry import RetryPolicy
 
 OnFailure = Literal["stop", "dead_letter"]
@@ -18,26 +21,22 @@ OnFailure = Literal["stop", "dead_letter"]
 finds the failing events and keeps each with its error; the partition continues (the default with a sink).
 """
 
-ON_FAILURE: Final[tuple[OnFailure, ...]] = get_args(OnFailure)
 
-
+@checked_options
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
     """When progress is written to the store. Make one with the class methods.
 
     Whatever the policy, a partition is checkpointed before it is handed over or its processor stops, unless the policy
     is `manual`.
+
+    Raises:
+        ConfigError: An option is of the wrong type, or is not allowed.
     """
 
-    events: int | None = None
-    seconds: float | None = None
+    events: Count | None = None
+    seconds: PositiveSeconds | None = None
     at_renewal: bool = False
-
-    def __post_init__(self) -> None:
-        if self.events is not None and self.events < 1:
-            raise ConfigError(f"events must be 1 or more, and is {self.events}")
-        if self.seconds is not None and not self.seconds > 0:
-            raise ConfigError(f"seconds must be more than 0, and is {self.seconds}")
 
     @classmethod
     def manual(cls) -> CheckpointPolicy:
@@ -50,10 +49,14 @@ class CheckpointPolicy:
         return cls(at_renewal=True)
 
     @classmethod
-    def every(cls, *, events: int | None = None, seconds: float | None = None) -> CheckpointPolicy:
+    @checked
+    def every(cls, *, events: Count | None = None, seconds: PositiveSeconds | None = None) -> CheckpointPolicy:
         """After this many events or seconds, whichever comes first: never inside a batch that one call handles."""
         if events is None and seconds is None:
-            raise ConfigError("say after how many events or seconds a checkpoint is written")
+            raise ConfigError(
+                "CheckpointPolicy.every: say after how many events or seconds a checkpoint is written: "
+                "write for instance CheckpointPolicy.every(seconds=5)"
+            )
         return cls(events=events, seconds=seconds)
 
     @classmethod
@@ -67,16 +70,39 @@ class CheckpointPolicy:
         return self.at_renewal or self.events is not None or self.seconds is not None
 
 
+def _meant_policy(value: object) -> str | None:
+    """The policy that a value of another type was meant to be, as code."""
+    if value is False:
+        return "CheckpointPolicy.manual()"
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= DURATION_SECONDS_MAX:
+        return f"CheckpointPolicy.every(seconds={value})"
+    if not isinstance(value, str):
+        return None
+    try:
+        return f"CheckpointPolicy.every(seconds={parse_duration(value).total_seconds():g})"
+    except ConfigError:
+        name = nearest_name(value, _POLICIES)
+    return None if name is None else f"CheckpointPolicy.{_POLICIES[name]}()"
+
+
+_POLICIES: Final = {
+    **{name: name for name in ("every_batch", "on_renewal", "manual")},
+    **dict.fromkeys(("none", "never", "off"), "manual"),
+}
+"""What people write for policies, and the class method of each."""
+
+
+@checked_options
 @dataclass(frozen=True, slots=True)
 class ProcessorOptions:
-    """Everything about a processor that has a sensible default.
+    """Everything about a processor that has a sensible default. A wrong type or value is refused at once.
 
     Attributes:
         max_batch_size: The most events in a batch. Default: 1,000.
         max_wait_seconds: How long a batch may wait to fill up. By default 0: what is there is delivered at once.
         heartbeat: Deliver an empty batch when nothing came within `max_wait_seconds`.
         prefetch_bytes: How far the receiver of a partition reads ahead of the handler; the batch that is being filled
-            comes on top. Default: 16 MiB.
+            comes on top. In bytes, or as text such as `"4MiB"`. Default: 16 MiB.
         checkpoint_policy: When progress is written to the store. By default every 5 seconds.
         lease: How partitions are owned.
         handler_retry: How often a handler is called again for what it failed with.
@@ -94,51 +120,35 @@ class ProcessorOptions:
         hub_timeout_seconds: How long a call of the hub may take, and a partition that has events may deliver none
             before its receiver is replaced. Default: 60.
         stop_timeout_seconds: How long a stop waits for batches in progress. Default: 30.
+
+    Raises:
+        ConfigError: An option is unknown, of the wrong type, or not allowed.
     """
 
-    max_batch_size: int = 1_000
-    max_wait_seconds: float = 0.0
+    max_batch_size: Count = 1_000
+    max_wait_seconds: Seconds = 0.0
     heartbeat: bool = False
-    prefetch_bytes: int = 16 * 1024 * 1024
-    checkpoint_policy: CheckpointPolicy = field(default_factory=lambda: CheckpointPolicy.every(seconds=5.0))
+    prefetch_bytes: ByteSize = 16 * 1024 * 1024
+    checkpoint_policy: Annotated[CheckpointPolicy, Meant(_meant_policy)] = field(
+        default_factory=lambda: CheckpointPolicy.every(seconds=5.0)
+    )
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     handler_retry: RetryPolicy = field(default_factory=RetryPolicy)
     reconnect_backoff: RetryPolicy = field(
         default_factory=lambda: RetryPolicy(initial_backoff_seconds=1.0, max_backoff_seconds=60.0)
     )
     on_failure: OnFailure | None = None
-    max_consecutive_failures: int = 100
-    max_failure_ratio: float = 0.5
+    max_consecutive_failures: Count = 100
+    max_failure_ratio: Annotated[float, Range(above=0, most=1)] = 0.5
     preserve_key_order: bool = False
     on_data_loss: OnDataLoss = "fail"
-    handler_timeout_seconds: float | None = None
-    slow_handler_seconds: float = 60.0
-    hub_timeout_seconds: float = 60.0
-    stop_timeout_seconds: float = 30.0
+    handler_timeout_seconds: PositiveSeconds | None = None
+    slow_handler_seconds: PositiveSeconds = 60.0
+    hub_timeout_seconds: PositiveSeconds = 60.0
+    stop_timeout_seconds: PositiveSeconds = 30.0
 
     def __post_init__(self) -> None:
-        _at_least_one("max_batch_size", self.max_batch_size)
-        _at_least_one("prefetch_bytes", self.prefetch_bytes)
-        _at_least_one("max_consecutive_failures", self.max_consecutive_failures)
-        if not self.max_wait_seconds >= 0:
-            raise ConfigError(f"max_wait_seconds is not negative, and is {self.max_wait_seconds:g}")
         if self.heartbeat and self.max_wait_seconds == 0:
-            raise ConfigError("heartbeat batches need a max_wait_seconds above 0: that is their interval")
-        for name, seconds in (
-            ("slow_handler_seconds", self.slow_handler_seconds),
-            ("hub_timeout_seconds", self.hub_timeout_seconds),
-            ("stop_timeout_seconds", self.stop_timeout_seconds),
-            ("handler_timeout_seconds", self.handler_timeout_seconds),
-        ):
-            if seconds is not None and not seconds > 0:
-                raise ConfigError(f"{name} is above 0, and is {seconds:g}")
-        if not 0 < self.max_failure_ratio <= 1:
-            raise ConfigError(f"max_failure_ratio is above 0 and at most 1, and is {self.max_failure_ratio:g}")
-        if self.on_failure is not None:
-            choice_of(self.on_failure, ON_FAILURE, option="on_failure")
-        choice_of(self.on_data_loss, ON_DATA_LOSS, option="on_data_loss")
-
-
-def _at_least_one(name: str, value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"{name} is at least 1, and is {value}")
+            raise ConfigError(
+                "ProcessorOptions: heartbeat batches need a max_wait_seconds above 0, which is their interval"
+            )

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 
+from hubline.addresses.values import byte_count
 from hubline.errors import Fenced, HublineError, StoreError
 from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint, ReleaseReason
@@ -170,7 +171,7 @@ class PartitionSession:
             on_data_loss=options.on_data_loss,
             reconnect_backoff=options.reconnect_backoff,
             max_batch_size=options.max_batch_size,
-            prefetch_bytes=options.prefetch_bytes,
+            prefetch_bytes=byte_count(options.prefetch_bytes),
             hub_timeout_seconds=options.hub_timeout_seconds,
             report=self._report,
             start_over=self._start_over,

@@ -14,18 +14,20 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
-from hubline.addresses.values import parse_starting_position
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import Meant, Named, Valid
+from hubline.addresses.values import STARTING_POSITIONS, parse_starting_position
 from hubline.coordination.dispatcher import locking_store
-from hubline.coordination.strategies import Strategy, parse_load_balancing
+from hubline.coordination.strategies import StrategyOrText, parse_load_balancing
 from hubline.errors import ConfigError, ProcessorError
 from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
-from hubline.ports import CheckpointStore, DeadLetterSink, Hub
+from hubline.ports import DeadLetterSink, HubOrAddress, StoreOrAddress
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.handlers.handler import caller
@@ -41,6 +43,7 @@ from hubline.processor.handlers.types import (
 from hubline.processor.options import ProcessorOptions
 from hubline.processor.processor_run import ProcessorRun
 from hubline.sinks import SqlSink
+from hubline.sinks.meant import meant_dead_letters, meant_sink
 
 log = logging.getLogger("hubline.processor")
 
@@ -79,6 +82,8 @@ class Processor:
         on_error(error, partition)         what went wrong beside the handlers; partition may be None
         on_dead_letter(dead_letter, partition)  an event that its handler could not take, if on_failure says so
 
+    A wrong argument is refused at once with a ConfigError, which says what to write.
+
     With a ``sink``, what on_batch and on_event return (Arrow, or dictionaries) goes into its table, together with the
     checkpoint and the dead letters, exactly once. An argument called ``tx`` is given the transaction, for SQL of one's
     own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
@@ -86,18 +91,21 @@ class Processor:
 
     _has_control_thread: ClassVar[bool] = True
 
+    @checked
     def __init__(
         self,
-        hub: str | Hub,
-        store: str | CheckpointStore,
+        hub: HubOrAddress,
+        store: StoreOrAddress,
         *,
-        consumer_group: str,
-        starting_position: Position | str | Mapping[str, Position | str],
-        load_balancing: Strategy | str = "greedy",
-        owner_id: str | None = None,
+        consumer_group: Annotated[str, Valid(validate_group_name)],
+        starting_position: Annotated[
+            Position | str | Mapping[str, Position | str], Named(STARTING_POSITIONS), Valid(parse_starting_position)
+        ],
+        load_balancing: Annotated[StrategyOrText, Valid(parse_load_balancing)] = "greedy",
+        owner_id: Annotated[str, Valid(validate_owner_id)] | None = None,
         options: ProcessorOptions | None = None,
-        sink: SqlSink | None = None,
-        dead_letters: DeadLetterSink | None = None,
+        sink: Annotated[SqlSink | None, Meant(meant_sink)] = None,
+        dead_letters: Annotated[DeadLetterSink | None, Meant(meant_dead_letters)] = None,
     ) -> None:
         self._group_name = validate_group_name(consumer_group)
         self._start_positions = parse_starting_position(starting_position)
@@ -107,7 +115,6 @@ class Processor:
         self._dead_letters = dead_letters
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
         self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
-        validate_owner_id(self.owner_id)
         self._hub = open_hub(hub)
         opened = open_store(store)
         self._store = locking_store(opened, self._strategy, self._options.lease)

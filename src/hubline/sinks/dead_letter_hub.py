@@ -12,13 +12,16 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Annotated, Final
 
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import Meant
 from hubline.errors import ConfigError, EventTooLarge
 from hubline.model.dead_letters import DeadLetter, DeadLetterState
 from hubline.model.events import Event, new_events
 from hubline.model.keys import PartitionKey
 from hubline.ports import Hub, Sender
+from hubline.sinks.meant import meant_hub
 from hubline.sql.dead_letter_table import storable
 
 DEAD_LETTER_PREFIX: Final = "hubline-letter-"
@@ -35,7 +38,8 @@ class DeadLetterHub:
     event came from may have it.
     """
 
-    def __init__(self, hub: Hub) -> None:
+    @checked
+    def __init__(self, hub: Annotated[Hub, Meant(meant_hub)]) -> None:
         self._hub = hub
         self._sender: Sender | None = None
         self._opening = asyncio.Lock()

@@ -17,7 +17,7 @@ from hubline.addresses.did_you_mean import nearest
 from hubline.addresses.hub_address import HubAddress, parse_hub
 from hubline.addresses.names import DEFAULT_GROUP, validate_group_name, validate_owner_id
 from hubline.addresses.store_address import MemoryAddress, StoreAddress, parse_store
-from hubline.addresses.values import parse_size
+from hubline.addresses.values import byte_count
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.strategies import All, Greedy, Strategy, parse_load_balancing
 from hubline.errors import ConfigError
@@ -159,7 +159,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         ending_positions=_ending_positions(texts),
         has_connector_names=texts.has(CONNECTOR_NAMES["hub"]),
         max_events_per_trigger=texts.get("maxEventsPerTrigger", _count, DEFAULT_MAX_EVENTS),
-        max_bytes_per_trigger=texts.get("maxBytesPerTrigger", _size, None),
+        max_bytes_per_trigger=texts.get("maxBytesPerTrigger", byte_count, None),
         max_tasks=texts.get("maxTasks", _tasks, None),
         max_records_per_partition=texts.get("maxRecordsPerPartition", _count, None),
         on_data_loss=_on_data_loss(texts),
@@ -280,13 +280,6 @@ def _whole(text: str, largest: int) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text) or not 1 <= int(text) <= largest:
         raise ConfigError(f"{shown(text)} is not a whole number from 1 to {largest}")
     return int(text)
-
-
-def _size(text: str) -> int:
-    size = parse_size(text)
-    if size < 1:
-        raise ConfigError("it must be at least 1 byte")
-    return size
 
 
 def _lease(texts: _Given) -> LeaseOptions:

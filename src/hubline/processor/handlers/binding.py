@@ -26,7 +26,7 @@ def bind(
         tx: The transaction, for a handler that takes it.
         timeout_seconds: An async handler that runs longer is cancelled, and has failed with TimeoutError.
     """
-    if handler.arguments_count == 1 and not handler.takes_tx and timeout_seconds is None:
+    if handler.takes_events_alone and timeout_seconds is None:
         return handler.function  # the quickest way: a thousand events may be called in one go
     return _async_call(handler, outer, tx, timeout_seconds) if handler.is_async else _plain_call(handler, outer, tx)
 
@@ -35,7 +35,7 @@ def _plain_call(handler: Handler, outer: HandlerContext, tx: object) -> BoundHan
     def call(given: EventBatch | Event) -> object:
         context = outer.given(given)
         try:
-            returned = handler.function(*handler.arguments(given, context, tx=tx))
+            returned = handler.invoke(given, context, tx)
         except BaseException:
             context.end()
             raise
@@ -50,7 +50,7 @@ def _plain_call(handler: Handler, outer: HandlerContext, tx: object) -> BoundHan
 def _async_call(handler: Handler, outer: HandlerContext, tx: object, timeout_seconds: float | None) -> BoundHandler:
     async def call(given: EventBatch | Event) -> object:
         with outer.during(given) as context:
-            running = handler.function(*handler.arguments(given, context, tx=tx))
+            running = handler.invoke(given, context, tx)
             return await (running if timeout_seconds is None else _within(timeout_seconds, running))
 
     return call

@@ -1,4 +1,4 @@
-"""The user's handlers: plain or async, called with as many arguments as they take."""
+"""The user's handlers: plain or async, called with the arguments that they take."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hubline.errors import ConfigError
 from hubline.processor.handlers.thread import Due, HandlerThread
 
 HANDLER_ARGUMENTS = {
@@ -22,7 +21,7 @@ HANDLER_ARGUMENTS = {
     "on_released": ("partition", "reason"),
     "on_dead_letter": ("dead_letter", "partition"),
 }
-"""The handlers, and the arguments each may take; one that needs fewer takes the first ones."""
+"""The handlers, and the arguments that each may take."""
 
 TX = "tx"
 """The argument of on_batch and on_event, in any place, that is given the transaction of the sink."""
@@ -30,48 +29,37 @@ TX = "tx"
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A handler, and how to call it."""
+    """A handler, and how to call it: `matching.handler_of` makes one of a function.
+
+    Attributes:
+        function: The user's.
+        is_async: Whether calling it makes a coroutine.
+        places: What it is given by position, as places among the arguments that are offered.
+        keywords: What it is given by keyword: names of its parameters, and places.
+        takes_tx: Whether the transaction is among them.
+    """
 
     function: Callable[..., Any]
-    arguments_count: int
     is_async: bool
-    tx_place: int | None = None
-
-    @classmethod
-    def of(cls, name: str, function: Callable[..., Any]) -> Handler:
-        """Checks at registration what would otherwise fail at the first event."""
-        offered = HANDLER_ARGUMENTS[name]
-        if not callable(function):
-            raise ConfigError(f"{name} takes a function, not {type(function).__name__}")
-        shown = getattr(function, "__qualname__", repr(function))
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ConfigError(f"{name} calls its handler, and {shown} is a generator: write it without yield")
-        tx_place = _tx_place(function) if name in ("on_batch", "on_event") else None
-        if tx_place is not None:
-            offered = (*offered[:tx_place], TX, *offered[tx_place:])
-        count = _positional_count(name, function, most=len(offered))
-        if not 1 <= count <= len(offered):
-            raise ConfigError(
-                f"{name} calls its handler with ({', '.join(offered)}), or the first of these; "
-                f"{shown} takes {count or 'no'} argument{'' if count == 1 else 's'}"
-            )
-        call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
-        is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-        return cls(function, count, is_async, tx_place)
+    places: tuple[int, ...]
+    keywords: tuple[tuple[str, int], ...] = ()
+    takes_tx: bool = False
 
     @property
-    def takes_tx(self) -> bool:
-        return self.tx_place is not None
+    def takes_events_alone(self) -> bool:
+        """Whether the first argument is all that it is given."""
+        return self.places == (0,) and not self.keywords
 
-    def arguments(self, *offered: object, tx: object = None) -> tuple[object, ...]:
-        """Those that the handler takes."""
-        if self.tx_place is not None:
-            offered = (*offered[: self.tx_place], tx, *offered[self.tx_place :])
-        return offered[: self.arguments_count]
+    def invoke(self, *offered: object) -> Any:
+        """Calls the function with what it takes of the arguments: all of `HANDLER_ARGUMENTS`, then the transaction."""
+        arguments = [offered[place] for place in self.places]
+        if not self.keywords:
+            return self.function(*arguments)
+        return self.function(*arguments, **{name: offered[place] for name, place in self.keywords})
 
     async def call(self, *arguments: object, thread: HandlerThread, name: str) -> object:
         """What the handler returns for these arguments: see `run`."""
-        return await self.run(functools.partial(self.function, *self.arguments(*arguments)), thread=thread, name=name)
+        return await self.run(functools.partial(self.invoke, *arguments), thread=thread, name=name)
 
     async def run(
         self, call: Callable[[], Any], *, thread: HandlerThread, name: str, is_due: Due | None = None
@@ -140,26 +128,3 @@ def _failure(error: BaseException) -> BaseException:
     failure = RuntimeError(f"the handler raised {type(error).__name__}{text}")
     failure.__cause__ = error
     return failure.with_traceback(error.__traceback__)
-
-
-def _tx_place(function: Callable[..., Any]) -> int | None:
-    try:
-        names = list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return None
-    return names.index(TX) if TX in names else None
-
-
-def _positional_count(name: str, function: Callable[..., Any], *, most: int) -> int:
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return most  # a builtin without a signature: it gets everything
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
-        return most
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    required = sum(p.default is p.empty for p in positional)
-    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if keyword_only:
-        raise ConfigError(f"{name} gives its handler no {keyword_only[0]!r}: a keyword-only argument needs a default")
-    return required if required > most else min(len(positional), most)

@@ -8,6 +8,7 @@ from typing import Any
 from hubline.errors import ConfigError
 from hubline.ports import DeadLetterSink
 from hubline.processor.handlers.handler import HANDLER_ARGUMENTS, Handler
+from hubline.processor.handlers.matching import handler_of
 from hubline.processor.options import ProcessorOptions
 from hubline.sinks import SqlSink
 
@@ -28,7 +29,7 @@ class HandlerRegistry:
             raise ConfigError(f"{name} takes one function: decorate it with @processor.{name}, without parentheses")
         if name in self.handlers:
             raise ConfigError(f"{name} has a handler already: call both from one function")
-        self.handlers[name] = Handler.of(name, functions[0])
+        self.handlers[name] = handler_of(name, functions[0])
 
     def register_overrides(self, processor: object, base: type) -> None:
         """Takes the methods that a subclass overrides."""

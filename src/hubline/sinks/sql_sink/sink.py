@@ -9,11 +9,13 @@ Everything here is synchronous. A sink may be used from many threads, a partitio
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import get_args
+from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 
-from hubline.addresses.choices import choice_of
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import Count, Meant, Named, PositiveSeconds, Range, Unit
 from hubline.addresses.store_address import SqlAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError
 from hubline.model.duplicates import DropDuplicates
@@ -33,6 +35,10 @@ from hubline.sinks.sql_sink.table_schema import TableName, checked_name
 from hubline.sinks.sql_sink.transaction import Transaction
 
 
+def _meant_url(value: object) -> str | None:
+    return f"{f'sqlite:///{value}'!a}" if isinstance(value, Path) else None
+
+
 class SqlSink:
     """Where results go: a table of a database, ``sqlite:///PATH`` or ``postgresql://...``.
 
@@ -40,30 +46,29 @@ class SqlSink:
     Without a ``table``, handlers write by their own SQL. ``create_table`` makes the table of the first rows'
     columns if it is missing. ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget.
     ``drop_duplicates`` leaves out events that an earlier stage published twice: ``"ordered"`` where their ids arrive
-    in order, or ``"any_order"``.
+    in order, or ``"any_order"``. A wrong argument is refused at once with a ConfigError, which says what to write.
 
     Attributes:
         database: For hubline's own parts: the connections, and a look at the table.
     """
 
+    @checked
     def __init__(
         self,
-        url: str,
+        url: Annotated[str, Named("the address of a SQL database, such as 'sqlite:///results.db'"), Meant(_meant_url)],
         *,
         table: str | None = None,
         upsert_key: str | Sequence[str] = (),
         create_table: bool = False,
         keep_dead_letter_bodies: bool = True,
         drop_duplicates: DropDuplicates = "off",
-        duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS,
-        max_connections: int = MAX_CONNECTIONS,
-        transaction_timeout_seconds: int = TRANSACTION_TIMEOUT_SECONDS,
+        duplicate_window_seconds: PositiveSeconds = DUPLICATE_WINDOW_SECONDS,
+        max_connections: Count = MAX_CONNECTIONS,
+        transaction_timeout_seconds: Annotated[int, Unit("seconds"), Range(least=1)] = TRANSACTION_TIMEOUT_SECONDS,
     ) -> None:
         address = parse_store(url)
         if not isinstance(address, SqlAddress):
             raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
-        if max_connections < 1 or transaction_timeout_seconds < 1:
-            raise ConfigError("max_connections and transaction_timeout_seconds are at least 1")
         keys = (upsert_key,) if isinstance(upsert_key, str) else tuple(upsert_key)
         if (keys or create_table) and table is None:
             raise ConfigError("upsert_key and create_table need a table: name one, for instance table='readings'")
@@ -73,7 +78,7 @@ class SqlSink:
             tuple(checked_name("column", name) for name in keys),
             create_table,
             keep_dead_letter_bodies,
-            choice_of(drop_duplicates, get_args(DropDuplicates), option="drop_duplicates"),
+            drop_duplicates,
             duplicate_window_seconds,
             1 if isinstance(address, SqliteAddress) else max_connections,
             transaction_timeout_seconds,

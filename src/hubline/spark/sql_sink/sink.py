@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
@@ -21,7 +21,8 @@ from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users ha
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructField, StructType
 
-from hubline.addresses.choices import choice_of
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import PositiveSeconds
 from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError
 from hubline.sinks import DropDuplicates, SqlSink
@@ -85,6 +86,7 @@ class SqlBatchWriter:
         SinkError: If the table does not fit the query, or the batch does not follow what the database has.
     """
 
+    @checked
     def __init__(
         self,
         url: str,
@@ -94,11 +96,11 @@ class SqlBatchWriter:
         create_table: bool = False,
         keep_dead_letter_bodies: bool = True,
         drop_duplicates: DropDuplicates = "off",
-        duplicate_window_seconds: float = DUPLICATE_WINDOW_SECONDS,
+        duplicate_window_seconds: PositiveSeconds = DUPLICATE_WINDOW_SECONDS,
         commit_by: CommitBy = "partition",
         on_commit: Callable[[int, Written], None] | None = None,
     ) -> None:
-        self._commit_by: CommitBy = choice_of(commit_by, get_args(CommitBy), option="commit_by")
+        self._commit_by: CommitBy = commit_by
         self._on_commit = on_commit
         # Dead letters mostly come in swarms: after a batch that had some, the next one comes with events at once.
         self._expects_dead_letters = False
