@@ -109,7 +109,7 @@ class FailedSend:
     Attributes:
         events: The events, in their order. `send` takes them as they are, to try again.
         partition_id: The partition that they were for. None: any.
-        error: Why. After HubUnavailable, and after no other error, the hub may have kept some of them all the same.
+        error: Why. If the hub was lost while they were on their way (HubUnavailable), it may have kept some of them.
     """
 
     events: pa.RecordBatch

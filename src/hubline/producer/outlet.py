@@ -111,7 +111,8 @@ class Outlet:
 def require_number(name: str, value: object, *, least: float = 0, kinds: tuple[type, ...] = (int, float)) -> None:
     """Refuses an option that is not a number, or too small."""
     if not isinstance(value, kinds) or isinstance(value, bool):
-        raise ConfigError(f"{name} must be a number, and is {type(value).__name__}")
+        what = "a whole number" if kinds == (int,) else "a number"
+        raise ConfigError(f"{name} must be {what}, and is {type(value).__name__}")
     if not value >= least:  # type: ignore[operator]
         raise ConfigError(f"{name} must be {least} or more, and is {value}")
 

@@ -80,6 +80,7 @@ class Producer:
         Raises:
             ConfigError: An event or an argument is wrong. Nothing was sent.
             PartitionNotFound: The hub has no such partition. Nothing was sent.
+            HubError: The hub cannot be opened. Nothing was sent.
             SendFailed: Some events could not be sent. Its `failures` have them; all others were sent.
         """
         await self._outlet.require_target(partition_id, partition_key)
