@@ -87,8 +87,10 @@ def piece(first: int, count: int = 10, size: int = 1) -> Numbered:
 
 async def put(sending: Publishing, by_partition: Mapping[str | None, Numbered]) -> None:
     await sending.put(
-        Piece(events, numbers, events.nbytes, partition, sending)
-        for partition, (events, numbers) in by_partition.items()
+        [
+            Piece(events, numbers, events.nbytes, partition, sending)
+            for partition, (events, numbers) in by_partition.items()
+        ]
     )
 
 

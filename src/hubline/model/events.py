@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -142,6 +142,9 @@ OutgoingRow: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]] | None]
 """An event to send, as the columns of :data:`OUTGOING_SCHEMA` take it."""
 
 
+_ONE_EVENT: Final = (bytes, str, Mapping, Event)
+
+
 def new_events(events: NewEvent | Iterable[NewEvent], *, partition_key: str | None = None) -> pa.RecordBatch:
     """Make events to send, as the columns that a sender takes.
 
@@ -165,11 +168,13 @@ def new_events(events: NewEvent | Iterable[NewEvent], *, partition_key: str | No
 
 def outgoing_rows(events: NewEvent | Iterable[NewEvent], *, partition_key: str | None = None) -> list[OutgoingRow]:
     """As `new_events`, row by row. Text that UTF-8 does not have is found only by `outgoing_events`."""
-    if isinstance(events, bytes | str | Mapping | Event):
-        events = [events]
-    elif not isinstance(events, Iterable):
-        raise ConfigError(f"events to send are {type(events).__name__}: give an event, or several in a list")
-    return [_row(event, index, partition_key) for index, event in enumerate(events)]
+    if isinstance(events, _ONE_EVENT):
+        return [_row(events, 0, partition_key)]
+    try:
+        several = iter(events)
+    except TypeError:
+        raise ConfigError(f"events to send are {type(events).__name__}: give an event, or several in a list") from None
+    return [_row(event, index, partition_key) for index, event in enumerate(several)]
 
 
 def outgoing_events(rows: Sequence[OutgoingRow]) -> pa.RecordBatch:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.concurrency import BackgroundTasks, cancel
-from hubline.errors import ConfigError, FailedSend, HubError, SendFailed
+from hubline.errors import ConfigError, FailedSend, SendFailed
 from hubline.hubs.event_sizes import parts_by_size
 from hubline.model.events import NewEvent, OutgoingRow, outgoing_events, outgoing_rows
 from hubline.ports import Hub
@@ -226,7 +226,7 @@ class BufferedProducer:
                 sizes, numbers = np.array(rows.sizes, np.int64), np.array(rows.numbers, np.int64)
                 try:
                     ids = await self._outlet.partition_ids()
-                except HubError as error:
+                except Exception as error:  # noqa: BLE001 - they were taken: what keeps them from being sent is reported
                     self.failed(Piece(events, numbers, int(sizes.sum()), partition_id, self), error)
                 else:
                     self._put(events, numbers, sizes, partition_id, ids)

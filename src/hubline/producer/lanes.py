@@ -178,22 +178,19 @@ class _Lane:
         while left:
             try:
                 await self._try(left)
-            except EventTooLarge as error:
-                too_large, left = _without(left, error.index)
-                too_large.giver.failed(too_large, error)
-                if self._lanes.is_halted:
-                    left = []
             except asyncio.CancelledError:
                 text = "sending was stopped while it was under way: it may or may not have been kept"
                 _failed(left, HubUnavailable(text, partition=self._partition))
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the giver decides what to do
-                _failed(left, error)
-                left = []
+                failed, left = _divided(left, error)
+                _failed(failed, error)
+                if self._lanes.is_halted:
+                    return
             else:
                 for piece in left:
                     piece.giver.sent(piece)
-                left = []
+                return
 
     async def _try(self, pieces: Sequence[Piece]) -> None:
         """A part of it may have been kept by a try that failed: then it is there again, in order."""
@@ -218,12 +215,15 @@ def _failed(pieces: Sequence[Piece], error: Exception) -> None:
         piece.giver.failed(piece, error)
 
 
-def _without(pieces: Sequence[Piece], index: int) -> tuple[Piece, list[Piece]]:
-    """One of the events, and the pieces without it."""
+def _divided(pieces: list[Piece], error: Exception) -> tuple[list[Piece], list[Piece]]:
+    """What has failed, and what is left to send: without one that is too large, everything else."""
+    if not isinstance(error, EventTooLarge):
+        return pieces, []
+    index = error.index
     for place, piece in enumerate(pieces):
         if index < len(piece):
-            rest = [piece.slice(0, index), piece.slice(index + 1, len(piece))]
-            left = [*pieces[:place], *(part for part in rest if len(part)), *pieces[place + 1 :]]
-            return piece.slice(index, index + 1), left
+            parts = [piece.slice(0, index), piece.slice(index + 1, len(piece))]
+            left = [*pieces[:place], *(part for part in parts if len(part)), *pieces[place + 1 :]]
+            return [piece.slice(index, index + 1)], left
         index -= len(piece)
-    raise IndexError(f"the hub names event {index} after the last one that was sent")
+    return pieces, []

@@ -105,6 +105,7 @@ class Outlet:
         await self.lanes.stop()
         await self._senders.close()
         if self._is_own:
+            self._is_own = False
             await self.hub.close()
 
 

@@ -27,7 +27,7 @@ from hubline.producer.outlet import (
 )
 from hubline.producer.room import Room
 
-# Given and not yet kept by the hub, by all calls together: a call holds no more of what it is given a second time.
+# On its way to the hub, of all calls together. The rest of a call waits in what it was given.
 AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 
 

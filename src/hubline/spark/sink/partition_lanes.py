@@ -9,7 +9,7 @@ that it has seen can drop every repetition, and drops nothing else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -50,7 +50,7 @@ class Publishing:
         )
         return hub.partition_ids
 
-    async def put(self, pieces: Iterable[Piece]) -> None:
+    async def put(self, pieces: Sequence[Piece]) -> None:
         """Takes the pieces, each as soon as there is room for it.
 
         Raises what went wrong with an earlier one: then nothing more is sent.

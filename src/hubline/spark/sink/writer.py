@@ -88,7 +88,7 @@ def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatc
             # A task without rows, of which Spark has many, connects to nothing.
             partition_ids = partition_ids or run(publishing.open())
             outgoing = layout.outgoing(batch, partition_ids, first_row=count)
-            run(publishing.put(_pieces(outgoing, partition_ids, count, publishing)))
+            run(publishing.put(list(_pieces(outgoing, partition_ids, count, publishing))))
             count += len(batch)
         # Dying here has sent everything and reported nothing: the next attempt sends it again, with the same ids.
         run(publishing.finish())
