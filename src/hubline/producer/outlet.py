@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hubline.adapters import open_hub
-from hubline.errors import ConfigError, EventTooLarge, FailedSend, HubError, HubUnavailable, SendFailed
+from hubline.errors import ConfigError, EventTooLarge, FailedSend, HubError, HublineError, HubUnavailable, SendFailed
 from hubline.hubs.argument_checks import require_one_target, require_outgoing, require_partition
 from hubline.hubs.event_sizes import event_sizes
 from hubline.model.events import OUTGOING_SCHEMA, EventBatch
@@ -176,7 +176,9 @@ def send_failed(failures: Sequence[FailedSend], *, hub: str, more: str = "") -> 
     """One error for all that failed."""
     count = sum(len(each.events) for each in failures)
     others = f" (and {counted(len(failures) - 1, 'other failure')})" if len(failures) > 1 else ""
-    text = f"{counted(count, 'event')} could not be sent: {failures[0].error}{others}{more}"
-    error = SendFailed(text, hub=hub, failures=failures)
-    error.__cause__ = failures[0].error
+    first = failures[0].error
+    # What an unforeseen error says may quote an address.
+    why = str(first) if isinstance(first, HublineError) else f"unexpected {type(first).__name__}"
+    error = SendFailed(f"{counted(count, 'event')} could not be sent: {why}{others}{more}", hub=hub, failures=failures)
+    error.__cause__ = first
     return error
