@@ -48,6 +48,6 @@ def test_an_event_that_was_received_keeps_its_body_key_and_properties() -> None:
 
 
 def test_a_key_for_all_is_that_of_events_without_one() -> None:
-    events = ["a", {"body": "b", "partitionKey": "own"}, {"body": "c", "partitionKey": None}]
+    events: list[Any] = ["a", {"body": "b", "partitionKey": "own"}, {"body": "c", "partitionKey": None}]
     keys = hubline.new_events(events, partition_key="all").column("partitionKey").to_pylist()
     assert keys == ["all", "own", "all"]

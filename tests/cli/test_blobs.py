@@ -347,7 +347,7 @@ def test_the_doctor_is_content_after_the_migration_that_it_names(
     place = f"{shared.key.namespace}/{shared.key.hub.capitalize()}/{shared.key.group}"
     append(hub, "0", *"abcdefghij")
     last = asyncio.run(open_hub(hub).describe_partition("0"))
-    put(blobs, f"{place}/checkpoint/0", offset=last.last_offset, sequencenumber=str(last.last_sequence))
+    put(blobs, f"{place}/checkpoint/0", offset=str(last.last_offset), sequencenumber=str(last.last_sequence))
     before = cli("doctor", hub, *shared.args, "--json")
     assert before.code == ExitCode.WARNED
     assert "checkpoints migrate STORE" in by_code(before)["blob.old"]["fix"]

@@ -20,7 +20,7 @@ PARTITIONS = 4
 
 async def contents(hub: Hub) -> dict[str, list[hubline.Event]]:
     """The events of a hub, by partition."""
-    found = {}
+    found: dict[str, list[hubline.Event]] = {}
     for partition in (await hub.describe()).partition_ids:
         receiver = await hub.open_receiver(partition, group="g", position=hubline.Position.earliest())
         found[partition] = []
