@@ -72,8 +72,9 @@ class Outlet:
         for name, value in (("partition_id", partition_id), ("partition_key", partition_key)):
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} is {type(value).__name__}: give text, such as {name}={str(value)!a}")
-        if partition_id is not None and partition_id not in await self.partition_ids():
-            await self._describe()  # it may have been added lately
+        if partition_id is not None and partition_id not in self._partition_ids:
+            if partition_id not in await self.partition_ids():
+                await self._describe()  # it may have been added lately
             if partition_id not in self._partition_ids:
                 require_partition(partition_id, await self.hub.describe(), hub=self.name)
 
