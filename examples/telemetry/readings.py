@@ -71,12 +71,10 @@ def _reading(number: int, at: datetime, rng: random.Random) -> Reading:
 
 
 async def send(hub: str, count: int) -> None:
-    opened = hubline.open_hub(hub)
-    sender = await opened.open_sender()
     left = readings(count)
-    while batch := [reading.event for reading in itertools.islice(left, BATCH_COUNT)]:
-        await sender.send(hubline.new_events(batch))
-    await opened.close()
+    async with hubline.Producer(hub) as producer:
+        while batch := [reading.event for reading in itertools.islice(left, BATCH_COUNT)]:
+            await producer.send(batch)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from hubline.model.positions import Position
     from hubline.pipeline import Pipeline
     from hubline.processor import CheckpointPolicy, PartitionContext, Processor, ProcessorOptions
+    from hubline.producer import BufferedProducer, Producer
     from hubline.retry import RetryPolicy
     from hubline.sinks import SqlSink
 
 __all__ = [
     "Balanced",
+    "BufferedProducer",
     "CheckpointPolicy",
     "Event",
     "EventBatch",
@@ -40,6 +42,7 @@ __all__ = [
     "Position",
     "Processor",
     "ProcessorOptions",
+    "Producer",
     "RetryPolicy",
     "SqlSink",
     "new_events",
@@ -54,6 +57,7 @@ _NAMES_BY_MODULE = {
     "hubline.model.positions": ("Position",),
     "hubline.pipeline": ("Pipeline",),
     "hubline.processor": ("CheckpointPolicy", "PartitionContext", "Processor", "ProcessorOptions"),
+    "hubline.producer": ("BufferedProducer", "Producer"),
     "hubline.retry": ("RetryPolicy",),
     "hubline.sinks": ("SqlSink",),
 }

@@ -11,6 +11,7 @@
     │   ├── HubFull            the hub cannot take more: disk or quota
     │   ├── HubDamaged         stored data does not read back
     │   ├── EventTooLarge
+    │   ├── SendFailed         a producer could not send some events: it names them, with the error of each
     │   ├── PositionInvalid    the position is expired, beyond the end, or another hub's
     │   ├── ReaderRefused      a reader with a higher epoch holds the partition
     │   └── ReaderStolen       a reader with an equal or higher epoch took the partition
@@ -40,6 +41,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class HublineError(Exception):
@@ -95,6 +100,35 @@ class EventTooLarge(HubError):
         self.index = index
         self.bytes_count = bytes_count
         self.max_bytes = max_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FailedSend:
+    """Events that a producer could not send, and why.
+
+    Attributes:
+        events: The events, in their order. `send` takes them as they are, to try again.
+        partition_id: The partition that they were for. None: any.
+        error: Why. If the hub was lost while they were on their way (HubUnavailable), it may have kept some of them.
+    """
+
+    events: pa.RecordBatch
+    partition_id: str | None
+    error: Exception
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """The bodies of the events."""
+        bodies: list[bytes] = self.events.column("body").to_pylist()
+        return bodies
+
+
+class SendFailed(HubError):
+    """A producer could not send some events. ``failures`` has them, with the error of each; all others were sent."""
+
+    def __init__(self, message: str, *, hub: str = "", failures: Iterable[FailedSend]) -> None:
+        super().__init__(message, hub=hub)
+        self.failures = tuple(failures)
 
 
 class PositionInvalid(HubError):

@@ -340,6 +340,39 @@ def test_forks_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClie
     assert found["blob.old-others"]["where"] == NEW
 
 
+def test_the_doctor_is_content_after_the_migration_that_it_names(
+    cli: Cli, hub: str, shared: Group, blobs: ContainerClient
+) -> None:
+    """Also of blobs that were left, which it says how to delete."""
+    place = f"{shared.key.namespace}/{shared.key.hub.capitalize()}/{shared.key.group}"
+    append(hub, "0", *"abcdefghij")
+    last = asyncio.run(open_hub(hub).describe_partition("0"))
+    put(blobs, f"{place}/checkpoint/0", offset=str(last.last_offset), sequencenumber=str(last.last_sequence))
+    before = cli("doctor", hub, *shared.args, "--json")
+    assert before.code == ExitCode.WARNED
+    assert "checkpoints migrate STORE" in by_code(before)["blob.old"]["fix"]
+
+    migrated = cli("checkpoints", "migrate", shared.args[1], "--yes")
+    assert "1 old blob can be deleted: run the command again with --delete-old" in migrated.err
+
+    after = cli("doctor", hub, *shared.args, "--json")
+    assert after.code == ExitCode.OK, after.out
+    assert "blob.old" not in by_code(after)
+    assert "--delete-old" in by_code(after)["blob.old-moved"]["fix"]
+    assert cli("checkpoints", "migrate", shared.args[1], "--delete-old", "--yes").code == 0
+    assert by_code(cli("doctor", hub, *shared.args, "--json"))["blob.layout"]["severity"] == "ok"
+
+
+def test_what_old_blobs_say_after_a_migration_is_a_warning_again(
+    cli: Cli, hub: str, shared: Group, blobs: ContainerClient
+) -> None:
+    place = f"{shared.key.namespace}/{shared.key.hub.capitalize()}/{shared.key.group}"
+    checkpoint(blobs, place, "0", 9)
+    assert cli("checkpoints", "migrate", shared.args[1], "--yes").code == 0
+    checkpoint(blobs, place, "0", 11)
+    assert "done up to 11" in partitions_of(by_code(cli("doctor", hub, *shared.args, "--json"))["blob.old"])["0"]
+
+
 def test_members_with_an_official_sdk_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClient) -> None:
     place = f"{shared.key.namespace}/{shared.key.hub}/{shared.key.group}".lower()
     put(blobs, f"{place}/ownership/0", ownerid="a-python-sdk")

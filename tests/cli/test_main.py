@@ -36,6 +36,8 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[s
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
 
+FAILED_SEND = errors.FailedSend(hubline.new_events("x"), None, errors.HubUnavailable("x"))
+
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_help_of_every_verb_has_examples(cli: Cli, path: tuple[str, ...]) -> None:
@@ -140,6 +142,7 @@ def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch:
         (errors.PartitionNotFound("x"), ExitCode.NOT_FOUND),
         (errors.HubUnavailable("x"), ExitCode.UNAVAILABLE),
         (errors.StoreUnavailable("x"), ExitCode.UNAVAILABLE),
+        (errors.SendFailed("x", failures=[FAILED_SEND]), ExitCode.UNAVAILABLE),
         (errors.HubFull("x"), ExitCode.FAILED),
         (errors.HubExists("x"), ExitCode.FAILED),
         (ValueError("x"), ExitCode.FAILED),

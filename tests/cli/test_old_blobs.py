@@ -186,14 +186,35 @@ def test_move_of_a_partition(old: OldPartition, new: Side, kind: Kind, is_deleta
 
 
 def test_forks_of_the_group_are_a_warning_and_those_of_others_a_note() -> None:
-    (finding,) = check_old_blobs(GroupKey(*(each.upper() for each in FORK.split("/"))), [old_at(5)])
+    moves = plan_moves(GROUP, [old_at(5)], new_at(None))
+    (finding,) = check_old_blobs(GroupKey(*(each.upper() for each in FORK.split("/"))), moves)
     assert (finding.code, finding.severity) == ("blob.old", Severity.WARNING)
     assert finding.partitions == {"0": f"done up to 5 in {FORK}/checkpoint/0"}
     assert "migrate" in finding.fix
-    (other,) = check_old_blobs(GroupKey("x", "y", "z"), [old_at(5)])
+    (other,) = check_old_blobs(GroupKey("x", "y", "z"), moves)
     assert (other.code, other.severity, other.where) == ("blob.old-others", Severity.NOTE, str(GROUP))
     (fine,) = check_old_blobs(GROUP, [])
     assert fine.severity is Severity.OK
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        (old_at(5), new_at(5), "blob.old-moved"),
+        (old_at(5), new_at(9), "blob.old-moved"),
+        (old_at(5), new_at(3), "blob.old"),
+        (old_at(5), new_at(3, owner="a"), "blob.old"),
+        (old_at(5, active="go"), new_at(9), "blob.old"),
+        (old_at(5, damage="no"), new_at(9), "blob.old"),
+    ],
+)
+def test_old_blobs_whose_checkpoints_were_moved_are_no_warning(old: OldPartition, new: Side, code: str) -> None:
+    (finding,) = check_old_blobs(GROUP, plan_moves(GROUP, [old], new))
+    assert (finding.code, finding.severity) == (
+        code,
+        Severity.NOTE if code == "blob.old-moved" else Severity.WARNING,
+    )
+    assert ("--delete-old" in finding.fix) == (code == "blob.old-moved")
 
 
 def test_a_container_of_other_groups_is_likely_the_wrong_one() -> None:

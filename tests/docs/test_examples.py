@@ -89,7 +89,7 @@ def test_the_example_runs(code: str, folder: Path, capsys: pytest.CaptureFixture
             [sys.executable, "-W", "error", str(script)], cwd=folder, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            if "processor.run()" in code:
+            if "processor.run" in code:  # run(), or run_async()
                 wait_until_handled(process, re.findall(r'group="([\w-]+)"', code)[0], capsys)
                 process.send_signal(signal.SIGTERM)
             process.wait(SECONDS_MAX)

@@ -24,8 +24,9 @@ from hubline.errors import ConfigError
 from hubline.event_ids import ID_PROPERTY
 from hubline.hubs.partition_hash import partition_index
 from hubline.model.events import OUTGOING_SCHEMA
+from hubline.producer.routing import ANYWHERE
 from hubline.spark.schema import SOURCE_SCHEMA
-from hubline.spark.sink.row_layout import ANYWHERE, Outgoing, RowLayout
+from hubline.spark.sink.row_layout import Outgoing, RowLayout
 
 PARTITIONS = ("0", "1", "2", "3")
 TEXTS = MapType(StringType(), StringType())

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from hubline.checkpoint_stores.blob import BlobStore
+from hubline.checkpoint_stores.blob import Blob, BlobStore
 from hubline.checkpoints.copy import ACTIVE_SECONDS_MAX, Kind, Side, Step, do_steps, look_at, plan_steps
 from hubline.checkpoints.old_blobs import OldPartition, find_old
 from hubline.concurrency import map_bounded
@@ -24,8 +24,13 @@ class Move:
 
     @property
     def is_deletable(self) -> bool:
-        """Whether all that the old blobs say is in the new one."""
+        """Whether the old blobs may go once the step is done: the new one then has all that they say."""
         return not self.step.is_refusal
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to move: the new blob has all that the old ones say."""
+        return self.is_deletable and not self.step.is_change
 
 
 def plan_moves(group: GroupKey, olds: Sequence[OldPartition], target: Side) -> list[Move]:
@@ -52,7 +57,12 @@ def _guarded(old: OldPartition, step: Step | None, target: Side) -> Step:
 async def plan_migration(store: BlobStore, prefix: str = "") -> list[Move]:
     """Finds the old blobs whose names start with the prefix, and says what becomes of them. It changes nothing."""
     listed, _ = await store.container.list(prefix)
-    found = await find_old(store.container, listed, active_seconds=ACTIVE_SECONDS_MAX)
+    return await plan_for(store, listed)
+
+
+async def plan_for(store: BlobStore, blobs: Sequence[Blob]) -> list[Move]:
+    """What becomes of the old ones among these blobs. It changes nothing."""
+    found = await find_old(store.container, blobs, active_seconds=ACTIVE_SECONDS_MAX)
     moves: list[Move] = []
     for group, olds in groupby(found, key=lambda each: each.key.group_key):
         moves += plan_moves(group, list(olds), await look_at(store, group))

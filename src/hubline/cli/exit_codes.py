@@ -56,6 +56,8 @@ def exit_code_of(error: Exception) -> ExitCode:
             return ExitCode.STAGE_FAILED
         case errors.HubUnavailable() | errors.StoreUnavailable():
             return ExitCode.UNAVAILABLE
+        case errors.SendFailed(failures=(first, *_)):
+            return exit_code_of(first.error)
         case _:
             return ExitCode.FAILED
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -21,11 +21,12 @@ from hubline.errors import ConfigError
 from hubline.text import counted
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from hubline.model.events import NewEvent
 
-# A batch is acknowledged as one: this many share the cost of reaching the disk.
+# Generated or read at once, and acknowledged as one: this many share the cost of reaching the disk.
 BATCH_COUNT_MAX: Final = 5000
-BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
+# Generated at once: with larger events, fewer are.
+GENERATED_BYTES_MAX: Final = 4 * 1024 * 1024
 # A batch goes to at most this many partitions: a few events show on all, and many still go in large pieces.
 SPREAD_MAX: Final = 16
 # A rate is kept by sending this often: smooth to the eye, and still in batches.
@@ -99,13 +100,11 @@ class _Target:
         pieces_count = 1 if is_chosen else min(partition_count, SPREAD_MAX)
         return batched(bodies, -(-len(bodies) // pieces_count))
 
-    def outgoing(self, bodies: list[bytes], first_index: int) -> pa.RecordBatch:
-        from hubline.model.events import new_events
-
+    def events(self, bodies: list[bytes], first_index: int) -> Iterable[NewEvent]:
         if self.keys_count is None:
-            return new_events(bodies, partition_key=self.key)
+            return bodies
         numbered = enumerate(bodies, start=first_index)
-        return new_events({"body": body, "partitionKey": f"key-{index % self.keys_count}"} for index, body in numbered)
+        return [{"body": body, "partitionKey": f"key-{index % self.keys_count}"} for index, body in numbered]
 
 
 @dataclass(slots=True)
@@ -140,25 +139,24 @@ def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *,
 
 
 async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Target, *, sent: _Sent) -> None:
-    async with using_hub(address) as hub:
+    from hubline.producer import Producer
+
+    # What may have been sent is not sent again by itself: lines would be there twice.
+    async with using_hub(address) as hub, Producer(hub, max_outage_seconds=0) as producer:
         # Before anything is read, so that a missing hub is reported at once.
         partition_count = len((await hub.describe()).partition_ids)
-        sender = await hub.open_sender()
-        try:
-            async for batch in batches:
-                for bodies in target.pieces(batch, partition_count):
-                    events = target.outgoing(bodies, sent.events)
-                    await sender.send(events, partition=target.partition, partition_key=target.key)
-                    sent.add(bodies)
-                if target.rate is not None:
-                    await asyncio.sleep(max(0.0, sent.events / target.rate - sent.seconds))
-        finally:
-            await sender.close()
+        async for batch in batches:
+            for bodies in target.pieces(batch, partition_count):
+                events = target.events(bodies, sent.events)
+                await producer.send(events, partition_id=target.partition, partition_key=target.key)
+                sent.add(bodies)
+            if target.rate is not None:
+                await asyncio.sleep(max(0.0, sent.events / target.rate - sent.seconds))
 
 
 async def _generated(count: int, size: int, max_batch_size: int) -> AsyncIterator[list[bytes]]:
     """Numbered events of one size."""
-    max_batch_size = max(1, min(max_batch_size, BATCH_BYTES_MAX // max(size, 1)))
+    max_batch_size = max(1, min(max_batch_size, GENERATED_BYTES_MAX // max(size, 1)))
     for start in range(0, count, max_batch_size):
         numbers = range(start, min(start + max_batch_size, count))
         yield [(b"%d " % number).ljust(size, b".")[:size] for number in numbers]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from hubline.checkpoints.migrate import Move
 from hubline.checkpoints.old_blobs import OldPartition
 from hubline.doctor.findings import Finding, note, ok, warning
 from hubline.model.keys import GroupKey
@@ -16,6 +17,7 @@ from hubline.text import counted
 GROUPS_SHOWN_MAX: Final = 5
 
 _MIGRATE: Final = "stop the consumers that write them, then run `hubline checkpoints migrate STORE`"
+_DELETE: Final = "nothing has to be done; to delete them, run `hubline checkpoints migrate STORE --delete-old`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,11 @@ class BlobSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What is in the whole container: groups, in lower case, and old blobs."""
+    """What is in the whole container: groups, in lower case, and partitions with old blobs."""
 
     groups: frozenset[GroupKey]
-    olds: tuple[OldPartition, ...]
+    moves: tuple[Move, ...]
+    """What a migration would do with each old partition."""
 
 
 def check_other_groups(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
@@ -48,20 +51,29 @@ def in_lower_case(group: GroupKey) -> GroupKey:
     return GroupKey(group.namespace.lower(), group.hub.lower(), group.group.lower())
 
 
-def check_old_blobs(group: GroupKey, olds: Sequence[OldPartition]) -> list[Finding]:
-    """Checkpoints of the group, and of others, that stand where only some SDKs look for them."""
+def check_old_blobs(group: GroupKey, moves: Sequence[Move]) -> list[Finding]:
+    """Checkpoints of the group, and of others, that stand where only some SDKs look for them.
+
+    Those that were moved count no more, though a migration leaves their blobs unless `--delete-old` is given.
+    """
+    waiting = [each.old for each in moves if not each.is_done]
     names = tuple(name.lower() for name in (group.namespace, group.hub, group.group))
-    own = {each.key.partition: each for each in olds if _names(each) == names}
+    own = {each.key.partition: each for each in waiting if _names(each) == names}
     findings = []
     if own:
         partitions = {name: _describe(each) for name, each in own.items()}
         message = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
         findings.append(warning("blob.old", message, fix=_MIGRATE, partitions=partitions))
-    others = {_names(each) for each in olds} - {names}
+    others = {_names(each) for each in waiting} - {names}
     if others:
         message = f"old blobs of {counted(len(others), 'other group')} in the container"
         where = ", ".join(sorted("/".join(each) for each in others))
         findings.append(note("blob.old-others", message, where=where, fix=_MIGRATE))
+    if done := [each.old for each in moves if each.is_done]:
+        count = sum(len(each.blobs) for each in done)
+        message = f"{counted(count, 'old blob')} whose checkpoints were moved: hubline has all that they say"
+        where = ", ".join(sorted({"/".join(_names(each)) for each in done}))
+        findings.append(note("blob.old-moved", message, where=where, fix=_DELETE))
     return findings or [ok("blob.layout", "no blobs under names in capitals, and no old leases")]
 
 

@@ -14,8 +14,8 @@ from hubline.adapters import open_store
 from hubline.addresses.store_address import MemoryAddress, SqliteAddress, StoreAddress, parse_store
 from hubline.checkpoint_stores.blob import BlobStore, Container
 from hubline.checkpoint_stores.blob.layout import group_prefix
-from hubline.checkpoints.copy import ACTIVE_SECONDS_MAX
-from hubline.checkpoints.old_blobs import find_old, groups_in
+from hubline.checkpoints.migrate import plan_for
+from hubline.checkpoints.old_blobs import groups_in
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.doctor.check_blobs import (
     BlobSettings,
@@ -108,9 +108,9 @@ async def _examine_blobs(examination: Examination, store: BlobStore, group: Grou
     examination.findings += check_settings(settings) if settings else []
     examination.report("looking for old blobs")
     message = "what else is in the container"
-    found = await examination.probe_optional("blob.layout", message, _container_facts(container))
+    found = await examination.probe_optional("blob.layout", message, _container_facts(store))
     if found is not None:
-        examination.findings += check_old_blobs(group, found.olds)
+        examination.findings += check_old_blobs(group, found.moves)
         examination.findings += check_other_groups(group, found.groups)
 
 
@@ -137,9 +137,6 @@ async def _blob_settings(container: Container, prefix: str) -> BlobSettings:
     )
 
 
-async def _container_facts(container: Container) -> ContainerFacts:
-    blobs, _ = await container.list("")
-    return ContainerFacts(
-        groups=frozenset(groups_in(blobs)),
-        olds=tuple(await find_old(container, blobs, active_seconds=ACTIVE_SECONDS_MAX)),
-    )
+async def _container_facts(store: BlobStore) -> ContainerFacts:
+    blobs, _ = await store.container.list("")
+    return ContainerFacts(groups=frozenset(groups_in(blobs)), moves=tuple(await plan_for(store, blobs)))

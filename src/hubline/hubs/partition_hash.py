@@ -35,6 +35,16 @@ def partition_indexes(keys: pa.StringArray, partition_count: int) -> npt.NDArray
     return np.abs(hash_codes(keys).astype(np.int64)) % partition_count
 
 
+def partition_targets(keys: pa.StringArray, partition_count: int, *, keyless: int) -> npt.NDArray[np.int64]:
+    """The index of the partition of each key, and ``keyless`` for each null."""
+    if not keys.null_count:
+        return partition_indexes(keys, partition_count)
+    targets = np.full(len(keys), keyless, np.int64)
+    if keys.null_count < len(keys):
+        targets[keys.is_valid().to_numpy(zero_copy_only=False)] = partition_indexes(keys.drop_null(), partition_count)
+    return targets
+
+
 def hash_codes(keys: pa.StringArray) -> npt.NDArray[np.int16]:
     """The service's hash of each key. The column holds no nulls."""
     text, starts, lengths = _utf8(keys)

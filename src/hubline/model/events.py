@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
@@ -135,13 +135,23 @@ class EventBatch:
             raise IndexError("an empty batch has no first or last event: test len(batch) first")
 
 
-def new_events(
-    events: Iterable[bytes | str | Mapping[str, Any]], *, partition_key: str | None = None
-) -> pa.RecordBatch:
+NewEvent: TypeAlias = bytes | str | Mapping[str, Any] | Event
+"""An event to send: its body, a mapping with :data:`OUTGOING_SCHEMA`'s names, or one that was received."""
+
+OutgoingRow: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]] | None]
+"""An event to send, as the columns of :data:`OUTGOING_SCHEMA` take it."""
+
+
+_OUTGOING_NAMES: Final = frozenset(OUTGOING_SCHEMA.names)
+_ONE_EVENT: Final = (bytes, str, Mapping, Event)
+
+
+def new_events(events: NewEvent | Iterable[NewEvent], *, partition_key: str | None = None) -> pa.RecordBatch:
     """Make events to send, as the columns that a sender takes.
 
     Args:
-        events: Bodies (text is encoded as UTF-8), or mappings with `body`, `partitionKey` and `properties`.
+        events: Bodies (text is encoded as UTF-8), mappings with `body`, `partitionKey` and `properties`, or events
+            that were received, which keep these three. One event, or several.
         partition_key: The partition key of the events that have no other. Default: None, no key.
 
     Returns:
@@ -154,12 +164,45 @@ def new_events(
         sender = await hub.open_sender()
         await sender.send(hubline.new_events(["21.5 C", {"body": "22 C", "properties": {"sensor": "7"}}]))
     """
-    rows: list[Mapping[str, Any]] = [event if isinstance(event, Mapping) else {"body": event} for event in events]
-    bodies = [_as_bytes(row.get("body"), index) for index, row in enumerate(rows)]
-    keys = [row.get("partitionKey", partition_key) for row in rows]
-    properties = [_as_pairs(row.get("properties"), index) for index, row in enumerate(rows)]
-    columns: Iterable[tuple[pa.Field, Sequence[object]]] = zip(OUTGOING_SCHEMA, (bodies, keys, properties), strict=True)
-    return pa.RecordBatch.from_arrays([_column(*column) for column in columns], schema=OUTGOING_SCHEMA)
+    return outgoing_events(outgoing_rows(events, partition_key=partition_key))
+
+
+def outgoing_rows(events: NewEvent | Iterable[NewEvent], *, partition_key: str | None = None) -> list[OutgoingRow]:
+    """As `new_events`, row by row. Text that UTF-8 does not have is found only by `outgoing_events`."""
+    if isinstance(events, _ONE_EVENT):
+        return [_row(events, 0, partition_key)]
+    try:
+        several = iter(events)
+    except TypeError:
+        raise ConfigError(f"events to send are {type(events).__name__}: give an event, or several in a list") from None
+    return [_row(event, index, partition_key) for index, event in enumerate(several)]
+
+
+def outgoing_events(rows: Sequence[OutgoingRow]) -> pa.RecordBatch:
+    """The rows as columns. Raises ConfigError for a value that cannot be sent."""
+    columns = zip(*rows, strict=True) if rows else ((),) * len(OUTGOING_SCHEMA)
+    arrays = [_column(field, values) for field, values in zip(OUTGOING_SCHEMA, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=OUTGOING_SCHEMA)
+
+
+def _row(event: object, index: int, partition_key: str | None) -> OutgoingRow:
+    if isinstance(event, bytes):
+        return event, partition_key, None
+    if isinstance(event, (dict, Mapping)):  # most are dictionaries, which is the quicker question
+        if not event.keys() <= _OUTGOING_NAMES:
+            raise ConfigError(
+                f"event {index} has the unknown key {min(map(ascii, event.keys() - _OUTGOING_NAMES))}: an event to "
+                "send has body, partitionKey and properties; put anything else into its properties"
+            )
+        key, properties = event.get("partitionKey"), event.get("properties")
+        return _as_bytes(event.get("body"), index), _or(key, partition_key), _as_pairs(properties, index)
+    if isinstance(event, Event):
+        return event.body, _or(event.partition_key, partition_key), _as_pairs(event.properties, index)
+    return _as_bytes(event, index), partition_key, None
+
+
+def _or(key: str | None, default: str | None) -> str | None:
+    return default if key is None else key
 
 
 def _as_bytes(body: object, index: int) -> bytes:

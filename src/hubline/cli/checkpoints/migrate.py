@@ -112,10 +112,13 @@ def _report(moves: Sequence[Move], *, json: bool, dry_run: bool) -> None:
     refused = [each for each in moves if each.step.is_refusal]
     deleted_count = sum(each.deleted_count for each in moves)
     deleting = f", and deleted {counted(deleted_count, 'old blob')}" if deleted_count else ""
+    left_count = sum(len(each.old.blobs) - each.deleted_count for each in moves if each.is_deletable)
     if dry_run:
         say(f"would move {counted(len(changes), 'checkpoint')}; nothing was changed")
     else:
         say(f"moved {counted(len(changes), 'checkpoint')}{deleting}" if changes or deleting else "nothing to change")
+        if left_count:
+            say(f"{counted(left_count, 'old blob')} can be deleted: run the command again with --delete-old")
     if json:
         for each in moves:
             print_json(_data(each, is_done=each.step.is_change and not dry_run))

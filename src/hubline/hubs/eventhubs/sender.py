@@ -19,7 +19,7 @@ from hubline.hubs.argument_checks import require_one_target, require_outgoing
 from hubline.hubs.eventhubs.send_link import SendLink
 from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import Where, refused
-from hubline.hubs.partition_hash import partition_indexes
+from hubline.hubs.partition_hash import partition_targets
 from hubline.model.events import OUTGOING_SCHEMA
 
 # Messages on their way at once, where their order does not count: enough to fill a connection, few enough to hold in
@@ -136,10 +136,8 @@ async def shared_out(
     keys = events.column("partitionKey")
     if keys.null_count == len(keys):
         return [Share(None, events, everything)]
-    has_key = keys.is_valid().to_numpy(zero_copy_only=False)
     ids = await partition_ids()
-    targets = np.full(len(events), -1, np.int64)
-    targets[has_key] = partition_indexes(keys.drop_null(), len(ids))
+    targets = partition_targets(keys, len(ids), keyless=-1)
     return [
         _part(events, np.flatnonzero(targets == target), None if target < 0 else ids[target])
         for target in np.unique(targets).tolist()

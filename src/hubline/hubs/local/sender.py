@@ -15,7 +15,7 @@ from hubline.hubs.local.group_append import PartitionShare
 from hubline.hubs.local.hub_folder import Meta
 from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.stored_batch import encode, require_sizes
-from hubline.hubs.partition_hash import partition_index, partition_indexes
+from hubline.hubs.partition_hash import partition_index, partition_targets
 from hubline.model.events import OUTGOING_SCHEMA
 from hubline.ports import Unsent
 
@@ -90,15 +90,10 @@ class LocalSender:
         if partition_key is not None:
             return partition_index(partition_key, meta.partition_count)
         keys = events.column("partitionKey")
-        if keys.null_count == 0:
-            return partition_indexes(keys, meta.partition_count)
-        next_index = self._next_index(meta)
         if keys.null_count == len(keys):
-            return next_index
-        has_key = keys.is_valid().to_numpy(zero_copy_only=False)
-        targets = np.full(len(keys), next_index, np.int64)
-        targets[has_key] = partition_indexes(keys.drop_null(), meta.partition_count)
-        return targets
+            return self._next_index(meta)
+        next_index = self._next_index(meta) if keys.null_count else 0
+        return partition_targets(keys, meta.partition_count, keyless=next_index)
 
     def _next_index(self, meta: Meta) -> int:
         self._turn += 1

@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from hubline.arrow_helpers import equal_offsets, repeated
 from hubline.errors import EventTooLarge
+from hubline.hubs.event_sizes import event_sizes, parts_by_size
 from hubline.model.events import EVENT_SCHEMA, OUTGOING_SCHEMA, EventBatch
 
 try:
@@ -182,7 +182,7 @@ def require_sizes(events: pa.RecordBatch, *, hub: str) -> None:
     """Refuses events that are larger than a hub takes."""
     if events.nbytes <= EVENT_BYTES_MAX:  # then none can be; the usual case costs nothing
         return
-    sizes = _event_sizes(events)
+    sizes = event_sizes(events)
     largest = int(np.argmax(sizes))
     if sizes[largest] > EVENT_BYTES_MAX:
         index = int(np.argmax(sizes > EVENT_BYTES_MAX))
@@ -235,32 +235,5 @@ def _bounded(events: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if events.nbytes + len(events) * EVENT_OVERHEAD_BYTES <= BATCH_BYTES_MAX:
         yield events
         return
-    ends = np.cumsum(_event_sizes(events) + EVENT_OVERHEAD_BYTES)
-    start = 0
-    while start < len(events):
-        taken_bytes = int(ends[start - 1]) if start else 0
-        # One event at least: each is far smaller than a batch.
-        end = max(int(np.searchsorted(ends, taken_bytes + BATCH_BYTES_MAX, side="right")), start + 1)
+    for start, end in parts_by_size(event_sizes(events) + EVENT_OVERHEAD_BYTES, max_bytes=BATCH_BYTES_MAX):
         yield events.slice(start, end - start)
-        start = end
-
-
-def _event_sizes(events: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    body, key, properties = events.columns
-    return _lengths(body) + _lengths(key) + _property_lengths(properties)
-
-
-def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = (
-        pc.binary_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return lengths
-
-
-def _property_lengths(properties: pa.MapArray) -> npt.NDArray[np.int64]:
-    pairs = np.zeros(len(properties.keys) + 1, np.int64)
-    np.cumsum(_lengths(properties.keys) + _lengths(properties.items), out=pairs[1:])
-    offsets = properties.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths: npt.NDArray[np.int64] = pairs[offsets[1:]] - pairs[offsets[:-1]]
-    lengths[properties.is_null().to_numpy(zero_copy_only=False)] = 0
-    return lengths

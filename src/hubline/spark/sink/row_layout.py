@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -28,15 +27,10 @@ from pyspark.sql.types import (
 
 from hubline.addresses.did_you_mean import nearest
 from hubline.errors import ConfigError
-from hubline.event_ids import ids_of, is_id, split_ids, with_ids
-from hubline.hubs.partition_hash import partition_indexes
+from hubline.event_ids import is_id, with_ids
 from hubline.model.events import OUTGOING_SCHEMA
+from hubline.producer.routing import ANYWHERE, Indexes, targets_of
 from hubline.spark.schema import SOURCE_SCHEMA, plain
-
-Indexes: TypeAlias = npt.NDArray[np.int64]
-
-ANYWHERE: Final = -1
-"""The target of a row that names none: the hub chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +99,7 @@ class RowLayout:
         key, ids = columns.text_or_null("partitionKey"), columns.text_or_null("eventId")
         columns.require_ids(ids)
         properties = with_ids(columns.properties(), ids)
-        targets = columns.targets(partition_ids, key, ids_of(properties))
+        targets = columns.targets(partition_ids, key, properties)
         events = pa.RecordBatch.from_arrays([body, key, properties], schema=OUTGOING_SCHEMA)
         return Outgoing(events, targets)
 
@@ -151,16 +145,10 @@ class _Rows:
         place = self._places.get("properties")
         return pa.nulls(len(self._rows), kind) if place is None else _readable(self._rows.column(place).cast(kind))
 
-    def targets(self, partition_ids: Sequence[str], key: pa.StringArray, ids: pa.StringArray) -> Indexes:
+    def targets(self, partition_ids: Sequence[str], key: pa.StringArray, properties: pa.MapArray) -> Indexes:
         """By the partition that a row names, or by its key, or by the event that it came from; or ANYWHERE."""
-        targets = self._named(partition_ids, key)
-        _assign(
-            targets, _is_true(key.is_valid()), lambda where: partition_indexes(key.filter(where), len(partition_ids))
-        )
-        if ids.null_count < len(ids):
-            is_left = (targets == ANYWHERE) & _is_true(is_id(ids).fill_null(False))
-            _assign(targets, is_left, lambda where: _by_origin(ids.filter(where), len(partition_ids)))
-        return targets
+        named = self._named(partition_ids, key)
+        return np.where(named == ANYWHERE, targets_of(key, properties, len(partition_ids)), named)
 
     def _named(self, partition_ids: Sequence[str], key: pa.StringArray) -> Indexes:
         """The partitions that rows name, and ANYWHERE for the others."""
@@ -218,25 +206,3 @@ def _decoded(value: Any) -> Any:
         case list():
             return {str(_decoded(name)): _decoded(text) for name, text in value}
     return None
-
-
-def _assign(targets: Indexes, where: npt.NDArray[np.bool_], indexes: Callable[[pa.BooleanArray], Indexes]) -> None:
-    if where.any():
-        targets[where] = indexes(pa.array(where))
-
-
-def _by_origin(ids: pa.StringArray, partition_count: int) -> Indexes:
-    """One partition for all that came from one partition of another hub.
-
-    A task that is tried again must put an event where it was: a reader would otherwise meet it in two partitions.
-    """
-    origin = split_ids(ids).column("partition")
-    is_number = _is_true(pc.match_substring_regex(origin, "^[0-9]{1,18}$"))
-    numbers = pc.if_else(pa.array(is_number), origin, "0").cast(pa.int64()).to_numpy() % partition_count
-    return np.where(is_number, numbers, partition_indexes(origin, partition_count))
-
-
-def _is_true(column: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """A column without nulls, for numpy."""
-    values: npt.NDArray[np.bool_] = column.to_numpy(zero_copy_only=False)
-    return values

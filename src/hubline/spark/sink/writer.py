@@ -12,15 +12,16 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from hubline.errors import ConfigError
+from hubline.producer.lanes import Piece
+from hubline.producer.routing import parts_of, taken
 from hubline.spark.options import Options
-from hubline.spark.sink.partition_lanes import Piece, Publishing
-from hubline.spark.sink.row_layout import ANYWHERE, Outgoing, RowLayout
+from hubline.spark.sink.partition_lanes import Publishing
+from hubline.spark.sink.row_layout import Outgoing, RowLayout
 from hubline.spark.tasks.event_loop import run
 
 log = logging.getLogger("hubline.spark")
@@ -87,7 +88,7 @@ def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatc
             # A task without rows, of which Spark has many, connects to nothing.
             partition_ids = partition_ids or run(publishing.open())
             outgoing = layout.outgoing(batch, partition_ids, first_row=count)
-            run(publishing.put(_pieces(outgoing, partition_ids, count)))
+            run(publishing.put(list(_pieces(outgoing, partition_ids, count, publishing))))
             count += len(batch)
         # Dying here has sent everything and reported nothing: the next attempt sends it again, with the same ids.
         run(publishing.finish())
@@ -96,16 +97,13 @@ def publish(options: Options, layout: RowLayout, batches: Iterator[pa.RecordBatc
     return Written(count)
 
 
-def _pieces(outgoing: Outgoing, partition_ids: Sequence[str], first_row: int) -> dict[str | None, Piece]:
+def _pieces(
+    outgoing: Outgoing, partition_ids: Sequence[str], first_row: int, publishing: Publishing
+) -> Iterator[Piece]:
     """The events by the partition they go to, in order."""
-    events, targets = outgoing.events, outgoing.targets
-    pieces: dict[str | None, Piece] = {}
-    for target in np.unique(targets).tolist():
-        rows = np.flatnonzero(targets == target)
-        partition = None if target == ANYWHERE else partition_ids[target]
-        own = events if len(rows) == len(events) else events.take(pa.array(rows))
-        pieces[partition] = Piece.of(own, first_row + rows)
-    return pieces
+    for partition, rows in parts_of(outgoing.targets, partition_ids):
+        events = taken(outgoing.events, rows)
+        yield Piece(events, first_row + rows, int(events.nbytes), partition, publishing)
 
 
 def _tell_of_abort(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:

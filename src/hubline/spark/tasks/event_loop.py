@@ -19,7 +19,8 @@ from hubline.adapters import open_hub
 from hubline.addresses.hub_address import HubAddress
 from hubline.concurrency import IdleCache
 from hubline.errors import HublineError
-from hubline.ports import Hub, Sender
+from hubline.ports import Hub
+from hubline.producer.lanes import Senders
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 from hubline.spark.tasks.links import Links
 
@@ -48,27 +49,16 @@ def run(work: Coroutine[object, object, T]) -> T:
 
 
 class OpenHub:
-    """A hub, its waiting receivers, and its senders. Used by :func:`shared_hub`.
-
-    There is a sender for each partition, so that none waits for another.
-    """
+    """A hub, its waiting receivers, and its senders. Used by :func:`shared_hub`."""
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.links = Links()
-        self._senders: dict[str | None, Sender] = {}
-
-    async def sender(self, partition: str | None) -> Sender:
-        """The sender for a partition, or for what goes to any (None)."""
-        if partition not in self._senders:
-            opened = await self.hub.open_sender()
-            self._senders.setdefault(partition, opened)
-        return self._senders[partition]
+        self.senders = Senders(hub)
 
     async def close(self) -> None:
         await self.links.close()
-        for sender in self._senders.values():
-            await sender.close()
+        await self.senders.close()
         await self.hub.close()
 
 
