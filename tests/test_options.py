@@ -16,6 +16,7 @@ import pytest
 import hubline
 from hubline import (
     Balanced,
+    BufferedProducer,
     CheckpointPolicy,
     Fixed,
     Greedy,
@@ -23,6 +24,7 @@ from hubline import (
     Pipeline,
     Processor,
     ProcessorOptions,
+    Producer,
     RetryPolicy,
     SqlSink,
     open_hub,
@@ -217,6 +219,18 @@ PUBLIC = {
         {"url": "sqlite:///results.db", "table": "results"},
     ),
     "DeadLetterHub": Options(DeadLetterHub, {"hub": OBJECT}, {}),
+    "Producer": Options(Producer, {"hub": OBJECT, "max_outage_seconds": NUMBER}, {"hub": MemoryHub(1)}),
+    "BufferedProducer": Options(
+        BufferedProducer,
+        {
+            "hub": OBJECT,
+            "on_error": NONE | {"a function", "a class"},
+            "max_buffer_bytes": WHOLE | {"text of a number"},
+            "max_buffer_events": WHOLE,
+            "max_outage_seconds": NUMBER,
+        },
+        {"hub": MemoryHub(1)},
+    ),
     "open_hub": Options(open_hub, {"hub": OBJECT}, {}),
     "Pipeline": Options(Pipeline, {"name": TEXT, "config": TEXT | NONE}, {"name": "telemetry"}),
     "Pipeline.batch_stage": Options(batch_stage_of, {"schema": TEXT}, {"source": "raw", "sink": "clean"}),

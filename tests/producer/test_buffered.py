@@ -359,12 +359,14 @@ def test_what_cannot_be_sent_is_refused_where_it_is_given(hub: Hub, event: Any, 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_buffer_bytes": 0}, "max_buffer_bytes must be 1 or more, and is 0"),
-        ({"max_buffer_bytes": "32MiB"}, "max_buffer_bytes must be a whole number, and is str"),
-        ({"max_buffer_events": 1.5}, "max_buffer_events must be a whole number, and is float"),
-        ({"max_buffer_events": True}, "max_buffer_events must be a whole number, and is bool"),
-        ({"max_outage_seconds": -1}, "max_outage_seconds must be 0 or more, and is -1"),
-        ({"on_error": "log"}, "on_error must be a function that takes a FailedSend, and is str"),
+        (
+            {"max_buffer_bytes": 0},
+            "max_buffer_bytes must be a number of bytes, 1 or more, or text such as '1MiB', not 0",
+        ),
+        ({"max_buffer_events": 1.5}, "max_buffer_events must be a whole number, 1 or more, not 1.5"),
+        ({"max_buffer_events": True}, "max_buffer_events must be a whole number, 1 or more, not True"),
+        ({"max_outage_seconds": -1}, "max_outage_seconds must be a number of seconds, 0 or more, not -1"),
+        ({"on_error": "log"}, "on_error must be a function or None, not 'log'"),
     ],
 )
 def test_options_of_the_wrong_kind_are_refused(hub: Hub, options: dict[str, Any], says: str) -> None:

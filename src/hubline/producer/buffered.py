@@ -13,11 +13,14 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import ByteSize, Count, Seconds
+from hubline.addresses.values import byte_count
 from hubline.concurrency import BackgroundTasks, cancel
-from hubline.errors import ConfigError, FailedSend, SendFailed
+from hubline.errors import FailedSend, SendFailed
 from hubline.hubs.event_sizes import parts_by_size
 from hubline.model.events import NewEvent, OutgoingRow, outgoing_events, outgoing_rows
-from hubline.ports import Hub
+from hubline.ports import HubOrAddress
 from hubline.producer.lanes import SEND_BYTES_MAX, Piece
 from hubline.producer.outlet import (
     COLUMNS,
@@ -27,7 +30,6 @@ from hubline.producer.outlet import (
     columns_of,
     failure,
     pieces_of,
-    require_number,
     send_failed,
     sizes_of,
 )
@@ -54,7 +56,7 @@ class BufferedProducer:
     Args:
         hub: An address, or an open hub, which stays open.
         on_error: A function, plain or async, that is called with each `FailedSend`. It may send the events again.
-        max_buffer_bytes: What may wait to be kept by the hub. Default: 32 MiB.
+        max_buffer_bytes: What may wait to be kept by the hub, also as text such as `"1MiB"`. Default: 32 MiB.
         max_buffer_events: The same, in events. Default: 100,000.
         max_outage_seconds: How long a send is tried again while the hub cannot be reached. Default: 60.
 
@@ -64,23 +66,21 @@ class BufferedProducer:
                 await producer.send(reading, partition_key="device-7")
     """
 
+    @checked
     def __init__(
         self,
-        hub: str | Hub,
+        hub: HubOrAddress,
         *,
         on_error: OnError | None = None,
-        max_buffer_bytes: int = MAX_BUFFER_BYTES,
-        max_buffer_events: int = MAX_BUFFER_EVENTS,
-        max_outage_seconds: float = MAX_OUTAGE_SECONDS,
+        max_buffer_bytes: ByteSize = MAX_BUFFER_BYTES,
+        max_buffer_events: Count = MAX_BUFFER_EVENTS,
+        max_outage_seconds: Seconds = MAX_OUTAGE_SECONDS,
     ) -> None:
-        require_number("max_buffer_bytes", max_buffer_bytes, least=1, kinds=(int,))
-        require_number("max_buffer_events", max_buffer_events, least=1, kinds=(int,))
-        if on_error is not None and not callable(on_error):
-            raise ConfigError(f"on_error must be a function that takes a FailedSend, and is {type(on_error).__name__}")
         self._outlet = Outlet(hub, max_outage_seconds=max_outage_seconds)
         self._on_error = on_error
-        self._room = Room(max_buffer_bytes, max_buffer_events)
-        self._max_part_bytes = min(max_buffer_bytes, SEND_BYTES_MAX)
+        max_bytes = byte_count(max_buffer_bytes)
+        self._room = Room(max_bytes, max_buffer_events)
+        self._max_part_bytes = min(max_bytes, SEND_BYTES_MAX)
         self._max_part_events = max_buffer_events
         self._intake = _Intake()
         self._given_count = 0

@@ -38,7 +38,6 @@ class Outlet:
     """A hub, and the lanes to its partitions. An address is opened here, and closed; a hub stays its owner's."""
 
     def __init__(self, hub: str | Hub, *, max_outage_seconds: float) -> None:
-        require_number("max_outage_seconds", max_outage_seconds)
         self.hub = open_hub(hub)
         self._is_own = self.hub is not hub
         self._senders = Senders(self.hub)
@@ -108,15 +107,6 @@ class Outlet:
         if self._is_own:
             self._is_own = False
             await self.hub.close()
-
-
-def require_number(name: str, value: object, *, least: float = 0, kinds: tuple[type, ...] = (int, float)) -> None:
-    """Refuses an option that is not a number, or too small."""
-    if not isinstance(value, kinds) or isinstance(value, bool):
-        what = "a whole number" if kinds == (int,) else "a number"
-        raise ConfigError(f"{name} must be {what}, and is {type(value).__name__}")
-    if not value >= least:  # type: ignore[operator]
-        raise ConfigError(f"{name} must be {least} or more, and is {value}")
 
 
 COLUMNS: Final = (pa.RecordBatch, EventBatch)

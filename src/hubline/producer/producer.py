@@ -10,10 +10,12 @@ from typing import Final, Self
 import numpy as np
 import pyarrow as pa
 
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import Seconds
 from hubline.errors import FailedSend
 from hubline.hubs.event_sizes import parts_by_size
 from hubline.model.events import NewEvent, new_events
-from hubline.ports import Hub
+from hubline.ports import HubOrAddress
 from hubline.producer.lanes import SEND_BYTES_MAX, Piece
 from hubline.producer.outlet import (
     COLUMNS,
@@ -47,7 +49,8 @@ class Producer:
             await producer.send(["21.5 C", "22 C"], partition_key="device-7")
     """
 
-    def __init__(self, hub: str | Hub, *, max_outage_seconds: float = MAX_OUTAGE_SECONDS) -> None:
+    @checked
+    def __init__(self, hub: HubOrAddress, *, max_outage_seconds: Seconds = MAX_OUTAGE_SECONDS) -> None:
         self._outlet = Outlet(hub, max_outage_seconds=max_outage_seconds)
         self._room = Room(AHEAD_BYTES_MAX)
 

@@ -67,7 +67,8 @@ def noted_of(properties: pa.MapArray, name: str) -> dict[int, str]:
 
 
 def _lengths(texts: pa.StringArray) -> npt.NDArray[np.int32]:
-    return np.diff(np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset))
+    offsets = np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, 4 * texts.offset)
+    return offsets[1:] - offsets[:-1]
 
 
 def _uniform_properties(properties: pa.MapArray) -> FixedRows | None:
