@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -77,5 +79,29 @@ def test_a_buffered_producer_sends_each_event_once_to_its_keys_partition(tmp_pat
             assert {str(partition_index(str(event.partition_key), PARTITIONS)) for event in events} <= {partition}
         assert set(Counter(event.body for events in found.values() for event in events).values()) == {1}
         assert sum(map(len, found.values())) == 5_000
+
+    run(scenario())
+
+
+def test_an_endpoint_that_is_gone_for_a_while_loses_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        name = await new_hub(tmp_path, PARTITIONS)
+        async with AsyncExitStack() as stack:
+            async with serving(tmp_path) as port:
+                producer = hubline.BufferedProducer(connection_string(port, name))
+                await stack.enter_async_context(producer)
+                await producer.send([b"%d" % number for number in range(500)], partition_key="k")
+                await producer.flush()
+            await producer.send([b"%d" % number for number in range(500, 1_000)], partition_key="k")
+            await asyncio.sleep(0.1)
+            assert producer.buffered_events == 500
+            await stack.enter_async_context(serving(tmp_path, port=port))
+            await producer.flush()
+            await producer.close()
+        hub = LocalHub(tmp_path, name)
+        found = await contents(hub)
+        await hub.close()
+        own = found[str(partition_index("k", PARTITIONS))]
+        assert [int(event.body) for event in own] == list(range(1_000))
 
     run(scenario())

@@ -618,7 +618,7 @@ class TestConstruction:
             ({"upsert_key": "id"}, "name one"),
             ({"create_table": True}, "name one"),
             ({"table": "t", "upsert_key": [""]}, "column needs a name"),
-            ({"max_connections": 0}, "at least 1"),
+            ({"max_connections": 0}, "max_connections must be a whole number, 1 or more, not 0"),
         ],
     )
     def test_what_cannot_work_is_refused_at_once(self, options: dict[str, object], message: str) -> None:
