@@ -19,7 +19,7 @@ from hubline.addresses.hub_address import (
     parse_transport,
 )
 from hubline.addresses.store_address import MemoryAddress, PostgresAddress, SqliteAddress, StoreAddress, parse_store
-from hubline.errors import StoreNotFound
+from hubline.errors import ConfigError, StoreNotFound
 
 if TYPE_CHECKING:
     from hubline.checkpoint_stores.memory import MemoryStore
@@ -58,7 +58,8 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
     """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`). A store is returned as it is.
 
-    Within a process, all that name the same ``memory:`` address share one store.
+    Within a process, all that name the same ``memory:`` address share one store. Raises ConfigError for an object that
+    lacks methods of a store: one that has four of them is to be wrapped, see `hubline.checkpoint_stores.adapt`.
     """
     match parse_store(store) if isinstance(store, str) else store:
         case MemoryAddress(name):
@@ -76,6 +77,10 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
             return BlobStore(address)
         case opened:
+            from hubline.checkpoint_stores.adapted import refusal
+
+            if (problem := refusal(opened)) is not None:
+                raise ConfigError(problem)
             return opened
 
 
