@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from hubline.checkpoint_stores.adapted import AdaptedStore
@@ -16,11 +19,12 @@ from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
 from hubline.model.positions import Position
-from hubline.processor import CheckpointPolicy, PartitionContext, ProcessorOptions
+from hubline.processor import CheckpointPolicy, PartitionContext, Processor, ProcessorOptions
 from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.faults import RemoteHub, Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
 from hubline.testing.simulation.virtual_processor import VirtualProcessor
+from tests.processor.test_sink import Results, processor_of
 from tests.support.four_methods import DictionaryStore, Record, RemoteFourMethods
 from tests.support.scene import GROUP, LEASE, FaultyStore, Recorder, Scene, until, virtual
 
@@ -130,6 +134,33 @@ class TestSharing:
         assert went_back(scene.four.written) == []
         newest = [max(sequences) for sequences in handled_by_all(scene, *recorders).values()]
         assert [await scene.checkpoint(partition) for partition in scene.partitions] == newest
+
+    @virtual
+    async def test_rows_in_a_sink_are_written_exactly_once_while_partitions_are_taken(self, tmp_path: Path) -> None:
+        def rows_of(batch: EventBatch) -> pa.Table:
+            first = int(batch.partition) * 100_000
+            sequences = batch.arrow.column("sequenceNumber")
+            return pa.table({"id": pc.add(sequences, first), "sequenceNumber": sequences})
+
+        scene = FourMethodScene(6)
+        results = Results(tmp_path)
+        started: list[Processor] = []
+        for name in "abcd":
+            scene.store = cast("FaultyStore", scene.wrapped())
+            processor, _ = processor_of(scene, results, owner_id=name, max_batch_size=7)
+            processor.on_batch(rows_of)
+            await processor.start()
+            started.append(processor)
+            for count in range(120):
+                scene.append(1, partition=str(count % 6))
+                await asyncio.sleep(0.05)
+        await started[0].stop()
+        await until(lambda: len(results.ids) == 480)
+        await asyncio.gather(*(processor.stop() for processor in started))
+        results.sink.close()
+
+        assert results.ids == [partition * 100_000 + sequence for partition in range(6) for sequence in range(80)]
+        assert results.dead_letters == []
 
     @virtual
     async def test_a_member_with_a_limit_leaves_nothing_to_nobody(self) -> None:

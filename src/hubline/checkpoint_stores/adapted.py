@@ -163,14 +163,14 @@ class AdaptedStore:
     async def list_ownership(self, group: GroupKey) -> GroupState:
         order = next(self._orders)
         damaged: dict[str, str] = {}
-        listed: list[str] = []
+        listed: dict[str, None] = {}
         for partition, record in await self._list("list_ownership", group):
             try:
                 self._observe(group, partition, record, order)
             except _Damage as damage:
                 damaged[partition] = f"the ownership record does not read back: {damage}. Correct or delete it"
             else:
-                listed.append(partition)
+                listed[partition] = None
         seen = self._seen[group]
         for partition in [name for name, one in seen.items() if name not in listed and one.order < order]:
             del seen[partition]
@@ -538,7 +538,7 @@ def _modified_at(record: Mapping[str, Any]) -> float | None:
         return (modified if modified.tzinfo else modified.replace(tzinfo=UTC)).timestamp()
     if modified is None or isinstance(modified, int | float):
         return modified
-    raise _Damage(f"its last_modified_time is {abbreviated(str(modified))}, which is neither a datetime nor a number")
+    raise _Damage(f"its last_modified_time is {abbreviated(modified)}, which is neither a datetime nor a number")
 
 
 def _checkpoint_of(key: PartitionKey, record: Mapping[str, Any]) -> Checkpoint:
@@ -550,7 +550,7 @@ def _checkpoint_of(key: PartitionKey, record: Mapping[str, Any]) -> Checkpoint:
         try:
             sequence_number = int(sequence)
         except (TypeError, ValueError):
-            raise _Damage(f"its sequence_number is {abbreviated(str(sequence))}, which is not a whole number") from None
+            raise _Damage(f"its sequence_number is {abbreviated(sequence)}, which is not a whole number") from None
     if not offset and sequence_number < 0:
         raise _Damage("it has neither an offset nor a sequence_number")
     return Checkpoint(key, offset or "-1", -1) if sequence_number < 0 else Checkpoint(key, offset, sequence_number)
