@@ -34,6 +34,10 @@ from hubline.testing.contracts.store import (
 from hubline.testing.simulation.virtual_loop import run_now
 from tests.support.four_methods import DictionaryStore, Record
 
+# The SDK's own are not typed.
+SdkStore: Any = InMemoryCheckpointStore
+AsyncSdkStore: Any = AsyncInMemoryCheckpointStore
+
 NAMED = {"fully_qualified_namespace": GROUP.namespace, "eventhub_name": GROUP.hub, "consumer_group": GROUP.group}
 
 
@@ -53,7 +57,7 @@ class PlainDictionaryStore:
         return [_numbered(one) for one in self._run(self._store.claim_ownership(claims))]
 
     def list_checkpoints(self, namespace: str, hub: str, group: str) -> Iterable[Record]:
-        return self._run(self._store.list_checkpoints(namespace, hub, group))
+        return list(self._run(self._store.list_checkpoints(namespace, hub, group)))
 
     def update_checkpoint(self, checkpoint: Record) -> None:
         self._run(self._store.update_checkpoint(checkpoint))
@@ -74,7 +78,8 @@ TestPlainStore = four_method_contract(PlainDictionaryStore)
 
 class TestSdkStoreInMemory(FourMethodStoreContract):
     def make_store(self) -> object:
-        return AsyncInMemoryCheckpointStore()
+        made: object = AsyncSdkStore()
+        return made
 
     def test_a_claim_with_a_version_of_a_missing_record_is_lost(self) -> None:
         pytest.skip("the SDK's store in memory makes the record")
@@ -86,7 +91,8 @@ class TestPlainSdkStoreInMemory(TestSdkStoreInMemory):
     _adapted: CheckpointStore | None = None
 
     def make_store(self) -> object:
-        return InMemoryCheckpointStore()
+        made: object = SdkStore()
+        return made
 
     def open_store(self) -> CheckpointStore:
         self._adapted = self._adapted or super().open_store()

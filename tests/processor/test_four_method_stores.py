@@ -100,6 +100,7 @@ class TestSharing:
             async with second.processor:
                 await until(lambda: shares(first, second) == [3, 3])
                 assert scene.loop.time() - joined_at < LEASE.lease_seconds
+                await until(lambda: first.errors_of(LeaseLost))
                 assert "owner 'b' took it" in str(first.errors_of(LeaseLost)[0])
             await until(lambda: shares(first) == [6])
 

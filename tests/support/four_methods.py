@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -18,7 +19,7 @@ Record = dict[str, Any]
 class DictionaryStore:
     """In memory, and never waits. ``now`` is its clock, ``failing`` what a method raises; ``calls`` counts them."""
 
-    def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
         self.now = now
         self.ownerships: dict[tuple[str, ...], Record] = {}
         self.checkpoints: dict[tuple[str, ...], Record] = {}

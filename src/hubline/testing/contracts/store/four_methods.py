@@ -21,6 +21,7 @@ from hubline.testing.contracts.store.support import (
     GROUP,
     KEY,
     RACER_COUNT,
+    TICK_SECONDS,
     at_once,
     claim,
     listed_ownership,
@@ -106,9 +107,8 @@ class FourMethodStoreContract(CheckpointStoreContract):
     @race
     async def test_epochs_rise_from_owner_to_owner(self, stores: list[CheckpointStore]) -> None:
         held = await claim(stores[0], "a", epoch=1)
-        for number in range(1, RACER_COUNT):
-            store = stores[number % len(stores)]
-            await self.pass_time(0.002)
+        for number, store in enumerate([*stores[1:], stores[0]]):
+            await self.pass_time(TICK_SECONDS)
             found = await listed_ownership(store)
             (taken,) = await store.claim_ownership([replace(found, owner_id=f"b{number}", epoch=found.epoch + 1)])
             assert taken.epoch > held.epoch
