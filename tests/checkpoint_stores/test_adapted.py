@@ -31,7 +31,7 @@ from hubline.testing.contracts.store import (
     four_method_contract,
     listed_ownership,
 )
-from hubline.testing.simulation.virtual_loop import run_now
+from hubline.testing.simulation.virtual_loop import run_now, run_virtual
 from tests.support.four_methods import DictionaryStore, Record
 
 # The SDK's own are not typed.
@@ -446,13 +446,99 @@ def test_calls_are_as_few_as_the_page_says() -> None:
         await store.fence(KEY, 1)
         assert four.calls == {"list_ownership": 1, "list_checkpoints": 1}
         four.calls.clear()
-        await store.renew_ownership(GROUP, Member("a"), held)
+        held = await store.renew_ownership(GROUP, Member("a"), held)
         assert four.calls == {"claim_ownership": 1}
         four.calls.clear()
         await store.update_checkpoint(Checkpoint(KEY, "1", 1), epoch=1)
         assert four.calls == {"list_ownership": 1, "list_checkpoints": 1, "update_checkpoint": 1}
+        four.calls.clear()
+        assert len(await store.renew_ownership(GROUP, Member("a"), held)) == 8
+        assert four.calls == {"claim_ownership": 1, "list_checkpoints": 1}
 
     asyncio.run(scenario())
+
+
+class TestLateUpdates:
+    """An update of a call that was given up, or of a former owner, which the store carries out in the end."""
+
+    def test_a_checkpoint_that_was_set_back_is_written_again_at_the_next_renewal(self) -> None:
+        async def scenario() -> None:
+            four = DictionaryStore()
+            store = adapt(four)
+            held = await claim(store, "a", epoch=1)
+            await store.fence(KEY, 1)
+            await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
+            await four.update_checkpoint({**NAMED, "partition_id": "0", "sequence_number": 7, "offset": "7"})
+
+            await store.renew_ownership(GROUP, Member("a"), [held])
+
+            assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "9", 9)]
+
+        asyncio.run(scenario())
+
+    def test_one_that_a_new_owner_found_is_written_again_too(self) -> None:
+        async def scenario() -> None:
+            four = DictionaryStore()
+            store = adapt(four)
+            await four.update_checkpoint({**NAMED, "partition_id": "0", "sequence_number": 9, "offset": "9"})
+            held = await claim(store, "a", epoch=1)
+            await store.fence(KEY, 1)
+            await four.update_checkpoint({**NAMED, "partition_id": "0", "sequence_number": 7, "offset": "7"})
+
+            await store.renew_ownership(GROUP, Member("a"), [held])
+
+            assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "9", 9)]
+
+        asyncio.run(scenario())
+
+    def test_who_lost_the_partition_repairs_nothing(self) -> None:
+        async def scenario() -> None:
+            four = DictionaryStore()
+            store, other = adapt(four), adapt(four)
+            held = await claim(store, "a", epoch=1)
+            await store.fence(KEY, 1)
+            await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
+            await other.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
+
+            assert await store.renew_ownership(GROUP, Member("a"), [held]) == []
+
+            assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "5", 5)]
+
+        asyncio.run(scenario())
+
+    def test_a_repair_that_fails_costs_no_lease(self) -> None:
+        async def scenario() -> None:
+            four = DictionaryStore()
+            store = adapt(four)
+            held = await claim(store, "a", epoch=1)
+            await store.fence(KEY, 1)
+            await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
+            four.failing["list_checkpoints"] = ConnectionError("down")
+
+            assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+
+        asyncio.run(scenario())
+
+    def test_a_repair_that_hangs_costs_no_lease(self) -> None:
+        class Hangs(DictionaryStore):
+            is_hanging = False
+
+            async def list_checkpoints(self, namespace: str, hub: str, group: str) -> list[Record]:
+                while self.is_hanging:
+                    await asyncio.sleep(1.0)
+                return await super().list_checkpoints(namespace, hub, group)
+
+        async def scenario() -> None:
+            four = Hangs()
+            store = adapt(four)
+            held = await claim(store, "a", epoch=1)
+            await store.fence(KEY, 1)
+            await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
+            four.is_hanging = True
+
+            assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+
+        run_virtual(scenario)
 
 
 def test_a_former_owner_is_fenced_while_its_update_is_on_its_way() -> None:

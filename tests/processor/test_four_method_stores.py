@@ -333,7 +333,8 @@ class TestProcesses:
         assert handlers == {"b"}
         assert went_back(self.four.written) == []
 
-    @pytest.mark.parametrize("seed", range(6))
+    # In the first three, an update that arrives late sets back the last checkpoint of a partition.
+    @pytest.mark.parametrize("seed", [100, 133, 152, 1, 2, 3])
     def test_killed_at_random_over_a_bad_network_every_event_is_handled(self, seed: int) -> None:
         rng = random.Random(seed)
         self.weather.fail_before = self.weather.fail_after = 0.03

@@ -12,11 +12,11 @@ is done in their place:
     epochs      are known for what this object wrote. For other records they come from the time of the last write,
                 so that they rise from owner to owner.
     fences      before a checkpoint is written, ownership and checkpoints are listed: who is not the owner any more is
-                refused, and a checkpoint never goes back.
+                refused, and so is a checkpoint that would go back.
 
-What if another one writes between the listing and the update? A checkpoint of the former owner may land after that of
-the new one. Whichever is stored, the events before it were processed by one of the two: some may be processed twice,
-and none is skipped.
+What if an update arrives late, of a former owner or of a call that was given up? It may set the checkpoint back. The
+events after it are processed again if the owner dies now; none is skipped. At each renewal the owner lists the
+checkpoints, and writes again those that were set back.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -53,6 +54,9 @@ processor that takes what is alive costs more than one that waits for a lease.""
 TAKE_ATTEMPTS_MAX: Final = 5
 """A reset takes the partition from an owner that renews at most a few times in a minute."""
 
+REPAIR_SECONDS_MAX: Final = 2.0
+"""A renewal waits no longer for the checkpoints: by default it has 10 s in all."""
+
 _SALT_BITS: Final = 20
 """Two owners that derive an epoch from the same millisecond differ by these bits, so that one fences the other."""
 _MILLISECONDS_MAX: Final = 2**42
@@ -71,7 +75,8 @@ def adapt(store: object) -> CheckpointStore:
     with hubline's own stores:
 
     - Partitions move without a handover when a consumer joins: events after the last checkpoint are processed twice.
-    - Each checkpoint costs three calls: ownership and checkpoints are listed before it is written.
+    - Each checkpoint costs three calls: ownership and checkpoints are listed before it is written. An update that
+      arrives late may still set it back, until the next renewal repairs it.
     - Readers use epoch 0: the last one to come reads, and a former owner finds out within a lease.
     - A checkpoint cannot be removed, only set. `Fixed(lease=...)` is refused.
 
@@ -153,6 +158,7 @@ class AdaptedStore:
         self._released: dict[PartitionKey, tuple[str, int]] = {}
         self._floors: dict[PartitionKey, int] = {}
         self._fences: dict[PartitionKey, int] = {}
+        self._reached: dict[PartitionKey, Checkpoint] = {}
         self._thread: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
@@ -184,7 +190,9 @@ class AdaptedStore:
         return won
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        """Writes each record again. A member that owns nothing writes nothing; its first call looks at the store."""
+        """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
+        written; its first call looks at the store.
+        """
         is_joining = (group, member.owner_id) not in self._limits
         if is_joining or member.max_partitions != 0:
             # None at all is the limit of a member that stops. The others cannot ask it: they would take what it drains.
@@ -195,6 +203,9 @@ class AdaptedStore:
             return []
         records = {one.key.partition: self._record(one, self._stored_owner_of(one)) for one in owned if one.version}
         written = await self._write(group, records)
+        with suppress(StoreError, TimeoutError):  # no lease is lost for it: the next renewal tries again
+            async with asyncio.timeout(REPAIR_SECONDS_MAX):
+                await self._repair_checkpoints([group.partition(name) for name in written])
         return [self._ownership(group.partition(name), seen) for name, seen in written.items()]
 
     async def leave(self, group: GroupKey, owner_id: str) -> None:
@@ -213,7 +224,11 @@ class AdaptedStore:
         if held_epoch > epoch:
             raise fenced(key, epoch=epoch, held_epoch=held_epoch)
         self._fences[key] = epoch
-        return await self._stored_checkpoint(key)
+        self._reached.pop(key, None)
+        stored = await self._stored_checkpoint(key)
+        if stored is not None and self._fences[key] == epoch:
+            self._reached[key] = stored
+        return stored
 
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
         found = await self._read_checkpoints(group)
@@ -227,6 +242,9 @@ class AdaptedStore:
         self._require_fence(key, epoch)
         if stored is None or checkpoint.is_ahead_of(stored):
             await self._write_checkpoint(checkpoint)
+            stored = checkpoint
+        if self._fences[key] == epoch:
+            self._reached[key] = stored
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
         """Takes the partition, writes the checkpoint, and releases the partition.
@@ -241,6 +259,7 @@ class AdaptedStore:
             )
         taken = await self._take(key)
         self._fences[key] = self._fences.get(key, NOBODY) + 1
+        self._reached.pop(key, None)
         await self._write_checkpoint(checkpoint)
         if taken is not None:
             await self._claim(key.group_key, [Ownership(key, "", taken.epoch, taken.version)])
@@ -412,6 +431,18 @@ class AdaptedStore:
         record = next((one for one in state.ownerships if one.key == key), None)
         if record is not None and record.epoch > epoch:
             raise fenced(key, epoch=epoch, held_epoch=record.epoch)
+
+    async def _repair_checkpoints(self, owned: Sequence[PartitionKey]) -> None:
+        """Writes again what an update that arrived late has set back. The partitions were just renewed."""
+        reached = {key: self._reached[key] for key in owned if key in self._reached}
+        if not reached:
+            return
+        stored = await self._read_checkpoints(owned[0].group_key)
+        for key, checkpoint in reached.items():
+            found = stored.get(key.partition)
+            is_behind = isinstance(found, Checkpoint) and checkpoint.is_ahead_of(found)
+            if is_behind and self._reached.get(key) == checkpoint:
+                await self._write_checkpoint(checkpoint)
 
     async def _stored_checkpoint(self, key: PartitionKey) -> Checkpoint | None:
         found = (await self._read_checkpoints(key.group_key)).get(key.partition)
