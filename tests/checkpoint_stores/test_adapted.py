@@ -129,6 +129,20 @@ class TestWhatIsTaken:
             give(Half())
 
     @pytest.mark.parametrize("give", [adapt, open_store])
+    def test_a_store_of_the_port_that_lacks_a_method_is_not_taken_for_one_of_four(
+        self, give: Callable[[Any], object]
+    ) -> None:
+        class Unfinished(MemoryStore):
+            fence: Any = None
+
+        with pytest.raises(ConfigError, match=r"Unfinished lacks fence of hubline\.ports\.CheckpointStore: add"):
+            give(Unfinished())
+
+    def test_an_address_is_not_wrapped(self) -> None:
+        with pytest.raises(ConfigError, match="the address of a store is given to the processor as it is"):
+            adapt("sqlite:///state.db")
+
+    @pytest.mark.parametrize("give", [adapt, open_store])
     def test_a_class_is_refused(self, give: Callable[[Any], object]) -> None:
         with pytest.raises(ConfigError, match=r"DictionaryStore is a class: write DictionaryStore\(\.\.\.\)"):
             give(DictionaryStore)
@@ -524,8 +538,8 @@ class TestLateUpdates:
             is_hanging = False
 
             async def list_checkpoints(self, namespace: str, hub: str, group: str) -> list[Record]:
-                while self.is_hanging:
-                    await asyncio.sleep(1.0)
+                if self.is_hanging:
+                    await asyncio.Event().wait()
                 return await super().list_checkpoints(namespace, hub, group)
 
         async def scenario() -> None:

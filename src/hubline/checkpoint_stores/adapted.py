@@ -91,38 +91,50 @@ def adapt(store: object) -> CheckpointStore:
         The store, for `hubline.Processor`.
 
     Raises:
-        ConfigError: If one of the four methods is missing.
+        ConfigError: If one of the four methods is missing; or if it has more of the methods of hubline's own stores,
+            and not all.
 
     Example:
         processor = hubline.Processor(hub, adapt(MyStore()), consumer_group="app", starting_position="earliest")
     """
-    if not _missing(store, ALL_METHODS) and not isinstance(store, type):
+    problem = refusal(store)
+    if problem is None:
         return cast("CheckpointStore", store)
-    if isinstance(store, type) or _missing(store, FOUR_METHODS):
-        raise ConfigError(_not_a_store(store))
+    if not _has_four_alone(store):
+        raise ConfigError(problem)
     return AdaptedStore(store)
 
 
 def refusal(store: object) -> str | None:
     """Why an object is not a checkpoint store as it is, and what to do; None if it is one."""
-    if isinstance(store, type) or _missing(store, FOUR_METHODS):
-        return _not_a_store(store)
-    if missing := _missing(store, ALL_METHODS):
-        return (
-            f"{type(store).__name__} has the four methods of a store, and lacks {', '.join(missing)}: wrap it, as in "
-            "hubline.checkpoint_stores.adapt(store)"
-        )
-    return None
-
-
-def _not_a_store(store: object) -> str:
     if isinstance(store, type):
         return f"a checkpoint store is an object, and {store.__name__} is a class: write {store.__name__}(...)"
+    if isinstance(store, str):
+        return "the address of a store is given to the processor as it is: adapt() is for objects"
+    missing, name = _missing(store, ALL_METHODS), type(store).__name__
+    if not missing:
+        return None
+    if _has_four_alone(store):
+        return (
+            f"{name} has the four methods of a store, and lacks {', '.join(missing)}: wrap it, as in "
+            "hubline.checkpoint_stores.adapt(store)"
+        )
+    if not _missing(store, FOUR_METHODS):
+        return f"{name} lacks {', '.join(missing)} of hubline.ports.CheckpointStore: add what is missing"
     return (
-        f"{type(store).__name__} is not a checkpoint store: it lacks {', '.join(_missing(store, FOUR_METHODS))}. Use "
-        'an address such as "sqlite:///state.db", or an object with these methods in '
-        "hubline.checkpoint_stores.adapt(store)"
+        f"{name} is not a checkpoint store: it lacks {', '.join(_missing(store, FOUR_METHODS))}. Use an address such "
+        'as "sqlite:///state.db", or an object with these methods in hubline.checkpoint_stores.adapt(store)'
     )
+
+
+def _has_four_alone(store: object) -> bool:
+    """Whether it has the four methods, and none by which it would be one of hubline's own: those have other arguments.
+
+    A method to close it says nothing: the SDK's own has one.
+    """
+    others = [name for name in ALL_METHODS if name not in FOUR_METHODS and name != "close"]
+    is_other = isinstance(store, type | str) or len(_missing(store, others)) < len(others)
+    return not is_other and not _missing(store, FOUR_METHODS)
 
 
 def _missing(store: object, methods: Iterable[str]) -> list[str]:
