@@ -373,24 +373,28 @@ class AdaptedStore:
         """Sends claims to the store; returns what it says that it wrote, by partition."""
         if not records:
             return {}
-        sent = {name: (str(record["owner_id"]), record.get("etag")) for name, record in records.items()}
+        sent = {name: (str(record["owner_id"]), _unquoted(record.get("etag"))) for name, record in records.items()}
         answer = await self._call("claim_ownership", list(records.values()))
         order = next(self._orders)
         written: dict[str, _Seen] = {}
-        unanswered: list[str] = []
+        unanswered: set[str] = set()
         for partition, record in _records_of(group, answer, "claim_ownership"):
             owner_id, etag = sent.get(partition, (None, None))
             if owner_id is None or record.get("owner_id") != owner_id:
                 continue
-            if record.get("etag") in (None, "", etag):
-                unanswered.append(partition)  # as the SDK's own does when a request failed
+            if _unquoted(record.get("etag")) in ("", etag):
+                unanswered.add(partition)
             else:
                 written[partition] = self._observe(group, partition, record, order, is_own_write=True)
-        if unanswered and not written:
-            raise StoreUnavailable(
-                f"{self!r}: claim_ownership did not change the etag of partition {', '.join(unanswered)}. If the store "
-                "can be reached: it must return each record that it wrote with a new etag"
-            )
+        if unanswered:
+            # The SDK's own store in blobs returns records unchanged where a request failed. A list tells what is so:
+            # it was written if the record was as sent before, is another one now, and names this owner.
+            before = {name: one.version for name, one in self._seen[group].items()}
+            await self.list_ownership(group)
+            for partition in unanswered & self._seen[group].keys():
+                seen, (owner_id, etag) = self._seen[group][partition], sent[partition]
+                if before.get(partition, "") == etag != seen.version and str(seen.owner) == owner_id:
+                    written[partition] = seen
         return written
 
     def _record(self, claim: Ownership, owner: str) -> dict[str, Any]:
@@ -568,10 +572,15 @@ def _named(key: PartitionKey) -> dict[str, Any]:
 
 
 def _version_of(record: Mapping[str, Any]) -> str:
-    etag = record.get("etag")
-    if etag is None or etag == "":
+    version = _unquoted(record.get("etag"))
+    if not version:
         raise _Damage("it has no etag, by which a claim knows that nobody else came first")
-    return str(etag)
+    return version
+
+
+def _unquoted(etag: object) -> str:
+    """An etag in one form: the SDK's store in blobs has quotes around those of writes, and none in lists."""
+    return "" if etag is None else str(etag).removeprefix('"').removesuffix('"')
 
 
 def _modified_at(record: Mapping[str, Any]) -> float | None:
