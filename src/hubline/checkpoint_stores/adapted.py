@@ -62,7 +62,8 @@ _SALT_BITS: Final = 20
 _MILLISECONDS_MAX: Final = 2**42
 
 _OWNER: Final = re.compile(r"hubline:([0-9]*):([0-9a-f]{8}):(.*)", re.DOTALL)
-_RESETTER: Final = "reset"
+_RESETTER: Final = "(checkpoint reset)"
+"""No processor has this owner id: it has a space."""
 
 
 def adapt(store: object) -> CheckpointStore:
@@ -255,7 +256,8 @@ class AdaptedStore:
         if stored is None or checkpoint.is_ahead_of(stored):
             await self._write_checkpoint(checkpoint)
             stored = checkpoint
-        if self._fences[key] == epoch:
+        reached = self._reached.get(key)
+        if self._fences[key] == epoch and (reached is None or stored.is_ahead_of(reached)):
             self._reached[key] = stored
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
