@@ -62,7 +62,8 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
     """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`). A store is returned as it is.
 
-    Within a process, all that name the same ``memory:`` address share one store.
+    Within a process, all that name the same ``memory:`` address share one store. Raises ConfigError for an object that
+    lacks methods of a store: one that has four of them is to be wrapped, see `hubline.checkpoint_stores.adapt`.
     """
     match parse_store(store) if isinstance(store, str) else store:
         case MemoryAddress(name):
@@ -80,9 +81,9 @@ def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
 
             return BlobStore(address)
         case opened:
-            from hubline.ports import StoreOrAddress
+            from hubline.checkpoint_stores.adapted import StoreOption
 
-            checked: CheckpointStore = check_value("store", StoreOrAddress, opened)
+            checked: CheckpointStore = check_value("store", StoreOption, opened)
             return checked
 
 

@@ -249,6 +249,14 @@ class SharedStore(Protocol):
 
 
 @runtime_checkable
+class RequestStore(Protocol):
+    """A store that may keep no handover requests. All others do."""
+
+    @property
+    def keeps_requests(self) -> bool: ...
+
+
+@runtime_checkable
 class LockingStore(Protocol):
     """A store that can lock partitions, so that they cannot be taken from an active owner at all."""
 
@@ -263,6 +271,11 @@ class LockingStore(Protocol):
 def shares_with_sdks(store: CheckpointStore) -> bool:
     """Whether a group in this store may have members of another kind, which announce nothing and know no epochs."""
     return isinstance(store, SharedStore) and store.shares_with_sdks
+
+
+def keeps_requests(store: CheckpointStore) -> bool:
+    """Whether owners can be asked for a partition. Where they cannot, what they have above their share is taken."""
+    return not isinstance(store, RequestStore) or store.keeps_requests
 
 
 def reader_epoch(store: CheckpointStore, epoch: int) -> int:

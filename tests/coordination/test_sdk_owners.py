@@ -14,7 +14,9 @@ LEASE_SECONDS = 30.0
 SDK_LEASE_SECONDS = 120.0
 
 
-def plan(owners: str, *, age_seconds: float, sdk_lease_seconds: float | None = SDK_LEASE_SECONDS) -> Plan:
+def plan(
+    owners: str, *, age_seconds: float, sdk_lease_seconds: float | None = SDK_LEASE_SECONDS, keeps_requests: bool = True
+) -> Plan:
     """What member "a" does; each character owns a partition, and "a" and "b" are announced."""
     records = {
         str(number): Ownership(GROUP.partition(str(number)), owner, 1, version="1", age_seconds=age_seconds)
@@ -30,6 +32,7 @@ def plan(owners: str, *, age_seconds: float, sdk_lease_seconds: float | None = S
         lease_seconds=LEASE_SECONDS,
         handover_timeout_seconds=LEASE_SECONDS,
         sdk_lease_seconds=sdk_lease_seconds,
+        keeps_requests=keeps_requests,
     )
     return Greedy().plan(snapshot, random.Random(0))
 
@@ -53,6 +56,12 @@ def test_without_sdks_everybody_has_the_usual_lease() -> None:
 def test_an_sdk_above_its_share_is_not_asked_but_taken_from() -> None:
     plan_of_a = plan("ssss", age_seconds=0.0)
     assert (len(plan_of_a.steals), plan_of_a.requests) == (1, ())
+
+
+def test_a_member_above_its_share_is_taken_from_where_requests_are_not_kept() -> None:
+    asked, taken = (plan("bbbb", age_seconds=0.0, keeps_requests=keeps) for keeps in (True, False))
+    assert (len(asked.requests), asked.steals) == (2, ())
+    assert (len(taken.steals), taken.requests) == (2, ())
 
 
 def test_a_member_looks_again_when_an_sdks_lease_ends_and_not_before() -> None:

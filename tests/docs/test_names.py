@@ -26,7 +26,7 @@ PAGES = [
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"),
 ]
 ALL_PAGES = [*PAGES, *sorted((ROOT / "docs/adr").glob("*.md"))]
-READERS_OWN = {"app.py", "telemetry.py", "telemetry.toml", "azure.toml"}
+READERS_OWN = {"app.py", "telemetry.py", "telemetry.toml", "azure.toml", "my_store.py", "test_my_store.py"}
 """Files that a reader of a page makes."""
 
 PYTHON_NAME = re.compile(r"\bhubline(?:\.[A-Za-z_]\w*)+")

@@ -353,7 +353,12 @@ class _Refined(Kind):
     suggest: Callable[[object], str | None] | None = None
 
     def take(self, value: object) -> object:
-        taken = self.kind.take(value)
+        try:
+            taken = self.kind.take(value)
+        except Unfit:
+            if self.suggest is None or self.suggest(value) is None:
+                raise
+            raise Unfit from None  # what to write says more than what is missing
         try:
             if self.check is not None:
                 self.check(taken)

@@ -29,7 +29,7 @@ from hubline.coordination.strategies import Fixed, Plan, Strategy
 from hubline.errors import ConfigError, HublineError, ProcessorError, RecordDamaged, StoreError
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
-from hubline.ports import CheckpointStore, LockingStore, shares_with_sdks
+from hubline.ports import CheckpointStore, LockingStore, keeps_requests, shares_with_sdks
 
 log = logging.getLogger("hubline.coordination")
 
@@ -204,6 +204,7 @@ class Dispatcher:
             lease_seconds=self._lease.lease_seconds,
             handover_timeout_seconds=self._lease.handover_timeout_seconds,
             sdk_lease_seconds=self._lease.sdk_lease_seconds if shares_with_sdks(self._calls.store) else None,
+            keeps_requests=keeps_requests(self._calls.store),
         )
 
     async def _claim(self, partitions: Sequence[str], snapshot: Snapshot) -> None:

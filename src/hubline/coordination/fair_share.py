@@ -53,8 +53,8 @@ def fair_share(snapshot: Snapshot) -> _Share:
     room = free_room(snapshot) - len(own)
     dealt = _deal(classes.surplus(targets), wanting, targets, preferred=classes.overdue)[me]
     # A processor of another kind announces nothing and cannot be asked: the plain steal remains.
-    announced = {member.owner_id for member in snapshot.members}
-    steals = {p for p in dealt if classes.overdue.get(p) == me or classes.living[p].owner_id not in announced}
+    asked = {member.owner_id for member in snapshot.members} if snapshot.keeps_requests else set()
+    steals = {p for p in dealt if classes.overdue.get(p) == me or classes.living[p].owner_id not in asked}
     return _Share(
         recovered_after_restart=own,
         claims=claims[:room],

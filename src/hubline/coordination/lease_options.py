@@ -26,11 +26,12 @@ class LeaseOptions:
         renew_interval_seconds: Time between two renewals. Default (0): a third of the lease.
         load_balancing_interval_seconds: Time between two load balancing cycles. Default: 10.
         handover_timeout_seconds: How long a consumer waits for an owner that it requested a partition from, before it
-            takes the partition. Default (0): the length of the lease.
+            takes the partition. Default (0): the length of the lease. A store of `hubline.checkpoint_stores.adapt`
+            keeps no requests, so nobody waits.
         startup_delay_seconds: How long a new consumer waits before its first claim, so that consumers that start
             together see each other. Default: 1.
-        sdk_lease_seconds: The lease of consumers that use an official SDK, in a store shared with them: the SDKs renew
-            less often. Default: 120.
+        sdk_lease_seconds: The lease of consumers that use an official SDK, in a store shared with them (Blob Storage,
+            or one of `hubline.checkpoint_stores.adapt`): the SDKs renew less often. Default: 120.
 
     Raises:
         ConfigError: An option is of the wrong type or is not allowed, or the lease does not outlast three renewals.

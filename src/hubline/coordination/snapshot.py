@@ -21,6 +21,8 @@ class Snapshot:
     handover_timeout_seconds: float
     sdk_lease_seconds: float | None = None
     """The lease of owners that have not announced themselves, where the store has such: the official SDKs'."""
+    keeps_requests: bool = True
+    """Whether the store keeps handover requests. Without them, partitions are taken from any owner above its share."""
 
 
 def recovered_after_restart(snapshot: Snapshot) -> tuple[str, ...]:

@@ -48,6 +48,10 @@ class Checkpoint:
         is_known = self.sequence_number >= 0 or self.offset == "-1"
         return self.sequence_number if is_known else None
 
+    def is_ahead_of(self, other: Checkpoint) -> bool:
+        """Whether it is further on. One whose sequence number is not known was read before anything else was done."""
+        return other.last_sequence is None or self.sequence_number > other.sequence_number
+
 
 @dataclass(frozen=True, slots=True)
 class Ownership:

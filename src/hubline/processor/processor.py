@@ -21,13 +21,14 @@ from hubline.addresses.names import validate_group_name, validate_owner_id
 from hubline.addresses.option_checks import checked
 from hubline.addresses.option_kinds import Meant, Named, Valid
 from hubline.addresses.values import STARTING_POSITIONS, parse_starting_position
+from hubline.checkpoint_stores.adapted import StoreOption
 from hubline.coordination.dispatcher import locking_store
 from hubline.coordination.strategies import StrategyOrText, parse_load_balancing
 from hubline.errors import ConfigError, ProcessorError
 from hubline.hubs.hub_calls import within
 from hubline.model.keys import GroupKey
 from hubline.model.positions import Position
-from hubline.ports import DeadLetterSink, HubOrAddress, StoreOrAddress
+from hubline.ports import DeadLetterSink, HubOrAddress
 from hubline.processor.context import PartitionContext
 from hubline.processor.dependencies import PartitionDependencies
 from hubline.processor.handlers.handler import caller
@@ -95,7 +96,7 @@ class Processor:
     def __init__(
         self,
         hub: HubOrAddress,
-        store: StoreOrAddress,
+        store: StoreOption,
         *,
         consumer_group: Annotated[str, Valid(validate_group_name)],
         starting_position: Annotated[

@@ -23,7 +23,6 @@ from hubline.checkpoint_stores.blob.records import (
     checkpoint_metadata,
     checkpoint_or_raise,
     damaged_checkpoint,
-    is_ahead,
     partitions_of,
     read_checkpoint,
     read_epoch,
@@ -107,7 +106,7 @@ class BlobCheckpoints:
         stored, _, _ = await self._read_all(group)
         for key, fence in ours.items():
             found = stored.get(key.partition)
-            if found is not None and fence.checkpoint is not None and is_ahead(fence.checkpoint, found):
+            if found is not None and fence.checkpoint is not None and fence.checkpoint.is_ahead_of(found):
                 with suppress(Fenced, RecordDamaged):  # the partition's own next checkpoint says so to who owns it
                     await self._move(fence.checkpoint, epoch=fence.epoch, known=fence, is_current=False)
 
@@ -152,7 +151,7 @@ class BlobCheckpoints:
         """Raises RecordDamaged. A checkpoint's blob that was just seen is not looked at again."""
         official, own = (official, None) if official else await self._look_at_fence(key)
         checkpoint, pending = checkpoint_or_raise(key, official), checkpoint_or_raise(key, own)
-        is_pending = pending is not None and (checkpoint is None or is_ahead(pending, checkpoint))
+        is_pending = pending is not None and (checkpoint is None or pending.is_ahead_of(checkpoint))
         epoch = await self._held_epoch(key, official, own)
         return _Fence(epoch, pending if is_pending else checkpoint, official, own, is_pending)
 
@@ -244,7 +243,7 @@ class BlobCheckpoints:
 
 def _furthest(checkpoint: Checkpoint, other: Checkpoint | None) -> Checkpoint:
     """The other one, if this is not ahead of it."""
-    return checkpoint if other is None or is_ahead(checkpoint, other) else other
+    return checkpoint if other is None or checkpoint.is_ahead_of(other) else other
 
 
 def _epoch_or_raise(key: PartitionKey, blob: Blob) -> int | None:

@@ -146,11 +146,6 @@ def read_checkpoint(key: PartitionKey, blob: Blob) -> Checkpoint | None:
     return Checkpoint(key, offset, sequence_number)
 
 
-def is_ahead(checkpoint: Checkpoint, of: Checkpoint) -> bool:
-    """Whether it is further on. One whose sequence number is not known was read from before anything else was done."""
-    return of.last_sequence is None or checkpoint.sequence_number > of.sequence_number
-
-
 def checkpoint_or_raise(key: PartitionKey, blob: Blob | None) -> Checkpoint | None:
     if blob is None:
         return None

@@ -9,9 +9,14 @@
             return MyStore(self.path)
 
 The suite needs pytest and nothing else. It assumes no clock: give ``pass_time`` a way to move yours.
+
+For a store of four methods, made to serve by `hubline.checkpoint_stores.adapt`, one line is enough:
+
+    TestMyStore = four_method_contract(MyStore)
 """
 
 from hubline.testing.contracts.store.checkpoints import CheckpointContract
+from hubline.testing.contracts.store.four_methods import FourMethodStoreContract, four_method_contract
 from hubline.testing.contracts.store.handover import HandoverContract
 from hubline.testing.contracts.store.membership import MembershipContract
 from hubline.testing.contracts.store.ownership import OwnershipContract
@@ -25,12 +30,14 @@ from hubline.testing.contracts.store.support import (
     listed_ownership,
     untimed,
 )
+from hubline.testing.contracts.store.whole import CheckpointStoreContract
 
 __all__ = [
     "GROUP",
     "KEY",
     "CheckpointContract",
     "CheckpointStoreContract",
+    "FourMethodStoreContract",
     "HandoverContract",
     "MembershipContract",
     "OwnershipContract",
@@ -38,12 +45,7 @@ __all__ = [
     "StoreFactory",
     "at_once",
     "claim",
+    "four_method_contract",
     "listed_ownership",
     "untimed",
 ]
-
-
-class CheckpointStoreContract(
-    OwnershipContract, MembershipContract, HandoverContract, CheckpointContract, RaceContract
-):
-    """The whole contract. Subclass it under a name that starts with ``Test``."""

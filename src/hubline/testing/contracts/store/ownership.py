@@ -121,7 +121,7 @@ class OwnershipContract(StoreFactory):
         ]
         for number, group in enumerate(groups):
             await store.claim_ownership([Ownership(group.partition("0"), f"owner{number}", epoch=number)])
-            await store.renew_ownership(group, Member(f"member{number}"), [])
+            await store.renew_ownership(group, Member(f"owner{number}"), [])
             await store.fence(group.partition("0"), number)
             await store.update_checkpoint(Checkpoint(group.partition("0"), "7", number), epoch=number)
 
@@ -129,7 +129,7 @@ class OwnershipContract(StoreFactory):
             state = await store.list_ownership(group)
             assert [one.owner_id for one in state.ownerships] == [f"owner{number}"]
             assert [one.key for one in state.ownerships] == [group.partition("0")]
-            assert [one.owner_id for one in state.members] == [f"member{number}"]
+            assert [one.owner_id for one in state.members] == [f"owner{number}"]
             assert await store.list_checkpoints(group) == [Checkpoint(group.partition("0"), "7", number)]
 
     @scenario

@@ -24,7 +24,6 @@ from hubline.testing.contracts.store.support import (
     listed_ownership,
     race,
     scenario,
-    untimed,
 )
 
 
@@ -40,7 +39,7 @@ class RaceContract(StoreFactory):
             )
 
             ((won,),) = [claims for claims in winners if claims]
-            assert untimed(await listed_ownership(stores[0], key.partition)) == untimed(won)
+            assert self.stored(await listed_ownership(stores[0], key.partition)) == self.stored(won)
 
     @race
     async def test_a_stale_record_has_one_winner(self, stores: list[CheckpointStore]) -> None:
@@ -55,7 +54,7 @@ class RaceContract(StoreFactory):
             )
 
             ((held,),) = [claims for claims in winners if claims]
-            assert untimed(await listed_ownership(stores[0])) == untimed(held)
+            assert self.stored(await listed_ownership(stores[0])) == self.stored(held)
 
     @race
     async def test_either_the_renewal_or_the_claim_holds(self, stores: list[CheckpointStore]) -> None:
@@ -76,7 +75,7 @@ class RaceContract(StoreFactory):
             assert won.keys() | kept.keys() == {one.key for one in held}
             assert won.keys().isdisjoint(kept) or not self.renewal_is_a_write
             held = list((await stores[0].list_ownership(GROUP)).ownerships)
-            assert {untimed(one) for one in held} == {untimed(one) for one in (kept | won).values()}
+            assert {self.stored(one) for one in held} == {self.stored(one) for one in (kept | won).values()}
 
     @race
     async def test_overlapping_calls_in_any_order_all_get_through(self, stores: list[CheckpointStore]) -> None:

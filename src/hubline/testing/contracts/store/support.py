@@ -32,7 +32,7 @@ class StoreFactory(ABC):
     ``round_count`` is how often a race is run, and ``partition_count`` how many partitions "many" are: fewer for a
     store whose calls take long. ``renewal_is_a_write`` says whether each renewal changes the version of each record, so
     that a claim of what was listed before is lost. Where it does not, a renewal proves that the record is still its
-    owner's, and makes it young.
+    owner's, and makes it young. ``keeps_epochs`` says whether all clients see the epoch that a claim named.
 
     Most stores leave it to the caller to judge whether a lease has run out, and give a partition to any claim
     under its current version. One that keeps leases itself does so only once the lease has lapsed: its factory makes
@@ -42,6 +42,7 @@ class StoreFactory(ABC):
     round_count = 12
     partition_count = 1024
     renewal_is_a_write = True
+    keeps_epochs = True
 
     @abstractmethod
     def open_store(self) -> CheckpointStore:
@@ -53,6 +54,10 @@ class StoreFactory(ABC):
 
     async def lapse(self, ownership: Ownership) -> None:  # noqa: B027 - most stores have nothing to do
         """Lets the lease of a record end, in a store that keeps leases itself; the record stays as it is."""
+
+    def stored(self, ownership: Ownership) -> Ownership:
+        """What all clients see of a record."""
+        return untimed(ownership if self.keeps_epochs else replace(ownership, epoch=0))
 
     @asynccontextmanager
     async def clients(self, count: int) -> AsyncIterator[list[CheckpointStore]]:
