@@ -42,8 +42,8 @@ from hubline.emulator.senders import CREDIT, MESSAGE_BYTES_MAX
 from hubline.hubs.local import LocalHub
 from hubline.model.events import new_events
 from hubline.model.positions import Position
-from tests.emulator.serving import PATIENCE_SECONDS, Client, client, endpoint, local_hub
-from tests.emulator.test_protocol import ask
+from tests.emulator.serving import PATIENCE_SECONDS, SHARED_KEY, Client, client, endpoint, local_hub
+from tests.emulator.test_protocol import ask, token
 
 READ = "telemetry/ConsumerGroups/$Default/Partitions/0"
 SEND = "telemetry/Partitions/0"
@@ -196,6 +196,29 @@ def test_partition_has_the_epochs_of_its_sequence_numbers(tmp_path: Path) -> Non
     epochs = [answer[f"{name}_epoch"] for name in ("begin_sequence_number", "last_enqueued_sequence_number")]
     assert epochs == [-1, -1]
     assert [type(epoch) for epoch in epochs] == [Int, Int]
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [(token("telemetry"), 200), (token("other"), 401), (token("telemetry", expires_in=-5), 401), ("nonsense", 401)],
+    ids=["right", "of another hub", "expired", "nonsense"],
+)
+def test_request_may_have_the_token_that_nobody_put(tmp_path: Path, text: str, status: int) -> None:
+    """The SDK for Java asks for properties so."""
+    about: dict[object, object] = {
+        "operation": "READ",
+        "type": "com.microsoft:eventhub",
+        "name": "telemetry",
+        "security_token": text,
+    }
+
+    async def run() -> object:
+        async with local_hub(tmp_path) as hub, endpoint(hub, key=SHARED_KEY) as (_, port), client(port) as peer:
+            answer = await ask(peer, "$management", None, about)
+            assert answer.application_properties is not None
+            return answer.application_properties["status-code"]
+
+    assert asyncio.run(run()) == status
 
 
 # Messages that are too large.

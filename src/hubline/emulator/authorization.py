@@ -92,12 +92,14 @@ class Grants:
         now = self._clock()
         return any(grant.expires_at > now and grant.covers(segments) for grant in self._by_path.values())
 
-    @property
-    def allows_something(self) -> bool:
-        now = self._clock()
-        return (
-            self._key is None or self._has_password or any(grant.expires_at > now for grant in self._by_path.values())
-        )
+    def allows_with(self, token: str, segments: Sequence[str]) -> bool:
+        """Whether a token that comes with a request covers the path, or one that was put."""
+        if self.allows(segments):
+            return True
+        try:
+            return self._key is not None and checked(token, self._key, now=self._clock()).covers(segments)
+        except TokenRefused:
+            return False
 
     def seconds_to_next_expiry(self) -> float | None:
         """How long until a token expires that has not yet."""

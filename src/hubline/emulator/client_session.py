@@ -93,16 +93,14 @@ class ClientSession:
         match address:
             case CbsAddress():
                 self._accept_requests(link, CbsAddress, TokenNode(self._grants, self._watch_expiry).answer)
-            case ManagementAddress() if self._grants.allows_something:
-                node = ManagementNode(self._shared.hubs, self._grants.allows)
+            case ManagementAddress():
+                node = ManagementNode(self._shared.hubs, self._grants.allows_with)
                 self._accept_requests(link, ManagementAddress, node.answer)
             case SenderAddress() if isinstance(link, ReceiverLink) and self._may(link, text):
                 self._tasks.spawn(self._refusing(link, self._open_sender(link, address)))
             case ReceiverAddress() if isinstance(link, SenderLink) and self._may(link, text):
                 self._tasks.spawn(self._refusing(link, self._open_receiver(link, address)))
-            case SenderAddress() | ReceiverAddress() | ManagementAddress() if not self._grants.allows(
-                path_segments(text)
-            ):
+            case SenderAddress() | ReceiverAddress() if not self._grants.allows(path_segments(text)):
                 _refuse(
                     link, Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs that covers this address")
                 )

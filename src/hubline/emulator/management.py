@@ -38,9 +38,12 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class ManagementNode:
-    """Answers READ requests. ``is_allowed`` tells whether the connection may look at a hub."""
+    """Answers READ requests. ``is_allowed`` tells whether a request with a token may look at a hub.
 
-    def __init__(self, hubs: Hubs, is_allowed: Callable[[Sequence[str]], bool]) -> None:
+    Everybody may ask: the SDK for Java puts no token before, and has it in each request instead.
+    """
+
+    def __init__(self, hubs: Hubs, is_allowed: Callable[[str, Sequence[str]], bool]) -> None:
         self._hubs = hubs
         self._is_allowed = is_allowed
 
@@ -50,7 +53,7 @@ class ManagementNode:
             return Answer(BAD_REQUEST, f"only READ of {HUB_TYPE} and {PARTITION_TYPE} is known here")
         name = text_property(request, "name")
         # A token for the hub covers this, and so does one for its management alone, which some clients put.
-        if not self._is_allowed([name, MANAGEMENT]):
+        if not self._is_allowed(text_property(request, "security_token"), [name, MANAGEMENT]):
             return Answer(UNAUTHORIZED, "no token was put for this hub", condition=conditions.UNAUTHORIZED_ACCESS)
         try:
             hub = await self._hubs.find(name)
