@@ -38,13 +38,22 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] += f" {archive.options}"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+LONG = frozenset(
+    f"test_{name}.py"
+    for name in ("chaos", "cluster", "examples", "figures", "kills", "processes", "python_sdk", "sdk", "serve", "wheel")
+)
+"""Files of tests that take seconds each, most of them waiting: begun last, they would leave the processors idle."""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # marks come before pytest-xdist looks at them, and the order after all
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
     """Two workers of a parallel run get all that need a Spark session: starting one takes longer than most tests."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             room = "pipeline" if "pipeline" in item.path.parts else "spark"
             item.add_marker(pytest.mark.xdist_group(f"session-{room}"))
+    yield
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(scope="session")

@@ -335,7 +335,7 @@ class TestArguments:
 
     @pytest.mark.parametrize(
         ("config", "message"),
-        [({"sql.shuffle.partitions": 4}, "no setting of Spark"), ({"spark.ui.enabled": None}, "and not NoneType")],
+        [({"sql.shuffle.partitions": 4}, "not a setting of Spark"), ({"spark.ui.enabled": None}, "and not NoneType")],
     )
     def test_what_is_no_setting_is_refused(self, config: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
