@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from hubline.concurrency import BackgroundTasks
 from hubline.errors import HublineError, ProcessorError
 from hubline.processor.context import PartitionContext
 from hubline.processor.handlers.handler import Handler, caller
 from hubline.processor.handlers.thread import HandlerThread
+from hubline.processor.partition_runner import ABANDON_SECONDS_MAX
 from hubline.tracebacks import format_failure, where_raised
 
 log = logging.getLogger("hubline.processor")
-
-CANCEL_SECONDS_MAX = 1.0
-"""How long a cancelled on_error may take to end."""
 
 
 class ErrorReports:
@@ -23,7 +22,7 @@ class ErrorReports:
     def __init__(self, on_error: Handler | None) -> None:
         self._on_error = on_error
         self._thread = HandlerThread("hubline-errors")
-        self._calls: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
+        self._calls = BackgroundTasks()
 
     def report(self, error: HublineError, context: PartitionContext | None) -> None:
         partition, where = context.partition_id if context else None, ""
@@ -31,9 +30,7 @@ class ErrorReports:
             where = "".join(f"\n{line}" for line in where_raised(error.__cause__))
         log.warning("error partition=%s %s: %s%s", partition, type(error).__name__, error, where)
         if self._on_error is not None:
-            call = asyncio.create_task(self._call(self._on_error, error, context))
-            self._calls[call] = None
-            call.add_done_callback(self._calls.pop)
+            self._calls.spawn(self._call(self._on_error, error, context))
 
     async def close(self, timeout_seconds: float) -> None:
         """Waits for the calls under way, and cancels those that take too long."""
@@ -43,7 +40,7 @@ class ErrorReports:
             await asyncio.wait(calls, timeout=timeout_seconds)
             for call in calls:
                 call.cancel()
-            await asyncio.wait(calls, timeout=CANCEL_SECONDS_MAX)
+            await asyncio.wait(calls, timeout=ABANDON_SECONDS_MAX)
         self._thread.abandon()
         self._thread.shutdown()
 

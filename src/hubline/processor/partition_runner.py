@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any
 
+from hubline.concurrency import BackgroundTasks
 from hubline.errors import Fenced, HublineError
 from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.processor.checkpointer import Checkpointer
@@ -51,7 +52,7 @@ class PartitionRunner:
         self._session: PartitionSession | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_reporting_renewal = False
-        self._background: dict[asyncio.Task[None], None] = {}  # a set in the order of its making
+        self._background = BackgroundTasks()
 
     @property
     def context(self) -> HandlerContext:
@@ -97,15 +98,13 @@ class PartitionRunner:
 
     def waits_for(self, task: asyncio.Task[Any] | None) -> bool:
         """Whether it does not come to rest before the task ends."""
-        return task is self._task or task in self._background
+        return any(task is each for each in (self._task, *self._background))
 
     def renewed(self) -> None:
         """The lease was renewed: checkpoints if that is the policy or one failed before, and calls on_renewed."""
         if self._session is None or not self._session.is_assigned:
             return
-        task = asyncio.create_task(self._on_renewed(self._session))
-        self._background[task] = None
-        task.add_done_callback(self._background.pop)
+        self._background.spawn(self._on_renewed(self._session))
 
     async def _on_renewed(self, session: PartitionSession) -> None:
         await self._checkpointer.renewed()
