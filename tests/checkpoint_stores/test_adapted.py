@@ -118,37 +118,61 @@ class TestWhatIsTaken:
         store = MemoryStore()
         assert adapt(store) is store
 
-    @pytest.mark.parametrize("give", [adapt, open_store])
-    def test_an_object_that_lacks_one_of_the_four_is_refused(self, give: Callable[[Any], object]) -> None:
+    @pytest.mark.parametrize(
+        ("give", "says"),
+        [
+            (adapt, "^Half is not a checkpoint store: it lacks update_checkpoint"),
+            (
+                open_store,
+                r"^store must be a CheckpointStore, and an object of class Half lacks .*, update_checkpoint",
+            ),
+        ],
+    )
+    def test_an_object_that_lacks_one_of_the_four_is_refused(self, give: Callable[[Any], object], says: str) -> None:
         class Half:
             def list_ownership(self) -> None: ...
             def claim_ownership(self) -> None: ...
             def list_checkpoints(self) -> None: ...
 
-        with pytest.raises(ConfigError, match=r"Half.* lacks .*update_checkpoint"):
+        with pytest.raises(ConfigError, match=says):
             give(Half())
 
-    @pytest.mark.parametrize("give", [adapt, open_store])
+    @pytest.mark.parametrize(
+        ("give", "says"),
+        [
+            (adapt, r"^Unfinished lacks fence of hubline\.ports\.CheckpointStore: add"),
+            (
+                open_store,
+                r"object of class Unfinished lacks fence: hubline\.ports\.CheckpointStore says what each must",
+            ),
+        ],
+    )
     def test_a_store_of_the_port_that_lacks_a_method_is_not_taken_for_one_of_four(
-        self, give: Callable[[Any], object]
+        self, give: Callable[[Any], object], says: str
     ) -> None:
         class Unfinished(MemoryStore):
             fence: Any = None
 
-        with pytest.raises(ConfigError, match=r"Unfinished lacks fence.*hubline\.ports\.CheckpointStore"):
+        with pytest.raises(ConfigError, match=says):
             give(Unfinished())
 
     def test_an_address_is_not_wrapped(self) -> None:
         with pytest.raises(ConfigError, match="the address of a store is given to the processor as it is"):
             adapt("sqlite:///state.db")
 
-    @pytest.mark.parametrize("give", [adapt, open_store])
-    def test_a_class_is_refused(self, give: Callable[[Any], object]) -> None:
-        with pytest.raises(ConfigError, match=r"DictionaryStore.*: write DictionaryStore\(\.\.\.\)"):
+    @pytest.mark.parametrize(
+        ("give", "says"),
+        [
+            (adapt, r"DictionaryStore is a class: write DictionaryStore\(\.\.\.\)"),
+            (open_store, r"not the class DictionaryStore: write DictionaryStore\(\.\.\.\)"),
+        ],
+    )
+    def test_a_class_is_refused(self, give: Callable[[Any], object], says: str) -> None:
+        with pytest.raises(ConfigError, match=says):
             give(DictionaryStore)
 
     def test_a_processor_says_how_to_wrap_a_store_of_four_methods(self) -> None:
-        with pytest.raises(ConfigError, match=r"write store=hubline\.checkpoint_stores\.adapt"):
+        with pytest.raises(ConfigError, match=r"DictionaryStore: write store=hubline\.checkpoint_stores\.adapt\("):
             hubline.Processor(
                 "local:./data/x",
                 DictionaryStore(),  # type: ignore[arg-type]

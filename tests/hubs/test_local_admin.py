@@ -105,7 +105,7 @@ def test_a_folder_that_is_no_hub_is_left_alone(tmp_path: Path) -> None:
     async def test() -> None:
         (tmp_path / "orders").mkdir()
         for exist_ok in (False, True):
-            with pytest.raises(HubExists, match="no hub"):
+            with pytest.raises(HubExists, match="is no hub"):
                 await create_hub(tmp_path, "orders", partitions=1, exist_ok=exist_ok)
         with pytest.raises(HubNotFound):
             await delete_hub(tmp_path, "orders")
