@@ -28,7 +28,7 @@ from hubline.amqp.transport.errors import AmqpEncodeError
 PREFIX: Final = "amqp:"
 TYPES: Final = "amqp:types"
 
-# What is said of the message, and is no property of it.
+# What is said of the message, and is not one of its properties.
 _NOTES: Final = (TYPES, DATA_SECTIONS)
 
 # The fields of a properties section, in their order, as names in the map.
