@@ -23,6 +23,7 @@ from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
 from hubline.model.positions import Position
+from hubline.read_ahead import ReadAhead
 
 
 class Receiver(Protocol):
@@ -55,11 +56,16 @@ class Receiver(Protocol):
 class PrefetchingReceiver(Receiver, Protocol):
     """A receiver that reads ahead of its calls, as far as the caller says. Not every receiver can."""
 
-    def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
-        """Holds no more than about ``max_bytes`` that no call has taken, and asks for no events from ``end_sequence``.
+    def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
+        """Reads ahead as far as ``read_ahead`` has room, and asks for no events from ``end_sequence``.
 
-        Called after opening, and again for the next range. Without an end, the events of a range would have to be paid
-        for together with thousands of those after it, which are on their way at any time.
+        Called after opening, and again for the next range. What no call has taken yet the receiver counts there, with
+        ``hold``, and gives it up with ``release`` when it gives it out; the caller counts there what it keeps. Where
+        nothing can be read before the caller releases some of that, ``receive`` calls ``mark_full`` and returns an
+        empty batch at once.
+
+        Without an end, the events of a range would have to be paid for together with thousands of those after it,
+        which are on their way at any time.
         """
         ...
 

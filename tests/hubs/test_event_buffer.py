@@ -37,33 +37,40 @@ def test_batches_are_given_out_in_order_in_pieces_of_any_size() -> None:
     assert given == list(range(len(given)))
 
 
-def test_the_bytes_of_the_pieces_are_those_of_the_whole() -> None:
+def test_a_batch_counts_until_the_last_of_it_is_given_out() -> None:
     buffer = EventBuffer()
-    buffer.put(batch(0, 7), bytes_count=1_000)
+    buffer.put(batch(0, 7), bytes_count=10_000)
     held = [buffer.bytes_count]
 
     while buffer.count:
         buffer.take(2)
         held.append(buffer.bytes_count)
 
-    assert held == sorted(held, reverse=True)
-    assert (held[0], held[-1]) == (1_000, 0)
+    assert held == [10_000, 10_000, 10_000, 10_000, 0]
 
 
-def test_without_other_bytes_those_in_memory_count() -> None:
+def test_events_count_what_they_take_in_memory_if_that_is_more_than_is_told() -> None:
     buffer, events = EventBuffer(), batch(0, 5)
 
-    buffer.put(events)
+    buffer.put(events, bytes_count=1)
 
-    assert buffer.bytes_count == events.nbytes
+    assert buffer.bytes_count == events.arrow.get_total_buffer_size()
+
+
+def test_the_small_rest_of_a_large_batch_does_not_keep_it_in_memory() -> None:
+    buffer, events = EventBuffer(), batch(0, 1_000)
+    buffer.put(events)
+    buffer.take(990)
+
+    assert buffer.take(10).arrow.get_total_buffer_size() < events.arrow.get_total_buffer_size() / 50
 
 
 def test_no_more_is_copied_together_than_asked_for() -> None:
     buffer = EventBuffer()
     for first_sequence in range(0, 40, 10):
-        buffer.put(batch(first_sequence, 10), bytes_count=100)
+        buffer.put(batch(first_sequence, 10), bytes_count=10_000)
 
-    assert len(buffer.take(1_000, copied_bytes_max=150)) == 20
+    assert len(buffer.take(1_000, copied_bytes_max=15_000)) == 20
     assert len(buffer.take(1_000, copied_bytes_max=0)) == 10
     assert len(buffer.take(5, copied_bytes_max=0)) == 5
 

@@ -11,6 +11,7 @@ from hubline.model.events import EVENT_SCHEMA, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import PartitionContext, RetryPolicy
 from hubline.processor.partition_reader import PartitionReader, Source
+from hubline.read_ahead import ReadAhead
 from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.support.scene import Scene, until, virtual
 
@@ -111,7 +112,9 @@ class TestWait:
         recorder = scene.processor(max_batch_size=1_000, max_wait_seconds=1_000.0, prefetch_bytes=10_000)
 
         async with recorder.processor:
-            await until(lambda: len(recorder.sequences) == 50, seconds_max=20)
+            await until(lambda: len(recorder.sequences) > 40, seconds_max=20)
+
+        assert max(batch.nbytes for batch in recorder.batches) <= 10_000
 
     @virtual
     async def test_nothing_arrives_nothing_is_delivered(self) -> None:
@@ -256,7 +259,7 @@ class TestMemory:
                 on_data_loss="fail",
                 reconnect_backoff=RetryPolicy(),
                 max_batch_size=1,
-                prefetch_bytes=bytes_max,
+                read_ahead=ReadAhead(bytes_max),
                 hub_timeout_seconds=60.0,
                 report=lambda error: None,
                 start_over=_nothing,

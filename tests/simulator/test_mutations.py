@@ -172,10 +172,10 @@ def the_rest_of_a_cut_batch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def take(self: EventBuffer, max_count: int, **options: Any) -> EventBatch:
         batch = original(self, max_count, **options)
-        if self._batches:
-            rest, _ = self._batches[0]
+        if self._pieces:
+            rest = self._pieces[0].left
             if rest.first_sequence == batch.last_sequence + 1 and len(rest) == 1:
-                self._batches.popleft()
+                self._bytes_count -= self._pieces.popleft().bytes_count
                 self._count -= 1
         return batch
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
+
+import pyarrow as pa
 
 from hubline.model.events import EventBatch
+
+
+@dataclass(slots=True)
+class _Piece:
+    """What is left of a batch, whose memory is held until the last of it is given out."""
+
+    left: EventBatch
+    count: int
+    bytes_count: int
 
 
 class EventBuffer:
     """Batches of one partition in order, given out in pieces of any size. Its owner bounds it, by count or bytes.
 
-    The bytes of a batch that is given out in pieces are shared out by the number of events, so that they add up.
+    A batch that is given out in pieces takes its memory until the last of them is. That one is copied if it is small:
+    whoever has it does not hold the whole batch by it.
     """
 
     def __init__(self) -> None:
-        self._batches: deque[tuple[EventBatch, int]] = deque()
+        self._pieces: deque[_Piece] = deque()
         self._count = 0
         self._bytes_count = 0
 
@@ -25,13 +38,13 @@ class EventBuffer:
 
     @property
     def bytes_count(self) -> int:
-        """How many bytes they count."""
+        """How many bytes it holds in memory."""
         return self._bytes_count
 
-    def put(self, batch: EventBatch, bytes_count: int | None = None) -> None:
-        """Adds events. They count ``bytes_count`` bytes, by default those that they take in memory."""
-        size = batch.nbytes if bytes_count is None else bytes_count
-        self._batches.append((batch, size))
+    def put(self, batch: EventBatch, bytes_count: int = 0) -> None:
+        """Adds events. They count ``bytes_count`` bytes, or those that they take in memory if that is more."""
+        size = max(bytes_count, batch.arrow.get_total_buffer_size())
+        self._pieces.append(_Piece(batch, len(batch), size))
         self._count += len(batch)
         self._bytes_count += size
 
@@ -41,22 +54,26 @@ class EventBuffer:
         Several batches are copied into one. From ``copied_bytes_max`` on no further batch is added.
         """
         parts: list[EventBatch] = []
-        left_count, taken_bytes = max_count, 0
-        while self._batches and left_count:
+        left_count, taken_bytes, is_rest = max_count, 0, False
+        while self._pieces and left_count:
+            piece = self._pieces[0]
             if parts and copied_bytes_max is not None and taken_bytes >= copied_bytes_max:
                 break
-            batch, size = self._batches.popleft()
-            if len(batch) > left_count:
-                rest_size = size * (len(batch) - left_count) // len(batch)
-                self._batches.appendleft((batch.slice(left_count), rest_size))
-                batch, size = batch.slice(0, left_count), size - rest_size
-            parts.append(batch)
-            left_count -= len(batch)
-            taken_bytes += size
+            part = piece.left
+            if len(part) > left_count:
+                part, piece.left = part.slice(0, left_count), part.slice(left_count)
+            else:
+                self._pieces.popleft()
+                self._bytes_count -= piece.bytes_count
+                is_rest = 2 * len(part) < piece.count
+            parts.append(part)
+            left_count -= len(part)
+            taken_bytes += piece.bytes_count * len(part) // piece.count
         self._count -= max_count - left_count
-        self._bytes_count -= taken_bytes
+        if len(parts) == 1 and is_rest:
+            return EventBatch(parts[0].partition, pa.concat_batches([parts[0].arrow]))
         return EventBatch.concat(parts)
 
     def clear(self) -> None:
-        self._batches.clear()
+        self._pieces.clear()
         self._count = self._bytes_count = 0

@@ -21,6 +21,7 @@ from hubline.hubs.hub_calls import describe_partition, pinned, within
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, PrefetchingReceiver, Receiver
+from hubline.read_ahead import ReadAhead
 from hubline.retry import RetryPolicy
 
 log = logging.getLogger("hubline.hubs")
@@ -81,7 +82,10 @@ class ReconnectingReceiver:
         self._policy = policy
         self._position = position
         self._after_sequence = after_sequence
-        self._prefetch: tuple[int, int | None] | None = None
+        self._read_ahead: ReadAhead | None = None
+        self._end_sequence: int | None = None
+        self._is_counting = False  # whether the present receiver counts what it holds
+        self._event_bytes = 0.0  # of one event on average, where it does not
         self._receiver: Receiver | None = None
         self._opening: asyncio.Task[Receiver] | None = None
         self._has_been_open = False
@@ -94,11 +98,14 @@ class ReconnectingReceiver:
     def last_sequence(self) -> int | None:
         return self._last_sequence
 
-    def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
-        """As of a PrefetchingReceiver, for this and all later receivers that can do it."""
-        self._prefetch = max_bytes, end_sequence
-        if isinstance(self._receiver, PrefetchingReceiver):
-            self._receiver.prefetch(max_bytes, end_sequence=end_sequence)
+    def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
+        """As of a PrefetchingReceiver, for this and all later receivers.
+
+        One that cannot do it is asked for as many events as there is room for, if they are as large as those before.
+        """
+        self._read_ahead, self._end_sequence = read_ahead, end_sequence
+        if self._receiver is not None:
+            self._tell(self._receiver)
 
     def open_ahead(self) -> asyncio.Task[Receiver]:
         """Begins to open a receiver, unless that has begun. What goes wrong is raised by ``receive``."""
@@ -150,6 +157,10 @@ class ReconnectingReceiver:
     async def _receive(self, max_count: int, wait_seconds: float) -> EventBatch | None:
         """What comes within the wait. None if that is nothing though there are events: the receiver has gone then."""
         receiver = await self._opened()
+        if self._read_ahead is not None and not self._is_counting:
+            max_count = min(max_count, self._fitting_count(self._read_ahead))
+            if not max_count:
+                return EventBatch.empty(self._partition)
         try:
             # A call that takes much longer than its wait hangs, whatever the reason.
             async with asyncio.timeout(wait_seconds + self._policy.stall_seconds):
@@ -162,6 +173,10 @@ class ReconnectingReceiver:
             self._position = Position.offset(batch.last_offset)
             self._after_sequence = batch.last_sequence
             self._silent_seconds = 0.0
+            if not self._is_counting:
+                self._event_bytes += (batch.nbytes / len(batch) - self._event_bytes) / (8 if self._event_bytes else 1)
+        elif self._read_ahead is not None and self._read_ahead.is_full:
+            pass  # it waits for its caller
         elif await self._is_silent_for_too_long(wait_seconds):
             await self._stalled()
             return None
@@ -183,16 +198,30 @@ class ReconnectingReceiver:
         self._has_been_open = True
         self._is_proven = False
         self._silent_seconds = 0.0
-        if self._prefetch is not None:
-            max_bytes, end_sequence = self._prefetch
-            self.prefetch(max_bytes, end_sequence=end_sequence)
+        self._is_counting = isinstance(receiver, PrefetchingReceiver)
+        self._tell(receiver)
+
+    def _tell(self, receiver: Receiver) -> None:
+        if self._read_ahead is not None and isinstance(receiver, PrefetchingReceiver):
+            receiver.prefetch(self._read_ahead, end_sequence=self._end_sequence)
+
+    def _fitting_count(self, ahead: ReadAhead) -> int:
+        """How many events a receiver is asked for that does not count what it holds. At first one tells their size."""
+        if not self._event_bytes:
+            return 1
+        count = int(ahead.room / self._event_bytes)
+        if not ahead.held_bytes:
+            return max(count, 1)
+        if not count:
+            ahead.mark_full()
+        return count
 
     async def _open(self) -> Receiver:
         hub, partition, seconds_max = self._hub, self._partition, self._policy.seconds_max
         self._position = await pinned(hub, partition, self._position, seconds_max=seconds_max)
         opening = hub.open_receiver(partition, group=self._group, position=self._position, epoch=self._epoch)
         try:
-            return await within(seconds_max, opening, what=f"open partition {partition}")
+            receiver = await within(seconds_max, opening, what=f"open partition {partition}")
         except ReaderRefused as error:
             if self._epoch is None or not self._has_been_open:
                 raise
@@ -204,6 +233,8 @@ class ReconnectingReceiver:
                 epoch=error.epoch,
                 taken_by_epoch=error.held_epoch,
             ) from error
+        self._tell(receiver)  # what is opened ahead reads ahead
+        return receiver
 
     async def _fail(self, error: HubUnavailable | ReaderStolen, end: float) -> None:
         """Makes way for the next receiver, and waits unless this one has worked."""

@@ -12,6 +12,7 @@ from hubline.model.positions import StartPositions
 from hubline.ports import CheckpointStore, DeadLetterSink, Hub
 from hubline.processor.handlers.handler import Handler
 from hubline.processor.options import ProcessorOptions
+from hubline.read_ahead import ReadAheadPool
 from hubline.sinks import SqlSink
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ class PartitionDependencies:
     options: ProcessorOptions
     start: StartPositions
     rng: random.Random
+    read_ahead: ReadAheadPool
     sink: SqlSink | None = None
     dead_letters: DeadLetterSink | None = None
     has_control_thread: bool = True

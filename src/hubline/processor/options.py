@@ -101,8 +101,11 @@ class ProcessorOptions:
         max_batch_size: The most events in a batch. Default: 1,000.
         max_wait_seconds: How long a batch may wait to fill up. By default 0: what is there is delivered at once.
         heartbeat: Deliver an empty batch when nothing came within `max_wait_seconds`.
-        prefetch_bytes: How far the receiver of a partition reads ahead of the handler; the batch that is being filled
-            comes on top. In bytes, or as text such as `"4MiB"`. Default: 16 MiB.
+        prefetch_bytes: The most that is held of a partition's events before the handler gets them, the batch that is
+            being filled included; or one event, if it alone is larger. In bytes, or as text such as `"4MiB"`. Default:
+            16 MiB.
+        max_prefetch_bytes: The most that is held of all partitions of the processor together, each of which gets an
+            equal part; but one event of each is always held. Default: 256 MiB.
         checkpoint_policy: When progress is written to the store. By default every 5 seconds.
         lease: How partitions are owned.
         handler_retry: How often a handler is called again for what it failed with.
@@ -129,6 +132,7 @@ class ProcessorOptions:
     max_wait_seconds: Seconds = 0.0
     heartbeat: bool = False
     prefetch_bytes: ByteSize = 16 * 1024 * 1024
+    max_prefetch_bytes: ByteSize = 256 * 1024 * 1024
     checkpoint_policy: Annotated[CheckpointPolicy, Meant(_meant_policy)] = field(
         default_factory=lambda: CheckpointPolicy.every(seconds=5.0)
     )

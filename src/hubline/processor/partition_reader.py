@@ -19,6 +19,7 @@ from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPo
 from hubline.model.events import EventBatch
 from hubline.model.positions import OnDataLoss, Position
 from hubline.ports import Hub
+from hubline.read_ahead import ReadAhead
 from hubline.retry import RetryPolicy
 
 FETCH_COUNT_MAX = 20_000
@@ -34,7 +35,7 @@ class Source:
     group: str
     epoch: int
     max_batch_size: int
-    prefetch_bytes: int
+    read_ahead: ReadAhead
     on_data_loss: OnDataLoss
     reconnect_backoff: RetryPolicy
     hub_timeout_seconds: float
@@ -65,7 +66,8 @@ class PartitionReader:
             epoch=source.epoch,
             after_sequence=after_sequence,
         )
-        self._receiver.prefetch(source.prefetch_bytes)
+        source.read_ahead.join()
+        self._receiver.prefetch(source.read_ahead)
         self._buffer = EventBuffer()
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
@@ -93,8 +95,7 @@ class PartitionReader:
                 raise self._failed
             is_late = loop.time() >= deadline
             if self._has_batch() or (self._buffer.count and is_late):
-                self._taken.set()
-                return self._buffer.take(self._source.max_batch_size)
+                return self._take()
             if is_late and heartbeat:
                 return EventBatch.empty(self._source.partition)
             self._changed.clear()
@@ -112,10 +113,20 @@ class PartitionReader:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+        self._source.read_ahead.release(self._buffer.bytes_count)
+        self._buffer.clear()
+        self._source.read_ahead.leave()
+
+    def _take(self) -> EventBatch:
+        bytes_before = self._buffer.bytes_count
+        batch = self._buffer.take(self._source.max_batch_size)
+        self._source.read_ahead.release(bytes_before - self._buffer.bytes_count)
+        self._taken.set()
+        return batch
 
     def _has_batch(self) -> bool:
-        is_full = self._buffer.count >= self._source.max_batch_size
-        return is_full or self._buffer.bytes_count >= self._source.prefetch_bytes
+        is_full = self._source.read_ahead.is_full and self._buffer.count > 0
+        return is_full or self._buffer.count >= self._source.max_batch_size
 
     async def _run(self) -> None:
         try:
@@ -139,7 +150,11 @@ class PartitionReader:
             await self._receiver.seek(await self._position_instead(error))
             return
         if len(batch):
+            bytes_before = self._buffer.bytes_count
             self._buffer.put(batch)
+            self._source.read_ahead.hold(self._buffer.bytes_count - bytes_before)
+            self._changed.set()
+        elif self._source.read_ahead.is_full:
             self._changed.set()
 
     async def _position_instead(self, error: PositionInvalid) -> Position:

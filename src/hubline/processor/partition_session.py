@@ -26,6 +26,7 @@ from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint, ReleaseReason
 from hubline.model.positions import Position
 from hubline.ports import reader_epoch
+from hubline.read_ahead import ReadAhead
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext
 from hubline.processor.delivery.failure_limits import FailureCount
@@ -171,7 +172,7 @@ class PartitionSession:
             on_data_loss=options.on_data_loss,
             reconnect_backoff=options.reconnect_backoff,
             max_batch_size=options.max_batch_size,
-            prefetch_bytes=byte_count(options.prefetch_bytes),
+            read_ahead=ReadAhead(byte_count(options.prefetch_bytes), self._dependencies.read_ahead),
             hub_timeout_seconds=options.hub_timeout_seconds,
             report=self._report,
             start_over=self._start_over,

@@ -20,7 +20,7 @@ from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
 from hubline.addresses.option_checks import checked
 from hubline.addresses.option_kinds import Meant, Named, Valid
-from hubline.addresses.values import STARTING_POSITIONS, parse_starting_position
+from hubline.addresses.values import STARTING_POSITIONS, byte_count, parse_starting_position
 from hubline.checkpoint_stores.adapted import StoreOption
 from hubline.coordination.dispatcher import locking_store
 from hubline.coordination.strategies import StrategyOrText, parse_load_balancing
@@ -43,6 +43,7 @@ from hubline.processor.handlers.types import (
 )
 from hubline.processor.options import ProcessorOptions
 from hubline.processor.processor_run import ProcessorRun
+from hubline.read_ahead import ReadAheadPool
 from hubline.sinks import SqlSink
 from hubline.sinks.meant import meant_dead_letters, meant_sink
 
@@ -278,6 +279,7 @@ class Processor:
             self._options,
             self._start_positions,
             self._rng,
+            ReadAheadPool(byte_count(self._options.max_prefetch_bytes)),
             self._sink,
             self._dead_letters,
             self._has_control_thread,

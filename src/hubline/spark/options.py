@@ -49,6 +49,7 @@ SOURCE_OPTIONS: Final = (
     "maxBytesPerTrigger",
     "maxTasks",
     "maxRecordsPerPartition",
+    "prefetchBytes",
     "onDataLoss",
     "failOnDataLoss",
     "receiverTimeout",
@@ -76,6 +77,8 @@ DEFAULT_OPERATION_TIMEOUT_SECONDS: Final = 300.0
 """How long a hub may be out of reach before its query fails. As in the JVM connector."""
 DEFAULT_MAX_EVENTS: Final = 1_000_000
 """A first batch over a large backlog ends within seconds, and its rows fit into memory."""
+DEFAULT_PREFETCH_BYTES: Final = 64 * 1024 * 1024
+"""What a task reads ahead of Spark: enough for four ranges at full speed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Options:
     max_bytes_per_trigger: int | None = None
     max_tasks: int | None = None
     max_records_per_partition: int | None = None
+    prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
     on_data_loss: OnDataLoss = "fail"
     receiver_timeout_seconds: float = DEFAULT_RECEIVER_TIMEOUT_SECONDS
     operation_timeout_seconds: float = DEFAULT_OPERATION_TIMEOUT_SECONDS
@@ -162,6 +166,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         max_bytes_per_trigger=texts.get("maxBytesPerTrigger", byte_count, None),
         max_tasks=texts.get("maxTasks", _tasks, None),
         max_records_per_partition=texts.get("maxRecordsPerPartition", _count, None),
+        prefetch_bytes=texts.get("prefetchBytes", byte_count, DEFAULT_PREFETCH_BYTES),
         on_data_loss=_on_data_loss(texts),
         receiver_timeout_seconds=texts.get("receiverTimeout", parse_seconds, DEFAULT_RECEIVER_TIMEOUT_SECONDS),
         operation_timeout_seconds=texts.get("operationTimeout", parse_seconds, DEFAULT_OPERATION_TIMEOUT_SECONDS),

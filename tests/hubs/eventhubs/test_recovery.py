@@ -26,7 +26,7 @@ from hubline.errors import (
 )
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs import service_connection as service
-from hubline.hubs.eventhubs.credit_window import CREDIT_FIRST
+from hubline.hubs.eventhubs.credit_window import BYTES_MAX
 from hubline.hubs.local import LocalHub
 from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import new_events
@@ -362,11 +362,11 @@ class TestLargeEvents:
                     await send(direct, first, 40, padding=100_000)
                 async with connected(proxy_port, name) as hub:
                     reader = await opened(hub)
+                    assert await sequences(reader, 1) == [0]
                     await hub.describe()
                     await (await opened(hub, Position.latest())).receive(max_count=1, wait_seconds=0.2)
-                    # What was asked for before the size was known, and no more.
-                    assert proxy.bytes_count < 100_000 * CREDIT_FIRST * 1.1
-                    assert await sequences(reader, 400) == list(range(400))
+                    assert proxy.bytes_count < BYTES_MAX * 1.1
+                    assert await sequences(reader, 399) == list(range(1, 400))
 
         run(check())
 
@@ -403,8 +403,8 @@ class TestDamage:
         async def check() -> None:
             name = await new_hub(tmp_path)
             async with serving(tmp_path) as port, connected(port, name) as hub:
-                await send(hub, 0, CREDIT_FIRST + 1)
-                monkeypatch.setattr(SenderLink, "sendable_count", CREDIT_FIRST + 1)
+                await send(hub, 0, 1000)
+                monkeypatch.setattr(SenderLink, "sendable_count", 1000)
                 with pytest.raises(HubUnavailable, match="more messages came than there was credit for"):
                     await (await opened(hub)).receive(max_count=1000, wait_seconds=ARRIVAL_SECONDS)
 

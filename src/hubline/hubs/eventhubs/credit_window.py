@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-# How large events are is not known at first: so many of the largest there are still fit into memory.
-CREDIT_FIRST: Final = 256
+import numpy as np
+import numpy.typing as npt
+
+from hubline.read_ahead import ReadAhead
+
+# Before so many events have come, each may be as large as the service takes them, with what goes over the wire as well.
+FIRST_COUNT: Final = 5
+FIRST_BYTES: Final = 1152 * 1024
+# After them the credit may grow with each delivery by so much: what came may not be what will come.
+GROWTH: Final = 8
 # The size of events is averaged over about this many deliveries.
 SIZE_MEMORY: Final = 8
+# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
+DEVIATIONS: Final = 2.0
 # Enough to fill a connection of 100 MB/s over 60 ms.
 BYTES_MAX: Final = 8 * 1024 * 1024
 # A smaller event counts as this much: of small ones 20,000 for 8 MiB, since in memory each takes more than on the wire.
@@ -15,45 +26,52 @@ EVENT_BYTES_MIN: Final = 420
 
 
 class CreditWindow:
-    """Gives credit for the events that fit into ``max_bytes``, by the size that events have had so far.
+    """Gives credit for the events that there is room for, by the sizes that events have had so far.
 
-    Bytes are those on the wire. They are held from their arrival until they are given out.
+    Bytes are those on the wire: decoded, events take fewer.
     """
 
-    def __init__(self, max_bytes: int = BYTES_MAX) -> None:
-        self.max_bytes = max_bytes
-        self.held_bytes = 0
+    def __init__(self) -> None:
         self.event_bytes = 0.0
         """Of one event, on average; 0 if none has come yet."""
+        self._square_bytes = 0.0
+        self._seen_count = 0
 
-    @property
-    def max_count(self) -> int:
-        """How many small events there is room for."""
-        return max(self.max_bytes // EVENT_BYTES_MIN, 1)
+    def arrived(self, sizes: npt.NDArray[np.int64]) -> None:
+        """Events of these sizes have come."""
+        weight = 1 / SIZE_MEMORY if self._seen_count else 1.0
+        squares = sizes.astype(np.float64)
+        self.event_bytes += (float(squares.mean()) - self.event_bytes) * weight
+        self._square_bytes += (float(np.square(squares).mean()) - self._square_bytes) * weight
+        self._seen_count += len(sizes)
 
-    def arrived(self, bytes_count: int, count: int) -> None:
-        self.held_bytes += bytes_count
-        self.event_bytes += (bytes_count / count - self.event_bytes) / (SIZE_MEMORY if self.event_bytes else 1)
+    def expect(self, event_bytes: int) -> None:
+        """From now on events are as large as this one, which there was no room for."""
+        self.event_bytes, self._square_bytes = float(event_bytes), float(event_bytes) ** 2
 
-    def given_out(self, bytes_count: int) -> None:
-        self.held_bytes -= bytes_count
-
-    def credit(self, outstanding: int, *, wanted: int | None = None) -> int | None:
+    def credit(self, outstanding: int, ahead: ReadAhead, *, wanted: int | None = None) -> int | None:
         """The credit to grant in place of what is outstanding; None: leave it as it is.
 
         It is given for what there is room for and is wanted, once that is half of what there could be. Where events
-        turn out larger than those before, and are more than there is room for, no others are to come.
+        turn out larger than those before, and are more than there is room for, fewer are to come.
         """
-        credit = most = CREDIT_FIRST
-        if self.event_bytes:
-            if self.held_bytes > self.max_bytes and outstanding:
-                return 0
-            credit, most = self._room(self.held_bytes), self._room(0)
+        credit = self._fitting(ahead.room, is_empty=not ahead.held_bytes)
+        most = self._fitting(ahead.max_bytes, is_empty=True)
         if wanted is not None:
             credit, most = min(credit, wanted), min(most, wanted)
-        return credit if credit and credit - outstanding >= most / 2 else None
+        if outstanding > 2 * credit:
+            return credit
+        is_idle = not outstanding and not ahead.held_bytes
+        return credit if credit and (is_idle or credit - outstanding >= most / 2) else None
 
-    def _room(self, used_bytes: int) -> int:
+    def _fitting(self, room: int, *, is_empty: bool) -> int:
         """How many more events fit. One that is larger than all the room has to come, too, by itself."""
-        fitting = int((self.max_bytes - used_bytes) / self.event_bytes)
-        return min(self.max_count, max(fitting, 0 if used_bytes else 1))
+        least = 1 if is_empty else 0
+        if self._seen_count < FIRST_COUNT:
+            return max(room // FIRST_BYTES, least)
+        mean = max(self.event_bytes, 1.0)
+        spread = DEVIATIONS * math.sqrt(max(self._square_bytes - self.event_bytes**2, 0.0))
+        # The largest n for which n * mean + spread * sqrt(n) is no more than there is room for.
+        root = (math.sqrt(spread**2 + 4 * mean * room) - spread) / (2 * mean)
+        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
+        return max(min(int(root**2 + 1e-6), most), least)

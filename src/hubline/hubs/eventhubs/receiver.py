@@ -11,6 +11,8 @@ import logging
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+
 from hubline.amqp import conditions
 from hubline.amqp.codec.decode import Bytes
 from hubline.amqp.codec.performatives import Accepted, Attach, DeliveryState, Error
@@ -22,15 +24,16 @@ from hubline.amqp.transport.link import Link
 from hubline.amqp.transport.link import Message as Delivered
 from hubline.amqp.transport.receiver_link import ReceiverLink
 from hubline.amqp.transport.transfer_runs import Deliveries
-from hubline.errors import HubDamaged, HubError, HubUnavailable
+from hubline.errors import HubDamaged, HubError, HubUnavailable, ReaderRefused
 from hubline.hubs.argument_checks import require_count
 from hubline.hubs.event_buffer import EventBuffer
-from hubline.hubs.eventhubs.credit_window import CreditWindow
+from hubline.hubs.eventhubs.credit_window import BYTES_MAX, CreditWindow
 from hubline.hubs.eventhubs.link_attach import ATTACH_SECONDS
 from hubline.hubs.eventhubs.receive_link import Reading, open_receive_link, refusal
 from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import reader_lost
 from hubline.model.events import EventBatch
+from hubline.read_ahead import ReadAhead
 
 log = logging.getLogger("hubline.hubs")
 
@@ -43,6 +46,9 @@ class EventHubsReceiver:
 
     When the link is lost, what has arrived is still given out, and then every call raises HubUnavailable: a
     :class:`~hubline.hubs.reconnecting_receiver.ReconnectingReceiver` opens another receiver after the last event.
+
+    The service counts messages, and may send larger ones than those before. What comes beyond the bound is dropped, and
+    the link with it: another one brings it again, once there is room for it.
     """
 
     def __init__(self, service: Service, reading: Reading) -> None:
@@ -52,12 +58,15 @@ class EventHubsReceiver:
         self._decoder = EventDecoder(reading.partition)
         self._link: ReceiverLink | None = None
         self._window = CreditWindow()
+        self._read_ahead = ReadAhead(BYTES_MAX)
+        self._read_ahead.on_room = self._supply
         self._buffer = EventBuffer()
         self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that is in the buffer
         self._end_sequence: int | None = None
         self._last_sequence: int | None = None
         self._failed: HubError | None = None  # nothing more is given out
         self._lost: HubError | None = None  # nothing more arrives
+        self._is_cut = False  # more came than there was room for: the rest comes on another link
         self._changed = asyncio.Event()
         self._is_closed = False
 
@@ -65,8 +74,9 @@ class EventHubsReceiver:
         """Attaches, and waits for the first event where only that tells whether the position is good."""
         try:
             self._link = await open_receive_link(self._service, self._reading, self)
-            self._supply()
-            await self._first_event()
+            if not self._progress.is_proven:
+                self._link.grant(1)  # how much else may come is not known yet
+                await self._first_event()
         except BaseException:
             await self.close()
             raise
@@ -75,8 +85,12 @@ class EventHubsReceiver:
     def last_sequence(self) -> int | None:
         return self._last_sequence
 
-    def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
-        self._window.max_bytes = max_bytes
+    def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
+        self._read_ahead.on_room = None
+        self._read_ahead.release(self._held_bytes)
+        self._read_ahead = read_ahead
+        read_ahead.hold(self._held_bytes)
+        read_ahead.on_room = self._supply
         self._end_sequence = end_sequence
         self._supply()
 
@@ -92,6 +106,12 @@ class EventHubsReceiver:
                 continue
             if self._buffer.count:
                 return self._take(max_count)
+            if self._is_out_of_room():
+                self._read_ahead.mark_full()
+                return EventBatch.empty(self._reading.partition)
+            if self._is_cut:
+                await self._reopen()
+                continue
             self._require_link()
             if loop.time() >= deadline:
                 self._last_sequence = self._progress.last_sequence
@@ -105,21 +125,48 @@ class EventHubsReceiver:
         if self._is_closed:
             return
         self._is_closed = True
+        self._read_ahead.on_room = None
         self._clear()
-        link, self._link = self._link, None
-        if link is not None:
-            link.detach()
-            link.session.end()
+        self._end_link()
         self._changed.set()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._buffer.bytes_count + sum(map(len, self._undecoded))
 
     def _take(self, max_count: int) -> EventBatch:
         """The next events: one piece of what arrived, or several small ones."""
         bytes_before = self._buffer.bytes_count
         batch = self._buffer.take(max_count, copied_bytes_max=COALESCED_BYTES_MAX)
-        self._window.given_out(bytes_before - self._buffer.bytes_count)
+        self._read_ahead.release(bytes_before - self._buffer.bytes_count)
         self._last_sequence = self._progress.last_sequence
-        self._supply()
         return batch
+
+    def _is_out_of_room(self) -> bool:
+        """Whether nothing comes until whoever called takes on what it holds."""
+        if self._is_cut:
+            return self._window.credit(0, self._read_ahead) is None
+        self._supply()
+        return self._link is not None and not self._link.credit and self._wanted() != 0
+
+    async def _reopen(self) -> None:
+        """Another link, in place of the one on which more came than there was room for."""
+        try:
+            link = await open_receive_link(self._service, self._reading, self)
+        except ReaderRefused as error:
+            # A reader that came meanwhile has taken the partition: opening another receiver says so.
+            where = self._reading.where
+            raise HubUnavailable(str(error), hub=where.hub, partition=where.partition) from error
+        self._link, self._is_cut = link, False
+        if self._is_closed:
+            self._end_link()
+        self._supply()
+
+    def _end_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.detach()
+            link.session.end()
 
     def _require_readable(self) -> None:
         if self._is_closed:
@@ -161,14 +208,27 @@ class EventHubsReceiver:
         if not deliveries.is_settled:
             link.settle(int(deliveries.delivery_ids[0]), int(deliveries.delivery_ids[-1]), Accepted())
         self._decode_rest()
-        self._arrive(link, int((deliveries.ends - deliveries.starts).sum()), len(deliveries), undecoded=len(deliveries))
-        self._decode(deliveries.data, deliveries.starts, deliveries.ends)
+        sizes = deliveries.ends - deliveries.starts
+        self._window.arrived(sizes)
+        count = self._fitting_count(sizes)
+        if count:
+            self._decode(deliveries.data, deliveries.starts[:count], deliveries.ends[:count])
+        if count < len(sizes):
+            self._cut(int(sizes[count]))
+        self._changed.set()
 
     def on_message(self, link: ReceiverLink, message: Delivered) -> None:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
-        self._undecoded.append(message.payload)
-        self._arrive(link, len(message.payload), 1, undecoded=len(self._undecoded))
+        size = len(message.payload)
+        self._window.arrived(np.array([size]))
+        if self._read_ahead.fits(size):
+            self._read_ahead.hold(size)
+            self._undecoded.append(message.payload)
+            self._supply(link)
+        else:
+            self._cut(size)
+        self._changed.set()
 
     def on_outcome(self, link: Link, delivery_id: int, state: DeliveryState | None) -> None:
         pass  # nothing is sent
@@ -189,15 +249,27 @@ class EventHubsReceiver:
                 log.warning("link_lost partition=%s reason=%s", self._reading.partition, problem)
         self._changed.set()
 
-    def _arrive(self, link: ReceiverLink, bytes_count: int, count: int, *, undecoded: int) -> None:
-        self._window.arrived(bytes_count, count)
-        self._supply(link, undecoded=undecoded)
-        self._changed.set()
+    def _fitting_count(self, sizes: Positions) -> int:
+        """How many of the messages that came there is room for."""
+        ends = np.cumsum(sizes)
+        if ends[-1] <= self._read_ahead.left:
+            return len(sizes)
+        least = 0 if self._read_ahead.held_bytes else 1
+        return max(int(np.searchsorted(ends, self._read_ahead.left, side="right")), least)
+
+    def _cut(self, event_bytes: int) -> None:
+        """Drops what comes from here on. It is asked for again by a link of its own, without hurry."""
+        log.info("read_ahead_cut partition=%s event_bytes=%d", self._reading.partition, event_bytes)
+        self._decode_rest()
+        self._window.expect(event_bytes)
+        self._is_cut = True
+        self._end_link()
 
     def _decode_rest(self) -> None:
         """Decodes together what came message by message."""
         if self._undecoded:
             messages, self._undecoded = self._undecoded, []
+            self._read_ahead.hold(-sum(map(len, messages)))
             self._decode(*join_messages(messages))
 
     def _decode(self, data: Octets, starts: Positions, ends: Positions) -> None:
@@ -211,7 +283,7 @@ class EventHubsReceiver:
             self._failed = self._failed or self._damaged(error)
             return
         self._keep(events, metrics, bytes_count)
-        self._supply()  # for events that are not new, which nobody takes
+        self._supply()
 
     def _keep(self, events: EventBatch, metrics: RuntimeMetrics | None, bytes_count: int) -> None:
         """What is new among events that arrived waits to be taken."""
@@ -219,9 +291,9 @@ class EventHubsReceiver:
         if metrics is not None:
             self._progress.last_sequence = max(self._progress.last_sequence, metrics.last_sequence)
         if len(batch):
+            bytes_before = self._buffer.bytes_count
             self._buffer.put(batch, bytes_count)
-        else:
-            self._window.given_out(bytes_count)
+            self._read_ahead.hold(self._buffer.bytes_count - bytes_before)
 
     def _damaged(self, error: AmqpDecodeError) -> HubDamaged:
         where = self._reading.where
@@ -231,19 +303,23 @@ class EventHubsReceiver:
             partition=where.partition,
         )
 
-    def _supply(self, link: ReceiverLink | None = None, *, undecoded: int = 0) -> None:
+    def _supply(self, link: ReceiverLink | None = None) -> None:
         """Lets more events come, if there is room for them and they are wanted."""
         link = link or self._link
         if link is None:
             return
-        next_sequence, wanted = self._progress.start.next_sequence, None
-        if self._end_sequence is not None and next_sequence is not None:
-            wanted = max(self._end_sequence - next_sequence - undecoded, 0)
-        credit = self._window.credit(link.credit, wanted=wanted)
+        credit = self._window.credit(link.credit, self._read_ahead, wanted=self._wanted())
         if credit is not None:
             link.grant(credit)
 
+    def _wanted(self) -> int | None:
+        """How many events there are up to the end, where there is one."""
+        next_sequence = self._progress.start.next_sequence
+        if self._end_sequence is None or next_sequence is None:
+            return None
+        return max(self._end_sequence - next_sequence - len(self._undecoded), 0)
+
     def _clear(self) -> None:
+        self._read_ahead.release(self._held_bytes)
         self._buffer.clear()
         self._undecoded.clear()
-        self._window.held_bytes = 0

@@ -72,7 +72,7 @@ class OpenedReader:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What one look at the partition gave: whole batches from the reader's place on, perhaps none."""
+    """What one look at the partition gave: batches from the reader's place on, perhaps none."""
 
     batches: list[StoredBatch]
     last_sequence: int
@@ -155,11 +155,12 @@ class Partition:
         with self._transaction(writes=True) as connection:
             reader_table.release(connection, lease)
 
-    def read(self, lease: ReaderLease, next_sequence: int, *, max_count: int) -> Read:
-        """The batches from ``next_sequence`` on: whole ones, up to ``max_count`` events and READ_BYTES_MAX.
+    def read(self, lease: ReaderLease, next_sequence: int, *, max_count: int, max_bytes: int, is_first: bool) -> Read:
+        """The batches from ``next_sequence`` on: whole ones, up to ``max_count`` events and ``max_bytes`` in memory.
 
-        There are more if they are small, and at least one. With ``max_count`` 0 none are read: that asks only
-        whether the reader still holds the partition.
+        There are more events if batches are small. Of a batch that is larger by itself there is a part, of one event at
+        least; a reader whose first call this is has it checked as a whole. With ``max_count`` 0 none are read: that
+        asks only whether the reader still holds the partition.
         """
         with self._transaction(writes=False) as connection:
             reader_table.require_held(connection, self._where, lease)
@@ -167,9 +168,8 @@ class Partition:
             if not max_count or next_sequence == state.next_sequence:
                 return Read([], state.last_sequence)
             self._resolve(connection, state, Position.sequence(next_sequence, inclusive=True))
-            batches = batch_table.read_batches(
-                connection, self._where, next_sequence, max_count=max_count, tag=self._tag
-            )
+            table = batch_table.BatchReader(connection, self._where, self._tag, is_first=is_first)
+            batches = table.read(next_sequence, max_count=max_count, max_bytes=max_bytes)
             return Read(batches, state.last_sequence)
 
     def trim(self, *, before_us: int | None, bytes_max: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -12,9 +13,10 @@ from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.local.incarnation import HubReplaced, Incarnation
 from hubline.hubs.local.open_hub import OpenHub
 from hubline.hubs.local.partition_file import OpenedReader
-from hubline.hubs.local.stored_batch import merge_small
+from hubline.hubs.local.stored_batch import StoredBatch, merge_small
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
+from hubline.read_ahead import ReadAhead
 
 # A writer that died after its commit has notified nobody: a waiting receiver looks by itself this often.
 LOOK_SECONDS: Final = 1.0
@@ -23,9 +25,12 @@ LOOK_SECONDS: Final = 1.0
 # asks for as many events as it has credit left, now for a few and then for thousands.
 AHEAD_COUNT: Final = 5000
 
+# Of which one look takes half: more at once gains nothing.
+BYTES_MAX: Final = 32 * 1024 * 1024
+
 
 class LocalReceiver:
-    """Reads one partition, as :class:`~hubline.ports.Receiver` says.
+    """Reads one partition, as :class:`~hubline.ports.PrefetchingReceiver` says.
 
     A look at the partition may find more than was asked for. The rest is given out by the next calls, without
     another look while no reader has taken the partition: one that does, says so before it begins.
@@ -37,7 +42,9 @@ class LocalReceiver:
         self._index = index
         self._partition = incarnation.partition(index)
         self._lease = opened.lease
-        self._next_sequence = opened.next_sequence
+        self._first_sequence = self._next_sequence = opened.next_sequence
+        self._end_sequence: int | None = None
+        self._read_ahead = ReadAhead(BYTES_MAX)
         self._last_sequence: int | None = None
         self._ahead = EventBuffer()
         self._taken: int | None = None  # the stamp from before the last look
@@ -47,6 +54,12 @@ class LocalReceiver:
     def last_sequence(self) -> int | None:
         return self._last_sequence
 
+    def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
+        self._read_ahead.release(self._ahead.bytes_count)
+        self._read_ahead = read_ahead
+        read_ahead.hold(self._ahead.bytes_count)
+        self._end_sequence = end_sequence
+
     async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
         require_count(max_count)
         loop = asyncio.get_running_loop()
@@ -55,13 +68,11 @@ class LocalReceiver:
             self._require_open()
             changed, taken = self._incarnation.signal.changed(self._index), self._incarnation.signal.taken(self._index)
             if not self._ahead.count or taken != self._taken:
-                # Cancelled here, nothing has changed: what the look found is found again.
-                found, self._last_sequence = await self._open_hub.threads.run_quick(
-                    self._look, max_count=0 if self._ahead.count else max_count
-                )
+                if not self._ahead.count and not self._read_ahead.portion:
+                    self._read_ahead.mark_full()
+                    return EventBatch.empty(self._partition.id)
+                await self._read(0 if self._ahead.count else max_count)
                 self._taken = taken
-                for batch in found:
-                    self._ahead.put(batch)
             if self._ahead.count:
                 return self._next(max_count)
             left_seconds = deadline - loop.time()
@@ -74,23 +85,57 @@ class LocalReceiver:
         if self._is_closed:
             return
         self._is_closed = True
+        self._read_ahead.release(self._ahead.bytes_count)
+        self._ahead.clear()
         self._incarnation.signal.wake(self._index)
         if self._lease.epoch is not None:
             # Where this fails the hub is closed, gone or unusable, and holds nobody off.
             with suppress(HubError):
                 await self._open_hub.threads.run(self._partition.release_reader, self._lease)
 
-    def _look(self, *, max_count: int) -> tuple[list[EventBatch], int]:
-        """What there is to receive, and the newest sequence number. With 0, only whether the reader may continue."""
+    async def _read(self, max_count: int) -> None:
+        """Keeps what there is to receive. With 0, looks only whether the reader may continue."""
+        if self._end_sequence is not None:
+            max_count = min(max_count, max(self._end_sequence - self._next_sequence, 0))
+        portion = self._read_ahead.portion if max_count else 0
+        self._read_ahead.hold(portion)  # nobody else reads into it meanwhile
         try:
-            found = self._partition.read(self._lease, self._next_sequence, max_count=max_count)
+            # Cancelled here, nothing has changed: what the look found is found again.
+            found, self._last_sequence = await self._open_hub.threads.run_quick(
+                self._look, max_count=max_count, max_bytes=portion
+            )
+        finally:
+            self._read_ahead.hold(-portion)
+        if self._is_closed:
+            return
+        for batch in found:
+            self._ahead.put(batch)
+        if max_count:
+            self._read_ahead.hold(self._ahead.bytes_count)
+
+    def _look(self, *, max_count: int, max_bytes: int) -> tuple[list[EventBatch], int]:
+        """What there is to receive, and the newest sequence number."""
+        is_first = self._next_sequence == self._first_sequence
+        try:
+            found = self._partition.read(
+                self._lease, self._next_sequence, max_count=max_count, max_bytes=max_bytes, is_first=is_first
+            )
         except HubReplaced as error:
             raise self._foreign() from error
-        merged = merge_small(found.batches, max_count=max(max_count, AHEAD_COUNT))
+        merged = merge_small(self._wanted(found.batches), max_count=max(max_count, AHEAD_COUNT))
         return [batch.events for batch in merged], found.last_sequence
 
+    def _wanted(self, batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
+        """What is before the end, if there is one."""
+        for batch in batches:
+            left_count = len(batch) if self._end_sequence is None else self._end_sequence - batch.first_sequence
+            if left_count > 0:
+                yield batch.slice(0, left_count)
+
     def _next(self, max_count: int) -> EventBatch:
+        bytes_before = self._ahead.bytes_count
         batch = self._ahead.take(max_count, copied_bytes_max=0)
+        self._read_ahead.release(bytes_before - self._ahead.bytes_count)
         self._next_sequence += len(batch)
         return batch
 

@@ -122,6 +122,11 @@ def merge_small(batches: Iterable[StoredBatch], *, max_count: int) -> list[Store
     return [StoredBatch.concat(group) for group in groups]
 
 
+def added_event_bytes(partition: str) -> int:
+    """What the hub's own columns take of each event in memory: partition, offset, sequence number and time."""
+    return 4 + len(partition) + 4 + len(offset_text(TAG_MIN, 0)) + 8 + 8
+
+
 def offset_of(prefix: str, sequence: int) -> str:
     return f"{prefix}{sequence:0{SEQUENCE_DIGITS}d}"
 
@@ -204,8 +209,7 @@ def encode(events: pa.RecordBatch) -> list[Payload]:
 def decode(data: pa.Buffer, *, count: int, checksum: int) -> pa.RecordBatch:
     """The events of a payload, which they share. Raises PayloadDamaged."""
     # The checksum also guards the process: Arrow trusts the offsets inside a payload.
-    if crc32(data) != checksum:
-        raise PayloadDamaged(f"its {data.size:,} bytes do not match their checksum")
+    require_intact((data,), checksum)
     try:
         events = pa.ipc.read_record_batch(data, OUTGOING_SCHEMA)
     except (pa.ArrowException, OSError, EOFError) as error:
@@ -213,6 +217,16 @@ def decode(data: pa.Buffer, *, count: int, checksum: int) -> pa.RecordBatch:
     if len(events) != count:
         raise PayloadDamaged(f"it holds {len(events)} events instead of {count}")
     return events
+
+
+def require_intact(pieces: Iterable[pa.Buffer | bytes], checksum: int) -> None:
+    """Raises PayloadDamaged if the pieces of a payload are not what was written."""
+    found = bytes_count = 0
+    for piece in pieces:
+        found = crc32(piece, found)
+        bytes_count += len(piece)
+    if found != checksum:
+        raise PayloadDamaged(f"its {bytes_count:,} bytes do not match their checksum")
 
 
 def offset_text(tag: int, sequence: int) -> str:

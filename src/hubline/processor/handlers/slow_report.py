@@ -45,3 +45,4 @@ class SlowReport:
             yield
         finally:
             timer.cancel()
+            del look  # it has itself in reach, and would keep the batch until the next garbage collection

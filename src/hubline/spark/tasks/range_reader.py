@@ -24,6 +24,7 @@ from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPo
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Hub
+from hubline.read_ahead import ReadAhead, ReadAheadPool
 from hubline.retry import RetryPolicy
 from hubline.spark.options import Options
 from hubline.spark.schema import Layout
@@ -37,8 +38,6 @@ log = logging.getLogger("hubline.spark")
 
 # Events asked of a receiver at once, half of what one has on the way.
 COUNT_MAX: Final = 20_000
-# What a receiver reads ahead, of which few are open at a time.
-PREFETCH_BYTES: Final = 16 * 1024 * 1024
 # Ranges whose links are opened before their turn: their events arrive while others are read.
 AHEAD_RANGES_MAX: Final = 4
 # Between two tries to reach a hub: soon enough for one that only restarted, and no flood for one that did not.
@@ -50,7 +49,7 @@ SILENCE_SECONDS: Final = 5.0
 def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> Iterator[pa.RecordBatch]:
     """The events of the ranges, one range after the other, as Spark was promised them."""
     loop = process.loop()
-    handoff = HandoffQueue(loop)
+    handoff = HandoffQueue(loop, options.prefetch_bytes)
     reading = asyncio.run_coroutine_threadsafe(_read(options, ranges, layout, handoff), loop)
     try:
         yield from handoff
@@ -62,14 +61,16 @@ def read_ranges(options: Options, ranges: Sequence[Range], layout: Layout) -> It
 async def _read(options: Options, ranges: Sequence[Range], layout: Layout, handoff: HandoffQueue) -> None:
     """One task's reading, on the loop. What goes wrong is raised in the task's thread."""
     async with process.shared_hub(options.hub) as opened:
-        readers = [_RangeReader(opened.links, opened.hub, options, wanted) for wanted in ranges]
+        pool = ReadAheadPool(options.prefetch_bytes)
+        readers = [_RangeReader(opened.links, opened.hub, options, wanted, pool) for wanted in ranges]
         try:
             for number, reader in enumerate(readers):
                 for ahead in readers[number : number + AHEAD_RANGES_MAX]:
                     ahead.open_ahead()
                 async for batch in reader.batches():
-                    await handoff.put(layout.arranged(batch, replayed_to=reader.wanted.replayed_to))
+                    handoff.put(layout.arranged(batch, replayed_to=reader.wanted.replayed_to), reader.read_ahead)
                 reader.keep_link()
+                await reader.close()
             handoff.end()
         except Exception as error:  # noqa: BLE001 - raised in the task's thread
             handoff.end(error)
@@ -81,11 +82,12 @@ async def _read(options: Options, ranges: Sequence[Range], layout: Layout, hando
 class _RangeReader:
     """Reads one range, and no event twice."""
 
-    def __init__(self, links: Links, hub: Hub, options: Options, wanted: Range) -> None:
+    def __init__(self, links: Links, hub: Hub, options: Options, wanted: Range, pool: ReadAheadPool) -> None:
         self._links = links
         self._hub = hub
         self._options = options
         self.wanted = wanted
+        self.read_ahead = ReadAhead(options.prefetch_bytes, pool)
         self._next_sequence = wanted.start
         self._is_beyond = False  # whether the receiver has given out events after the range
         self._is_started = False
@@ -103,13 +105,14 @@ class _RangeReader:
                 outage_seconds=options.receiver_timeout_seconds,
             ),
         )
-        self._receiver.prefetch(PREFETCH_BYTES, end_sequence=wanted.end)
+        self._receiver.prefetch(self.read_ahead, end_sequence=wanted.end)
 
     def open_ahead(self) -> None:
         """Begins to open the receiver, unless that has begun: a link that waits for this range is used."""
         if self._is_started:
             return
         self._is_started = True
+        self.read_ahead.join()
         kept = self._links.take(self._key, self._next_sequence)
         if kept is None:
             self._receiver.open_ahead()
@@ -137,11 +140,18 @@ class _RangeReader:
             self._links.keep(self._key, receiver, self._next_sequence)
 
     async def close(self) -> None:
+        """Ends what the range has open. Closing twice is fine."""
+        if self._is_started:
+            self._is_started = False
+            self.read_ahead.leave()
         await self._receiver.close()
 
     async def _receive(self) -> EventBatch:
-        left_count = self.wanted.end - self._next_sequence
-        batch = await self._receiver.receive(max_count=min(left_count, COUNT_MAX), wait_seconds=self._silence_seconds)
+        max_count = min(self.wanted.end - self._next_sequence, COUNT_MAX)
+        batch = await self._receiver.receive(max_count=max_count, wait_seconds=self._silence_seconds)
+        while not len(batch) and self.read_ahead.is_full:
+            await self.read_ahead.released()  # by Spark, which takes what it was handed
+            batch = await self._receiver.receive(max_count=max_count, wait_seconds=self._silence_seconds)
         if not len(batch):
             raise await self._beyond()
         if batch.last_sequence >= self.wanted.end:

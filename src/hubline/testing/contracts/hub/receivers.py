@@ -12,6 +12,7 @@ from hubline.errors import (
     HubError,
 )
 from hubline.ports import Hub, PrefetchingReceiver
+from hubline.read_ahead import ReadAhead
 from hubline.testing.contracts.hub.support import (
     ARRIVAL_SECONDS,
     HubFactory,
@@ -121,8 +122,8 @@ class ReceiverContract(HubFactory):
         if not isinstance(receiver, PrefetchingReceiver):
             pytest.skip("this hub's receivers do not read ahead")
 
-        receiver.prefetch(1, end_sequence=10)
+        receiver.prefetch(ReadAhead(1), end_sequence=10)
         first = await bodies(receiver, 10)
-        receiver.prefetch(1_000_000, end_sequence=30)
+        receiver.prefetch(ReadAhead(1_000_000), end_sequence=30)
 
         assert first + await bodies(receiver, 20) == [b"%d" % n for n in range(30)]
