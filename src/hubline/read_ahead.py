@@ -1,4 +1,4 @@
-"""How much is read ahead: the bytes of events that are held between a hub and whoever takes them, and their bounds."""
+"""How much is read ahead: the bytes of events that are held between a hub and those who take them, and their bounds."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ReadAheadPool:
 
 
 class ReadAhead:
-    """What is held of one partition between the hub and whoever takes its events. Used from one event loop.
+    """What is held of one partition between the hub and those who take its events. Used from one event loop.
 
-    Whoever holds events on their way counts them: a receiver those that it has not given out, its caller those that
+    All that hold events on their way count them: a receiver those that it has not given out, its caller those that
     nobody has taken yet. An event that is larger than the bound is held by itself, so one fits wherever none is held:
-    also where other partitions hold all that is allowed together, since none may have to wait for another one's handler.
+    also where other partitions hold all that is allowed together, since none may wait for another one's handler.
     """
 
     def __init__(self, max_bytes: int, pool: ReadAheadPool | None = None) -> None:
@@ -35,7 +35,7 @@ class ReadAhead:
         self._has_room.set()
         self._is_due = False
         self.on_room: Callable[[], object] | None = None
-        """Called soon after something was released: whoever released it to hold it in another form has done so."""
+        """Called soon after something was released: the caller of a receiver counts events after it got them."""
 
     @property
     def max_bytes(self) -> int:

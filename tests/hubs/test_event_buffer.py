@@ -49,7 +49,7 @@ def test_a_batch_counts_until_the_last_of_it_is_given_out() -> None:
     assert held == [10_000, 10_000, 10_000, 10_000, 0]
 
 
-def test_events_count_what_they_take_in_memory_if_that_is_more_than_is_told() -> None:
+def test_events_count_what_they_take_in_memory_if_that_is_more_than_they_are_put_with() -> None:
     buffer, events = EventBuffer(), batch(0, 5)
 
     buffer.put(events, bytes_count=1)

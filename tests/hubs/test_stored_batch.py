@@ -48,7 +48,7 @@ def test_offsets_are_those_of_their_sequence_numbers(first_sequence: int, count:
 def test_small_ones_are_put_merge_small_and_no_event_is_lost(counts: list[int], max_count: int) -> None:
     sequences = list(range(100, 100 + sum(counts)))
 
-    found = merge_small(in_a_row(counts), max_count=max_count)
+    found = list(merge_small(in_a_row(counts), max_count=max_count))
 
     events = [event for each in found for event in each.events]
     assert [int(event.body) for event in events] == sequences

@@ -7,6 +7,7 @@ import functools
 import gc
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
@@ -28,17 +29,20 @@ from hubline.hubs.reconnecting_receiver import ReconnectingReceiver
 from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.ports import PrefetchingReceiver, Receiver
+from hubline.read_ahead import ReadAhead
 from hubline.retry import RetryPolicy
 from hubline.spark.options import Options, parse_options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
 from hubline.spark.source.offsets import Range
 from hubline.spark.tasks import event_loop as process
-from hubline.spark.tasks import gc_tuning, handoff_queue, links, range_reader
+from hubline.spark.tasks import gc_tuning, links, range_reader
 from hubline.spark.tasks.range_reader import read_ranges
 from tests.emulator.serving import Server, serving
 from tests.hubs.support import ManualClock
 
 LAYOUT = Layout(SOURCE_SCHEMA)
+
+LARGE_BYTES = 300_000
 
 
 @pytest.fixture(autouse=True)
@@ -142,23 +146,45 @@ def test_what_spark_does_not_take_is_not_read(hub: Options) -> None:
     assert read(hub, Range("0", 0, 10)) == expected(Range("0", 0, 10))
 
 
-def test_what_is_read_ahead_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handoff_queue, "AHEAD_BYTES_MAX", 100_000)
-    asyncio.run(_fill(tmp_path, [3_000], b"x" * 1_000))
-    options = parse_options({"hub": f"local:{tmp_path}/telemetry"})
-    monkeypatch.setattr(range_reader, "COUNT_MAX", 10)
-    queues: list[NotedQueue] = []
+@pytest.mark.parametrize("kind", ["local", "served"])
+def test_a_task_holds_its_bound_of_all_its_ranges_together(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server: Server | None = request.getfixturevalue("server") if kind == "served" else None
+    root = tmp_path if server is None else server.data
+    asyncio.run(_fill_unevenly(root, "uneven", partitions=3, small_count=2_000, large_count=12))
+    address = f"local:{root}/uneven" if server is None else server.connection_string("uneven")
+    bound, allocated_before = 4_000_000, pa.total_allocated_bytes()
+    peak_counted = peak_allocated = count = 0
+    hold = ReadAhead.hold
 
-    class NotedQueue(handoff_queue.HandoffQueue):
-        def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-            super().__init__(loop)
-            queues.append(self)
+    def noted(ahead: ReadAhead, bytes_count: int) -> None:
+        nonlocal peak_counted, peak_allocated
+        hold(ahead, bytes_count)
+        if ahead._pool is not None:
+            peak_counted = max(peak_counted, ahead._pool.held_bytes)
+            peak_allocated = max(peak_allocated, pa.total_allocated_bytes() - allocated_before)
 
-    monkeypatch.setattr(range_reader, "HandoffQueue", NotedQueue)
+    monkeypatch.setattr(ReadAhead, "hold", noted)
+    options = parse_options({"hub": address, "prefetchBytes": str(bound), "receiverTimeout": "10s"})
 
-    peak = max(queues[0]._bytes for _ in read_ranges(options, [Range("0", 0, 3_000)], LAYOUT))
+    for batch in read_ranges(options, [Range(str(partition), 0, 2_012) for partition in range(3)], LAYOUT):
+        count += len(batch)
+        time.sleep(0.01)
 
-    assert 0 < peak < 200_000
+    assert count == 3 * 2_012
+    assert bound / 4 < peak_counted <= bound + 2 * LARGE_BYTES  # the first events of ranges that joined meanwhile
+    assert peak_allocated < bound + 5 * LARGE_BYTES  # with events that arrive or are decoded
+
+
+async def _fill_unevenly(root: Path, name: str, *, partitions: int, small_count: int, large_count: int) -> None:
+    await create_hub(root, name, partitions=partitions)
+    hub = LocalHub(root, name)
+    sender = await hub.open_sender()
+    for partition in map(str, range(partitions)):
+        await sender.send(new_events([bytes(100)] * small_count), partition=partition)
+        await sender.send(new_events([bytes(LARGE_BYTES)] * large_count), partition=partition)
+    await hub.close()
 
 
 class TestWhatGoesWrong:
@@ -330,7 +356,7 @@ def test_the_service_is_asked_for_no_more_than_the_range(server: Server) -> None
         receiver = await hub.open_receiver("0", group="$Default", position=Position.sequence(0, inclusive=True))
         assert isinstance(receiver, PrefetchingReceiver)
         for end in (700, 701, 5_000):
-            receiver.prefetch(1_000_000, end_sequence=end)
+            receiver.prefetch(ReadAhead(1_000_000), end_sequence=end)
             last = -1
             while last < end - 1:
                 last = (await receiver.receive(max_count=5_000, wait_seconds=30)).last_sequence

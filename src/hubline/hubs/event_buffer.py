@@ -23,7 +23,7 @@ class EventBuffer:
     """Batches of one partition in order, given out in pieces of any size. Its owner bounds it, by count or bytes.
 
     A batch that is given out in pieces takes its memory until the last of them is. That one is copied if it is small:
-    whoever has it does not hold the whole batch by it.
+    it does not keep the whole batch in memory.
     """
 
     def __init__(self) -> None:

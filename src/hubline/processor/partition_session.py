@@ -26,7 +26,6 @@ from hubline.model.events import EventBatch
 from hubline.model.ownership import Checkpoint, ReleaseReason
 from hubline.model.positions import Position
 from hubline.ports import reader_epoch
-from hubline.read_ahead import ReadAhead
 from hubline.processor.checkpointer import Checkpointer
 from hubline.processor.context import HandlerContext
 from hubline.processor.delivery.failure_limits import FailureCount
@@ -37,6 +36,7 @@ from hubline.processor.handlers.caller import HandlerCaller
 from hubline.processor.partition_reader import PartitionReader, Source
 from hubline.processor.partition_status import PartitionStatus
 from hubline.processor.starting_position import KeepEnd, StartingPosition
+from hubline.read_ahead import ReadAhead
 
 log = logging.getLogger("hubline.processor")
 

@@ -112,7 +112,8 @@ def join_messages(messages: Sequence[Bytes]) -> tuple[Octets, Positions, Positio
     """Messages that are apart, as a decoder takes them: data, starts and ends."""
     lengths = np.fromiter(map(len, messages), np.int64, len(messages))
     ends = np.cumsum(lengths)
-    return np.frombuffer(b"".join(messages), np.uint8), ends - lengths, ends
+    data = messages[0] if len(messages) == 1 else b"".join(messages)
+    return np.frombuffer(data, np.uint8), ends - lengths, ends
 
 
 def _read_sent(data: Bytes, start: int, end: int) -> EventFields:

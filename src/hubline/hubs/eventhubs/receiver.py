@@ -40,6 +40,9 @@ log = logging.getLogger("hubline.hubs")
 # What came in small pieces is given out together up to this: a copy of so much costs less than another call.
 COALESCED_BYTES_MAX: Final = 256 * 1024
 
+# Messages that came by themselves are decoded in groups of this size: for a moment there are three of each.
+TOGETHER_BYTES: Final = 512 * 1024
+
 
 class EventHubsReceiver:
     """Reads one partition, as :class:`~hubline.ports.PrefetchingReceiver` says, by one link.
@@ -143,7 +146,7 @@ class EventHubsReceiver:
         return batch
 
     def _is_out_of_room(self) -> bool:
-        """Whether nothing comes until whoever called takes on what it holds."""
+        """Whether nothing comes until the caller has released some of what it holds."""
         if self._is_cut:
             return self._window.credit(0, self._read_ahead) is None
         self._supply()
@@ -266,9 +269,11 @@ class EventHubsReceiver:
         self._end_link()
 
     def _decode_rest(self) -> None:
-        """Decodes together what came message by message."""
-        if self._undecoded:
-            messages, self._undecoded = self._undecoded, []
+        """Decodes what came message by message: together, but no more than a copy may take."""
+        while self._undecoded:
+            ends = np.cumsum([len(message) for message in self._undecoded])
+            count = int(np.searchsorted(ends, TOGETHER_BYTES)) + 1
+            messages, self._undecoded = self._undecoded[:count], self._undecoded[count:]
             self._read_ahead.hold(-sum(map(len, messages)))
             self._decode(*join_messages(messages))
 

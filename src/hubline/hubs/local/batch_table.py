@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from hubline.errors import HubDamaged
-from hubline.hubs.local.sqlite_files import Where
 from hubline.hubs.local.payload_part import PIECE_BYTES, PayloadPart
+from hubline.hubs.local.sqlite_files import Where
 from hubline.hubs.local.stored_batch import Payload, PayloadDamaged, StoredBatch, added_event_bytes, decode
 
 # A read that asks for less than this gets the next batches as well: going to a thread and to the database costs as much

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -125,9 +125,11 @@ class LocalReceiver:
         merged = merge_small(self._wanted(found.batches), max_count=max(max_count, AHEAD_COUNT))
         return [batch.events for batch in merged], found.last_sequence
 
-    def _wanted(self, batches: Iterable[StoredBatch]) -> Iterator[StoredBatch]:
-        """What is before the end, if there is one."""
-        for batch in batches:
+    def _wanted(self, batches: list[StoredBatch]) -> Iterator[StoredBatch]:
+        """What is before the end, if there is one. Takes the batches out of the list, which then holds no memory."""
+        batches.reverse()
+        while batches:
+            batch = batches.pop()
             left_count = len(batch) if self._end_sequence is None else self._end_sequence - batch.first_sequence
             if left_count > 0:
                 yield batch.slice(0, left_count)

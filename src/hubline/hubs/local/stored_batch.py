@@ -30,6 +30,9 @@ except ImportError:
 SEQUENCE_DIGITS: Final = 13
 """Of a sequence number within an offset."""
 
+# While batches are put together there are two copies of this much.
+MERGED_BYTES_MAX: Final = 4 * 1024 * 1024
+
 # Consecutive numbers differ in their last four digits only, up to the next ten thousand: those come from a table.
 _LAST_DIGITS: Final = np.array([f"{number:04d}" for number in range(10_000)], "S4")
 
@@ -108,18 +111,22 @@ class StoredBatch:
         return EventBatch(self.partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
 
 
-def merge_small(batches: Iterable[StoredBatch], *, max_count: int) -> list[StoredBatch]:
-    """The same events, in as few batches as have at most ``max_count``, or are larger by themselves."""
-    groups: list[list[StoredBatch]] = []
-    left_count = 0
+def merge_small(batches: Iterable[StoredBatch], *, max_count: int) -> Iterator[StoredBatch]:
+    """The same events, in as few batches as have at most ``max_count`` and MERGED_BYTES_MAX, or are larger by
+    themselves."""
+    group: list[StoredBatch] = []
+    left_count = left_bytes = 0
     for batch in batches:
-        if len(batch) <= left_count:
-            groups[-1].append(batch)
-            left_count -= len(batch)
-        else:
-            groups.append([batch])
-            left_count = max_count - len(batch)
-    return [StoredBatch.concat(group) for group in groups]
+        size = batch.made.nbytes
+        if len(batch) > left_count or size > left_bytes:
+            if group:
+                yield StoredBatch.concat(group)
+            group, left_count, left_bytes = [], max_count, MERGED_BYTES_MAX
+        group.append(batch)
+        left_count -= len(batch)
+        left_bytes -= size
+    if group:
+        yield StoredBatch.concat(group)
 
 
 def added_event_bytes(partition: str) -> int:

@@ -38,11 +38,12 @@ class SlowReport:
             if is_slow and given is not None and given is not reported:
                 reported = given
                 self._report(given, begun_at)
-            timer = self._loop.call_at((now if is_slow else begun_at) + self._seconds, look)
+            timer = self._loop.call_at((now if is_slow else begun_at) + self._seconds, look_again[0])
 
+        look_again = [look]
         timer = self._loop.call_later(self._seconds, look)
         try:
             yield
         finally:
             timer.cancel()
-            del look  # it has itself in reach, and would keep the batch until the next garbage collection
+            look_again.clear()  # a function that has itself in reach keeps the batch until the next garbage collection
