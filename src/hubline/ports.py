@@ -59,10 +59,9 @@ class PrefetchingReceiver(Receiver, Protocol):
     def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
         """Reads ahead as far as ``read_ahead`` has room, and asks for no events from ``end_sequence``.
 
-        Called after opening, and again for the next range. What no call has taken yet the receiver counts there, with
-        ``hold``, and gives it up with ``release`` when it gives it out; the caller counts there what it keeps. Where
-        nothing can be read before the caller releases some of that, ``receive`` calls ``mark_full`` and returns an
-        empty batch at once.
+        Called after opening, and again for the next range. The receiver counts there with ``hold`` what no call has
+        taken yet, and no longer when it gives it out: then the caller does. Where nothing can be read before the caller
+        releases some of that, ``receive`` calls ``mark_full`` and returns an empty batch at once.
 
         Without an end, the events of a range would have to be paid for together with thousands of those after it,
         which are on their way at any time.

@@ -33,9 +33,8 @@ class ReadAhead:
         self._held_bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
-        self._is_due = False
         self.on_room: Callable[[], object] | None = None
-        """Called soon after something was released: the caller of a receiver counts events after it got them."""
+        """Called when something was released."""
 
     @property
     def max_bytes(self) -> int:
@@ -77,16 +76,17 @@ class ReadAhead:
         return bytes_count <= self.left or not self._held_bytes
 
     def hold(self, bytes_count: int) -> None:
+        """Counts so many bytes more; or fewer, where others count them from now on."""
         self._held_bytes += bytes_count
         if self._pool is not None:
             self._pool.held_bytes += bytes_count
 
     def release(self, bytes_count: int) -> None:
+        """So many bytes are not between the hub and those who take events any more."""
         self.hold(-bytes_count)
         self._has_room.set()
-        if self.on_room is not None and not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_soon(self._tell)
+        if self.on_room is not None:
+            self.on_room()
 
     def mark_full(self) -> None:
         """Nothing can be read until something is released."""
@@ -105,8 +105,3 @@ class ReadAhead:
         """Nothing more is read: the others have its part. What is still held counts until it is released."""
         if self._pool is not None:
             self._pool.members_count -= 1
-
-    def _tell(self) -> None:
-        self._is_due = False
-        if self.on_room is not None:
-            self.on_room()

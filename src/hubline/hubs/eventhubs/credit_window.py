@@ -14,7 +14,7 @@ from hubline.read_ahead import ReadAhead
 FIRST_COUNT: Final = 5
 FIRST_BYTES: Final = 1152 * 1024
 # After them the credit may grow with each delivery by so much: what came may not be what will come.
-GROWTH: Final = 8
+GROWTH: Final = 16
 # The size of events is averaged over about this many deliveries.
 SIZE_MEMORY: Final = 8
 # Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
@@ -39,11 +39,10 @@ class CreditWindow:
 
     def arrived(self, sizes: npt.NDArray[np.int64]) -> None:
         """Events of these sizes have come."""
-        weight = 1 / SIZE_MEMORY if self._seen_count else 1.0
-        squares = sizes.astype(np.float64)
-        self.event_bytes += (float(squares.mean()) - self.event_bytes) * weight
-        self._square_bytes += (float(np.square(squares).mean()) - self._square_bytes) * weight
-        self._seen_count += len(sizes)
+        weight, count = 1 / SIZE_MEMORY if self._seen_count else 1.0, len(sizes)
+        self.event_bytes += (int(sizes.sum()) / count - self.event_bytes) * weight
+        self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
+        self._seen_count += count
 
     def expect(self, event_bytes: int) -> None:
         """From now on events are as large as this one, which there was no room for."""

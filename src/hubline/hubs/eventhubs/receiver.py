@@ -62,7 +62,7 @@ class EventHubsReceiver:
         self._link: ReceiverLink | None = None
         self._window = CreditWindow()
         self._read_ahead = ReadAhead(BYTES_MAX)
-        self._read_ahead.on_room = self._supply
+        self._is_alone = True  # nobody else counts what is held
         self._buffer = EventBuffer()
         self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that is in the buffer
         self._end_sequence: int | None = None
@@ -90,8 +90,8 @@ class EventHubsReceiver:
 
     def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
         self._read_ahead.on_room = None
-        self._read_ahead.release(self._held_bytes)
-        self._read_ahead = read_ahead
+        self._read_ahead.hold(-self._held_bytes)
+        self._read_ahead, self._is_alone = read_ahead, False
         read_ahead.hold(self._held_bytes)
         read_ahead.on_room = self._supply
         self._end_sequence = end_sequence
@@ -141,8 +141,10 @@ class EventHubsReceiver:
         """The next events: one piece of what arrived, or several small ones."""
         bytes_before = self._buffer.bytes_count
         batch = self._buffer.take(max_count, copied_bytes_max=COALESCED_BYTES_MAX)
-        self._read_ahead.release(bytes_before - self._buffer.bytes_count)
+        self._read_ahead.hold(self._buffer.bytes_count - bytes_before)
         self._last_sequence = self._progress.last_sequence
+        if self._is_alone:
+            self._supply()  # where others count what they take, there is room once they release it
         return batch
 
     def _is_out_of_room(self) -> bool:
@@ -254,11 +256,11 @@ class EventHubsReceiver:
 
     def _fitting_count(self, sizes: Positions) -> int:
         """How many of the messages that came there is room for."""
-        ends = np.cumsum(sizes)
-        if ends[-1] <= self._read_ahead.left:
+        left_bytes = self._read_ahead.left
+        if sizes.sum() <= left_bytes:
             return len(sizes)
         least = 0 if self._read_ahead.held_bytes else 1
-        return max(int(np.searchsorted(ends, self._read_ahead.left, side="right")), least)
+        return max(int(np.searchsorted(np.cumsum(sizes), left_bytes, side="right")), least)
 
     def _cut(self, event_bytes: int) -> None:
         """Drops what comes from here on. It is asked for again by a link of its own, without hurry."""

@@ -55,7 +55,7 @@ class LocalReceiver:
         return self._last_sequence
 
     def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
-        self._read_ahead.release(self._ahead.bytes_count)
+        self._read_ahead.hold(-self._ahead.bytes_count)
         self._read_ahead = read_ahead
         read_ahead.hold(self._ahead.bytes_count)
         self._end_sequence = end_sequence
@@ -137,7 +137,7 @@ class LocalReceiver:
     def _next(self, max_count: int) -> EventBatch:
         bytes_before = self._ahead.bytes_count
         batch = self._ahead.take(max_count, copied_bytes_max=0)
-        self._read_ahead.release(bytes_before - self._ahead.bytes_count)
+        self._read_ahead.hold(self._ahead.bytes_count - bytes_before)
         self._next_sequence += len(batch)
         return batch
 
