@@ -157,6 +157,7 @@ PUBLIC = {
             "max_wait_seconds": NUMBER,
             "heartbeat": TRUTH,
             "prefetch_bytes": WHOLE | {"text of a number"},
+            "max_prefetch_bytes": WHOLE | {"text of a number"},
             "checkpoint_policy": OBJECT,
             "lease": OBJECT,
             "handler_retry": OBJECT,

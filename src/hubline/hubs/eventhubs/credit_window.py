@@ -37,10 +37,10 @@ class CreditWindow:
         self._square_bytes = 0.0
         self._seen_count = 0
 
-    def arrived(self, sizes: npt.NDArray[np.int64]) -> None:
-        """Events of these sizes have come."""
+    def arrived(self, sizes: npt.NDArray[np.int64], bytes_count: int) -> None:
+        """Events of these sizes have come, so many bytes together."""
         weight, count = 1 / SIZE_MEMORY if self._seen_count else 1.0, len(sizes)
-        self.event_bytes += (int(sizes.sum()) / count - self.event_bytes) * weight
+        self.event_bytes += (bytes_count / count - self.event_bytes) * weight
         self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
         self._seen_count += count
 
@@ -55,13 +55,16 @@ class CreditWindow:
         turn out larger than those before, and are more than there is room for, fewer are to come.
         """
         credit = self._fitting(ahead.room, is_empty=not ahead.held_bytes)
+        if wanted is not None:
+            credit = min(credit, wanted)
+        if credit <= outstanding:
+            return credit if outstanding > 2 * credit else None
+        if not outstanding and not ahead.held_bytes:
+            return credit
         most = self._fitting(ahead.max_bytes, is_empty=True)
         if wanted is not None:
-            credit, most = min(credit, wanted), min(most, wanted)
-        if outstanding > 2 * credit:
-            return credit
-        is_idle = not outstanding and not ahead.held_bytes
-        return credit if credit and (is_idle or credit - outstanding >= most / 2) else None
+            most = min(most, wanted)
+        return credit if credit - outstanding >= most / 2 else None
 
     def _fitting(self, room: int, *, is_empty: bool) -> int:
         """How many more events fit. One that is larger than all the room has to come, too, by itself."""

@@ -214,19 +214,19 @@ class EventHubsReceiver:
             link.settle(int(deliveries.delivery_ids[0]), int(deliveries.delivery_ids[-1]), Accepted())
         self._decode_rest()
         sizes = deliveries.ends - deliveries.starts
-        self._window.arrived(sizes)
-        count = self._fitting_count(sizes)
-        if count:
-            self._decode(deliveries.data, deliveries.starts[:count], deliveries.ends[:count])
-        if count < len(sizes):
-            self._cut(int(sizes[count]))
+        bytes_count = int(sizes.sum())
+        self._window.arrived(sizes, bytes_count)
+        if bytes_count <= self._read_ahead.left:
+            self._decode(deliveries.data, deliveries.starts, deliveries.ends)
+        else:
+            self._take_fitting(deliveries, sizes)
         self._changed.set()
 
     def on_message(self, link: ReceiverLink, message: Delivered) -> None:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
         size = len(message.payload)
-        self._window.arrived(np.array([size]))
+        self._window.arrived(np.array([size]), size)
         if self._read_ahead.fits(size):
             self._read_ahead.hold(size)
             self._undecoded.append(message.payload)
@@ -254,13 +254,14 @@ class EventHubsReceiver:
                 log.warning("link_lost partition=%s reason=%s", self._reading.partition, problem)
         self._changed.set()
 
-    def _fitting_count(self, sizes: Positions) -> int:
-        """How many of the messages that came there is room for."""
-        left_bytes = self._read_ahead.left
-        if sizes.sum() <= left_bytes:
-            return len(sizes)
-        least = 0 if self._read_ahead.held_bytes else 1
-        return max(int(np.searchsorted(np.cumsum(sizes), left_bytes, side="right")), least)
+    def _take_fitting(self, deliveries: Deliveries, sizes: Positions) -> None:
+        """Keeps as many of the messages that came as there is room for: one, if nothing else is held."""
+        count = int(np.searchsorted(np.cumsum(sizes), self._read_ahead.left, side="right"))
+        count = max(count, 0 if self._read_ahead.held_bytes else 1)
+        if count:
+            self._decode(deliveries.data, deliveries.starts[:count], deliveries.ends[:count])
+        if count < len(sizes):
+            self._cut(int(sizes[count]))
 
     def _cut(self, event_bytes: int) -> None:
         """Drops what comes from here on. It is asked for again by a link of its own, without hurry."""
