@@ -27,11 +27,13 @@ from hubline.errors import (
 from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.eventhubs.credit_window import BYTES_MAX
+from hubline.hubs.eventhubs.receiver import EventHubsReceiver
 from hubline.hubs.local import LocalHub
 from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import new_events
 from hubline.model.positions import Position
 from hubline.ports import Hub, Receiver
+from hubline.read_ahead import ReadAhead
 from hubline.retry import RetryPolicy
 from tests.hubs.eventhubs.support import ARRIVAL_SECONDS, GROUP, Proxy, address, connected, new_hub, proxied, serving
 
@@ -369,6 +371,42 @@ class TestLargeEvents:
                     assert await sequences(reader, 399) == list(range(1, 400))
 
         run(check())
+
+
+class TestTooMuch:
+    """Events that are larger than those before: more come than there is room for, and are dropped."""
+
+    def test_what_was_dropped_comes_again_in_order(self, tmp_path: Path) -> None:
+        run(self.check(tmp_path, is_taken=False))
+
+    def test_a_reader_that_comes_meanwhile_has_the_partition(self, tmp_path: Path) -> None:
+        run(self.check(tmp_path, is_taken=True))
+
+    async def check(self, root: Path, *, is_taken: bool) -> None:
+        name = await new_hub(root)
+        async with serving(root) as port, connected(port, name) as hub:
+            await send(hub, 0, 3_000)
+            for first in range(3_000, 3_020):
+                await send(hub, first, 1, padding=1_000_000)
+            reader = resuming(hub, epoch=1)
+            read_ahead = ReadAhead(4_000_000)
+            reader.prefetch(read_ahead)
+            assert await sequences(reader, 100) == list(range(100))
+            receiver = reader._receiver
+            assert isinstance(receiver, EventHubsReceiver)
+            async with asyncio.timeout(ARRIVAL_SECONDS):
+                while not receiver._is_cut:
+                    read_ahead.release(0)  # there is room, since nothing is kept here
+                    await asyncio.sleep(0.01)
+            assert 0 < read_ahead.held_bytes <= 4_000_000
+            if is_taken:
+                other = await opened(hub, epoch=2)
+                with pytest.raises(ReaderStolen):
+                    await sequences(reader, 2_920)
+                await other.close()
+            else:
+                assert await sequences(reader, 2_920) == list(range(100, 3_020))
+            await reader.close()
 
 
 class TestDamage:

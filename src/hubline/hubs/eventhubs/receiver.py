@@ -71,18 +71,24 @@ class EventHubsReceiver:
         self._lost: HubError | None = None  # nothing more arrives
         self._is_cut = False  # more came than there was room for: the rest comes on another link
         self._changed = asyncio.Event()
+        self._is_opening = False
         self._is_closed = False
 
     async def open(self) -> None:
-        """Attaches, and waits for the first event where only that tells whether the position is good."""
+        """Attaches, and waits for the first event where only that tells whether the position is good.
+
+        How much else may come is not known yet.
+        """
+        self._is_opening = True
         try:
             self._link = await open_receive_link(self._service, self._reading, self)
             if not self._progress.is_proven:
-                self._link.grant(1)  # how much else may come is not known yet
+                self._link.grant(1)
                 await self._first_event()
         except BaseException:
             await self.close()
             raise
+        self._is_opening = False
 
     @property
     def last_sequence(self) -> int | None:
@@ -149,6 +155,9 @@ class EventHubsReceiver:
 
     def _is_out_of_room(self) -> bool:
         """Whether nothing comes until the caller has released some of what it holds."""
+        if not self._read_ahead.held_bytes:
+            self._supply()
+            return False
         if self._is_cut:
             return self._window.credit(0, self._read_ahead) is None
         self._supply()
@@ -230,7 +239,7 @@ class EventHubsReceiver:
         if self._read_ahead.fits(size):
             self._read_ahead.hold(size)
             self._undecoded.append(message.payload)
-            self._supply(link)
+            self._supply()
         else:
             self._cut(size)
         self._changed.set()
@@ -311,14 +320,13 @@ class EventHubsReceiver:
             partition=where.partition,
         )
 
-    def _supply(self, link: ReceiverLink | None = None) -> None:
+    def _supply(self) -> None:
         """Lets more events come, if there is room for them and they are wanted."""
-        link = link or self._link
-        if link is None:
+        if self._link is None or self._is_opening:
             return
-        credit = self._window.credit(link.credit, self._read_ahead, wanted=self._wanted())
+        credit = self._window.credit(self._link.credit, self._read_ahead, wanted=self._wanted())
         if credit is not None:
-            link.grant(credit)
+            self._link.grant(credit)
 
     def _wanted(self) -> int | None:
         """How many events there are up to the end, where there is one."""

@@ -98,7 +98,7 @@ class LocalReceiver:
         if self._end_sequence is not None:
             max_count = min(max_count, max(self._end_sequence - self._next_sequence, 0))
         portion = self._read_ahead.portion if max_count else 0
-        self._read_ahead.hold(portion)  # nobody else reads into it meanwhile
+        self._read_ahead.hold(portion)  # other partitions do not count on it meanwhile
         try:
             # Cancelled here, nothing has changed: what the look found is found again.
             found, self._last_sequence = await self._open_hub.threads.run_quick(
