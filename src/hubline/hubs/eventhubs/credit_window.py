@@ -54,21 +54,21 @@ class CreditWindow:
         It is given for what there is room for and is wanted, once that is half of what there could be. Where events
         turn out larger than those before, and are more than there is room for, fewer are to come.
         """
-        credit = self._fitting(ahead.room, is_empty=not ahead.held_bytes)
+        is_first = self._seen_count < FIRST_COUNT and ahead.portion > 0
+        credit = self._fitting(ahead.room, least=1 if is_first or not ahead.held_bytes else 0)
         if wanted is not None:
             credit = min(credit, wanted)
         if credit <= outstanding:
             return credit if outstanding > 2 * credit else None
         if not outstanding and not ahead.held_bytes:
             return credit
-        most = self._fitting(ahead.max_bytes, is_empty=True)
+        most = self._fitting(ahead.max_bytes, least=1)
         if wanted is not None:
             most = min(most, wanted)
         return credit if credit - outstanding >= most / 2 else None
 
-    def _fitting(self, room: int, *, is_empty: bool) -> int:
+    def _fitting(self, room: int, *, least: int) -> int:
         """How many more events fit. One that is larger than all the room has to come, too, by itself."""
-        least = 1 if is_empty else 0
         if self._seen_count < FIRST_COUNT:
             return max(room // FIRST_BYTES, least)
         mean = max(self.event_bytes, 1.0)
