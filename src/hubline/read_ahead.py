@@ -84,6 +84,10 @@ class ReadAhead:
     def release(self, bytes_count: int) -> None:
         """So many bytes are not between the hub and those who take events any more."""
         self.hold(-bytes_count)
+        self.give_room()
+
+    def give_room(self) -> None:
+        """Tells that there are fewer bytes by now, which were not only moved."""
         self._has_room.set()
         if self.on_room is not None:
             self.on_room()

@@ -11,6 +11,7 @@ from hubline.errors import ConfigError
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.local.stored_batch import StoredBatch
 from hubline.model.events import EventBatch, new_events
+from hubline.read_ahead import ReadAhead
 
 
 def batch(first_sequence: int, count: int) -> EventBatch:
@@ -24,7 +25,7 @@ def sequences(events: EventBatch) -> list[int]:
 
 def test_batches_are_given_out_in_order_in_pieces_of_any_size() -> None:
     rng = random.Random(7)
-    buffer, put_count = EventBuffer(), 0
+    buffer, put_count = EventBuffer(ReadAhead(1)), 0
     given: list[int] = []
     while len(given) < 2_000:
         if not buffer.count or rng.random() < 0.5:
@@ -38,7 +39,7 @@ def test_batches_are_given_out_in_order_in_pieces_of_any_size() -> None:
 
 
 def test_a_batch_counts_until_the_last_of_it_is_given_out() -> None:
-    buffer = EventBuffer()
+    buffer = EventBuffer(ReadAhead(1))
     buffer.put(batch(0, 7), bytes_count=10_000)
     held = [buffer.bytes_count]
 
@@ -50,7 +51,7 @@ def test_a_batch_counts_until_the_last_of_it_is_given_out() -> None:
 
 
 def test_events_count_what_they_take_in_memory_if_that_is_more_than_they_are_put_with() -> None:
-    buffer, events = EventBuffer(), batch(0, 5)
+    buffer, events = EventBuffer(ReadAhead(1)), batch(0, 5)
 
     buffer.put(events, bytes_count=1)
 
@@ -58,7 +59,7 @@ def test_events_count_what_they_take_in_memory_if_that_is_more_than_they_are_put
 
 
 def test_the_small_rest_of_a_large_batch_does_not_keep_it_in_memory() -> None:
-    buffer, events = EventBuffer(), batch(0, 1_000)
+    buffer, events = EventBuffer(ReadAhead(1)), batch(0, 1_000)
     buffer.put(events)
     buffer.take(990)
 
@@ -66,7 +67,7 @@ def test_the_small_rest_of_a_large_batch_does_not_keep_it_in_memory() -> None:
 
 
 def test_no_more_is_copied_together_than_asked_for() -> None:
-    buffer = EventBuffer()
+    buffer = EventBuffer(ReadAhead(1))
     for first_sequence in range(0, 40, 10):
         buffer.put(batch(first_sequence, 10), bytes_count=10_000)
 
@@ -76,7 +77,7 @@ def test_no_more_is_copied_together_than_asked_for() -> None:
 
 
 def test_a_cleared_buffer_holds_nothing() -> None:
-    buffer = EventBuffer()
+    buffer = EventBuffer(ReadAhead(1))
     buffer.put(batch(0, 3))
 
     buffer.clear()

@@ -175,7 +175,7 @@ def the_rest_of_a_cut_batch_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         if self._pieces:
             rest = self._pieces[0].left
             if rest.first_sequence == batch.last_sequence + 1 and len(rest) == 1:
-                self._bytes_count -= self._pieces.popleft().bytes_count
+                self._hold(-self._pieces.popleft().bytes_count)
                 self._count -= 1
         return batch
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from hubline.model.events import EventBatch
+from hubline.read_ahead import ReadAhead
 
 
 @dataclass(slots=True)
@@ -20,13 +21,14 @@ class _Piece:
 
 
 class EventBuffer:
-    """Batches of one partition in order, given out in pieces of any size. Its owner bounds it, by count or bytes.
+    """Batches of one partition in order, given out in pieces of any size. Its bytes are counted in ``read_ahead``.
 
     A batch that is given out in pieces takes its memory until the last of them is. That one is copied if it is small:
     it does not keep the whole batch in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, read_ahead: ReadAhead) -> None:
+        self._read_ahead = read_ahead
         self._pieces: deque[_Piece] = deque()
         self._count = 0
         self._bytes_count = 0
@@ -46,7 +48,7 @@ class EventBuffer:
         size = max(bytes_count, batch.arrow.get_total_buffer_size())
         self._pieces.append(_Piece(batch, len(batch), size))
         self._count += len(batch)
-        self._bytes_count += size
+        self._hold(size)
 
     def take(self, max_count: int, *, copied_bytes_max: int | None = None) -> EventBatch:
         """The next events, up to ``max_count``. There has to be one at least.
@@ -64,7 +66,7 @@ class EventBuffer:
                 part, piece.left = part.slice(0, left_count), part.slice(left_count)
             else:
                 self._pieces.popleft()
-                self._bytes_count -= piece.bytes_count
+                self._hold(-piece.bytes_count)
                 is_rest = 2 * len(part) < piece.count
             parts.append(part)
             left_count -= len(part)
@@ -76,4 +78,15 @@ class EventBuffer:
 
     def clear(self) -> None:
         self._pieces.clear()
-        self._count = self._bytes_count = 0
+        self._count = 0
+        self._hold(-self._bytes_count)
+
+    def count_in(self, read_ahead: ReadAhead) -> None:
+        """From now on its bytes are counted there."""
+        self._read_ahead.hold(-self._bytes_count)
+        self._read_ahead = read_ahead
+        read_ahead.hold(self._bytes_count)
+
+    def _hold(self, bytes_count: int) -> None:
+        self._bytes_count += bytes_count
+        self._read_ahead.hold(bytes_count)

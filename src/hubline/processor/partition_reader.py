@@ -68,7 +68,7 @@ class PartitionReader:
         )
         source.read_ahead.join()
         self._receiver.prefetch(source.read_ahead)
-        self._buffer = EventBuffer()
+        self._buffer = EventBuffer(source.read_ahead)
         self._changed = asyncio.Event()
         self._taken = asyncio.Event()
         self._is_stopping = False
@@ -113,14 +113,12 @@ class PartitionReader:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        self._source.read_ahead.release(self._buffer.bytes_count)
         self._buffer.clear()
         self._source.read_ahead.leave()
 
     def _take(self) -> EventBatch:
-        bytes_before = self._buffer.bytes_count
         batch = self._buffer.take(self._source.max_batch_size)
-        self._source.read_ahead.release(bytes_before - self._buffer.bytes_count)
+        self._source.read_ahead.give_room()
         self._taken.set()
         return batch
 
@@ -150,9 +148,7 @@ class PartitionReader:
             await self._receiver.seek(await self._position_instead(error))
             return
         if len(batch):
-            bytes_before = self._buffer.bytes_count
             self._buffer.put(batch)
-            self._source.read_ahead.hold(self._buffer.bytes_count - bytes_before)
             self._changed.set()
         elif self._source.read_ahead.is_full:
             self._changed.set()

@@ -148,7 +148,7 @@ def test_a_range_is_asked_for_to_its_end_and_no_further(end: int, body_bytes: in
         count = min(scene.link.credit, 20)
         scene.arrive(came, count, body_bytes)
         assert scene.take(count) == count
-        scene.receiver._read_ahead.release(0)  # as a caller does that counted them, and then needs them no more
+        scene.receiver._read_ahead.give_room()  # as a caller does that counted them, and then needs them no more
         came += count
     assert end > 2000 or scene.link.credit == 0
     scene.receiver.prefetch(ReadAhead(2 * BYTES_MAX), end_sequence=end + 100_000)  # the next range, on the same link

@@ -63,7 +63,7 @@ class EventHubsReceiver:
         self._window = CreditWindow()
         self._read_ahead = ReadAhead(BYTES_MAX)
         self._is_alone = True  # nobody else counts what is held
-        self._buffer = EventBuffer()
+        self._buffer = EventBuffer(self._read_ahead)
         self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that is in the buffer
         self._end_sequence: int | None = None
         self._last_sequence: int | None = None
@@ -96,9 +96,10 @@ class EventHubsReceiver:
 
     def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
         self._read_ahead.on_room = None
-        self._read_ahead.hold(-self._held_bytes)
+        self._read_ahead.hold(-self._undecoded_bytes)
+        read_ahead.hold(self._undecoded_bytes)
+        self._buffer.count_in(read_ahead)
         self._read_ahead, self._is_alone = read_ahead, False
-        read_ahead.hold(self._held_bytes)
         read_ahead.on_room = self._supply
         self._end_sequence = end_sequence
         self._supply()
@@ -140,14 +141,12 @@ class EventHubsReceiver:
         self._changed.set()
 
     @property
-    def _held_bytes(self) -> int:
-        return self._buffer.bytes_count + sum(map(len, self._undecoded))
+    def _undecoded_bytes(self) -> int:
+        return sum(map(len, self._undecoded))
 
     def _take(self, max_count: int) -> EventBatch:
         """The next events: one piece of what arrived, or several small ones."""
-        bytes_before = self._buffer.bytes_count
         batch = self._buffer.take(max_count, copied_bytes_max=COALESCED_BYTES_MAX)
-        self._read_ahead.hold(self._buffer.bytes_count - bytes_before)
         self._last_sequence = self._progress.last_sequence
         if self._is_alone:
             self._supply()  # where others count what they take, there is room once they release it
@@ -308,9 +307,7 @@ class EventHubsReceiver:
         if metrics is not None:
             self._progress.last_sequence = max(self._progress.last_sequence, metrics.last_sequence)
         if len(batch):
-            bytes_before = self._buffer.bytes_count
             self._buffer.put(batch, bytes_count)
-            self._read_ahead.hold(self._buffer.bytes_count - bytes_before)
 
     def _damaged(self, error: AmqpDecodeError) -> HubDamaged:
         where = self._reading.where
@@ -336,6 +333,6 @@ class EventHubsReceiver:
         return max(self._end_sequence - next_sequence - len(self._undecoded), 0)
 
     def _clear(self) -> None:
-        self._read_ahead.release(self._held_bytes)
         self._buffer.clear()
+        self._read_ahead.release(self._undecoded_bytes)
         self._undecoded.clear()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -49,6 +50,7 @@ from hubline.hubs.eventhubs.start_position import Progress, Start
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position, PositionKind
+from hubline.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
     from azure.eventhub import EventData
@@ -221,7 +223,7 @@ class SdkReceiver:
         self._progress = progress
         self._client = client
         self._epoch = epoch
-        self._buffer = EventBuffer()
+        self._buffer = EventBuffer(ReadAhead(sys.maxsize))  # bounded by its count
         self._failed: HubError | None = None
         self._last_sequence: int | None = None
         self._changed = asyncio.Event()

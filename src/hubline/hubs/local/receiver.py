@@ -46,7 +46,7 @@ class LocalReceiver:
         self._end_sequence: int | None = None
         self._read_ahead = ReadAhead(BYTES_MAX)
         self._last_sequence: int | None = None
-        self._ahead = EventBuffer()
+        self._ahead = EventBuffer(self._read_ahead)
         self._taken: int | None = None  # the stamp from before the last look
         self._is_closed = False
 
@@ -55,9 +55,8 @@ class LocalReceiver:
         return self._last_sequence
 
     def prefetch(self, read_ahead: ReadAhead, *, end_sequence: int | None = None) -> None:
-        self._read_ahead.hold(-self._ahead.bytes_count)
+        self._ahead.count_in(read_ahead)
         self._read_ahead = read_ahead
-        read_ahead.hold(self._ahead.bytes_count)
         self._end_sequence = end_sequence
 
     async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
@@ -85,8 +84,8 @@ class LocalReceiver:
         if self._is_closed:
             return
         self._is_closed = True
-        self._read_ahead.release(self._ahead.bytes_count)
         self._ahead.clear()
+        self._read_ahead.give_room()
         self._incarnation.signal.wake(self._index)
         if self._lease.epoch is not None:
             # Where this fails the hub is closed, gone or unusable, and holds nobody off.
@@ -110,8 +109,6 @@ class LocalReceiver:
             return
         for batch in found:
             self._ahead.put(batch)
-        if max_count:
-            self._read_ahead.hold(self._ahead.bytes_count)
 
     def _look(self, *, max_count: int, max_bytes: int) -> tuple[list[EventBatch], int]:
         """What there is to receive, and the newest sequence number."""
@@ -135,9 +132,7 @@ class LocalReceiver:
                 yield batch.slice(0, left_count)
 
     def _next(self, max_count: int) -> EventBatch:
-        bytes_before = self._ahead.bytes_count
         batch = self._ahead.take(max_count, copied_bytes_max=0)
-        self._read_ahead.hold(self._ahead.bytes_count - bytes_before)
         self._next_sequence += len(batch)
         return batch
 
