@@ -23,7 +23,7 @@ from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.strategies import Strategy
 from hubline.errors import HublineError
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
+from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
 from hubline.testing.simulation.faults import RemoteStore, Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
 
@@ -273,13 +273,9 @@ class _CountingStore(MemoryStore):
         self.calls["claim"] += 1
         return await super().claim_ownership(claims)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         self.calls["renew"] += 1
         return await super().renew_ownership(group, member, owned)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        self.calls["leave"] += 1
-        await super().leave(group, owner_id)
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         self.calls["request"] += 1

@@ -122,7 +122,7 @@ async def _fixed_renewals(address: str) -> list[Result]:
 
     async def renew() -> None:
         nonlocal held
-        held = await store.renew_ownership(GROUP, ME, held)
+        held = (await store.renew_ownership(GROUP, ME, held)).renewed
         assert len(held) == FEW_COUNT
         sequence = next(sequences)
         checkpoints = [Checkpoint(key, str(sequence), sequence) for key in keys]
@@ -260,7 +260,7 @@ async def _cycles(benchmark_name: str, server: Azurite, address: str) -> list[Re
             if benchmark_name.endswith("beside-sdk"):
                 await store.container.put(ownership_prefix(GROUP) + "sdk", {"ownerid": "an-sdk"})
             await store.list_ownership(GROUP)
-            held = await store.renew_ownership(GROUP, ME, held)
+            held = (await store.renew_ownership(GROUP, ME, held)).renewed
             assert len(held) == PARTITION_COUNT
 
         async def official_cycle() -> None:

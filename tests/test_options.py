@@ -431,7 +431,7 @@ class Store:
         (
             {"store": Store()},
             "Processor: store must be a CheckpointStore, and an object of class Store lacks "
-            "claim_ownership (it has claim_ownerships), renew_ownership, leave, request_handover, fence, "
+            "claim_ownership (it has claim_ownerships), renew_ownership, request_handover, fence, "
             "reset_checkpoint and close: hubline.ports.CheckpointStore says what each must do",
         ),
         (

@@ -11,8 +11,8 @@ is done in their place:
                 never seen before counts as new, unless it is very old.
     epochs      are known for what this object wrote. For other records they come from the time of the last write,
                 so that they rise from owner to owner.
-    fences      before a checkpoint is written, ownership and checkpoints are listed: who is not the owner any more is
-                refused, and so is a checkpoint that would go back.
+    fences      before a checkpoint is written, ownership is listed: who is not the owner any more is refused. So is a
+                checkpoint behind the one that its owner found at the start or wrote last.
 
 What if an update arrives late, of a former owner or of a call that was given up? It may set the checkpoint back. The
 events after it are processed again if the owner dies now; none is skipped. At each renewal the owner lists the
@@ -39,7 +39,7 @@ from typing import Annotated, Any, Final, Self, TypeAlias, cast
 from hubline.addresses.option_kinds import Meant
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreUnavailable
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.ports import CheckpointStore, StoreOrAddress
 from hubline.sql.fence import NOBODY, fenced
 from hubline.text import abbreviated
@@ -77,8 +77,8 @@ def adapt(store: object) -> CheckpointStore:
     with hubline's own stores:
 
     - Partitions move without a handover when a consumer joins: events after the last checkpoint are processed twice.
-    - Each checkpoint costs three calls: ownership and checkpoints are listed before it is written. An update that
-      arrives late may still set it back, until the next renewal repairs it.
+    - Each checkpoint costs two calls: ownership is listed before it is written, once for all partitions that wait. An
+      update that arrives late may still set it back, until the next renewal repairs it.
     - Readers use epoch 0: the last one to come reads, and a former owner finds out within a lease.
     - A checkpoint cannot be removed, only set. `Fixed(lease=...)` is refused.
 
@@ -176,6 +176,8 @@ class AdaptedStore:
         self._floors: dict[PartitionKey, int] = {}
         self._fences: dict[PartitionKey, int] = {}
         self._reached: dict[PartitionKey, Checkpoint] = {}
+        self._listing = asyncio.Lock()
+        self._listed: dict[GroupKey, int] = {}
         self._thread: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
@@ -197,6 +199,7 @@ class AdaptedStore:
         seen = self._seen[group]
         for partition in [name for name, one in seen.items() if name not in listed and one.order < order]:
             del seen[partition]
+        self._listed[group] = max(order, self._listed.get(group, -1))
         ownerships = tuple(self._ownership(group.partition(name), seen[name]) for name in listed)
         return GroupState(ownerships, self._members(seen), damaged)
 
@@ -206,28 +209,22 @@ class AdaptedStore:
             won += await self._claim(group, list(of_group))
         return won
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
-        written; its first call looks at the store.
+        written.
         """
-        is_joining = (group, member.owner_id) not in self._limits
-        if is_joining or member.max_partitions != 0:
+        if member.max_partitions != 0:
             # None at all is the limit of a member that stops. The others cannot ask it: they would take what it drains.
             self._limits[group, member.owner_id] = member.max_partitions
-        if not owned:
-            if is_joining:
-                await self.list_ownership(group)
-            return []
+        elif not owned:
+            self._limits.pop((group, member.owner_id), None)
         records = {one.key.partition: self._record(one, self._stored_owner_of(one)) for one in owned if one.version}
         written = await self._write(group, records)
         with suppress(StoreError, TimeoutError):  # no lease is lost for it: the next renewal tries again
             async with asyncio.timeout(REPAIR_SECONDS_MAX):
                 await self._repair_checkpoints([group.partition(name) for name in written])
-        return [self._ownership(group.partition(name), seen) for name, seen in written.items()]
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        """Nothing is stored of a member but what it owns."""
-        self._limits.pop((group, owner_id), None)
+        renewed = [self._ownership(group.partition(name), seen) for name, seen in written.items()]
+        return Renewal(renewed, await self.list_ownership(group))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         """Nothing is stored: partitions are taken without asking."""
@@ -254,8 +251,9 @@ class AdaptedStore:
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         key = checkpoint.key
         self._require_fence(key, epoch)
-        await self._require_not_taken(key, epoch)
-        stored = await self._stored_checkpoint(key)
+        is_owner = await self._require_not_taken(key, epoch)
+        # Nobody but the owner writes it, or an update that arrives late: the owner knows where it stands.
+        stored = self._reached.get(key) if is_owner else await self._stored_checkpoint(key)
         self._require_fence(key, epoch)
         if stored is None or checkpoint.is_ahead_of(stored):
             await self._write_checkpoint(checkpoint)
@@ -448,11 +446,21 @@ class AdaptedStore:
         if held_epoch != epoch:
             raise fenced(key, epoch=epoch, held_epoch=held_epoch)
 
-    async def _require_not_taken(self, key: PartitionKey, epoch: int) -> None:
-        state = await self.list_ownership(key.group_key)
-        record = next((one for one in state.ownerships if one.key == key), None)
-        if record is not None and record.epoch > epoch:
-            raise fenced(key, epoch=epoch, held_epoch=record.epoch)
+    async def _require_not_taken(self, key: PartitionKey, epoch: int) -> bool:
+        """Whether this object owns the partition in this epoch, by a listing that is asked for after this call.
+
+        Calls that wait for a listing share the next one. Raises Fenced if another owner has taken the partition.
+        """
+        group, arrived = key.group_key, next(self._orders)
+        async with self._listing:
+            await asyncio.sleep(0)  # who calls at the same moment shares it
+            if self._listed.get(group, -1) < arrived:
+                await self.list_ownership(group)
+        seen = self._seen[group].get(key.partition)
+        held_epoch = NOBODY if seen is None else self._epoch_of(key, seen)
+        if held_epoch > epoch:
+            raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+        return seen is not None and seen.owner.incarnation == self._incarnation and held_epoch == epoch
 
     async def _repair_checkpoints(self, owned: Sequence[PartitionKey]) -> None:
         """Writes again what an update that arrived late has set back. The partitions were just renewed."""

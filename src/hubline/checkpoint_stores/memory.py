@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.sql.fence import NOBODY, fenced
 
 P = ParamSpec("P")
@@ -46,27 +46,20 @@ class MemoryStore:
 
     @_atomic
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        state = self._groups[group]
-        return GroupState(
-            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
-            members=tuple(
-                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
-                for owner_id, seen in state.members.items()
-            ),
-        )
+        return self._state(group)
 
     @_atomic
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         return [self._write_claim(claim) for claim in claims if self._is_current(claim)]
 
     @_atomic
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
-        return [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
-
-    @_atomic
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        self._groups[group].members.pop(owner_id, None)
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        if member.max_partitions == 0 and not owned:
+            self._groups[group].members.pop(member.owner_id, None)
+        else:
+            self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
+        renewed = [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
+        return Renewal(renewed, self._state(group))
 
     @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
@@ -109,6 +102,16 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to let go: what was stored stays as long as the object does."""
+
+    def _state(self, group: GroupKey) -> GroupState:
+        state = self._groups[group]
+        return GroupState(
+            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
+            members=tuple(
+                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
+                for owner_id, seen in state.members.items()
+            ),
+        )
 
     def _is_current(self, ownership: Ownership) -> bool:
         record = self._groups[ownership.key.group_key].records.get(ownership.key.partition)

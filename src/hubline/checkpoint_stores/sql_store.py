@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal, StoreExamination
 from hubline.sql.checkpoint_rows import (
     damaged_checkpoints,
     of_checkpoint,
@@ -73,11 +73,12 @@ class SqlStore:
 
         return await self._pool.run(work)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         named = of_group(group)
         announced = {**named, "owner_id": member.owner_id, "max_partitions": member.max_partitions}
+        is_leaving = member.max_partitions == 0 and not owned
         statements = [
-            Statement(self._queries.announce_member, announced),
+            Statement(self._queries.leave if is_leaving else self._queries.announce_member, announced),
             Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
         ]
         if owned:
@@ -85,15 +86,13 @@ class SqlStore:
             rows = _rows(sorted(own, key=lambda ownership: _lock_order(ownership.key)))
             statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
 
-        def work(connection: Connection) -> list[Ownership]:
-            _, _, *renewed = connection.write(*statements)
-            return read_written(group, renewed[0]) if renewed else []
+        statements.append(Statement(self._queries.list_group, named))
+
+        def work(connection: Connection) -> Renewal:
+            _, _, *renewed, listed = connection.write(*statements)
+            return Renewal(read_written(group, renewed[0]) if renewed else [], read_group(group, listed))
 
         return await self._pool.run(work)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        leaving = Statement(self._queries.leave, {**of_group(group), "owner_id": owner_id})
-        await self._pool.run(lambda connection: connection.write(leaving))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         if not keys:

@@ -1,11 +1,11 @@
-"""The dispatch cycle: list ▶ plan ▶ claim ▶ open and close.
+"""The dispatch cycle: renew and list ▶ plan ▶ claim ▶ open and close.
 
 The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Its parts share the work, so
 that nothing slow stands before a renewal:
 
     LeaseKeeper     renews the leases that are held, and loses those that ran out or were taken
     HandoverQueue   drains partitions and releases them
-    Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: list, plan, claim
+    Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: look, plan, claim
 
 All of them run on one event loop, the control loop.
 """
@@ -36,7 +36,7 @@ log = logging.getLogger("hubline.coordination")
 RERUN_SECONDS_MIN = 0.015
 """Planning again "at once" still leaves the store this much air, should every claim be lost."""
 
-INTERVAL_JITTER = 0.2
+INTERVAL_JITTER = 0.1
 """Cycles start up to this part early, so that members do not march in step; never late, which would delay takeovers."""
 
 JOIN_SECONDS_MAX = 30.0
@@ -117,8 +117,8 @@ class Dispatcher:
 
     async def start(self) -> None:
         """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
-        await self._calls.join(self._leases.member, seconds_max=JOIN_SECONDS_MAX)
-        self._tasks = [*self._leases.start(), asyncio.create_task(self._cycle_forever(), name="hubline-cycle")]
+        joined = await self._calls.join(self._leases.member, seconds_max=JOIN_SECONDS_MAX)
+        self._tasks = [*self._leases.start(), asyncio.create_task(self._cycle_forever(joined), name="hubline-cycle")]
 
     async def stop(self) -> None:
         """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
@@ -136,7 +136,7 @@ class Dispatcher:
         await self._closing.wait()
         await cancel(keeping)
         try:
-            await self._calls.leave(self._leases.member.owner_id)
+            await self._calls.renew(self._leases.member, ())
         except StoreError as error:
             # Dying here leaves a member that is not heard of again: it counts for one more lease.
             self._holder.report_of(error, None)
@@ -145,20 +145,21 @@ class Dispatcher:
         """Stops at once and releases nothing: the leases run out."""
         await cancel([*self._tasks, *self._closing])
 
-    async def _cycle_forever(self) -> None:
-        delay = await self._cycle_guarded(is_joining=True)
+    async def _cycle_forever(self, joined: GroupState) -> None:
+        delay = await self._cycle_guarded(joined)
         while not self._is_stopping:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
             self._wake.clear()
             if not self._is_stopping:
-                delay = await self._cycle_guarded(is_joining=False)
+                delay = await self._cycle_guarded()
 
-    async def _cycle_guarded(self, *, is_joining: bool) -> float:
+    async def _cycle_guarded(self, joined: GroupState | None = None) -> float:
         """One cycle; a failing store costs this cycle only. Returns the seconds until the next."""
+        started_at = loop_time()
         try:
-            plan = await self._cycle(is_joining=is_joining)
+            plan = await (self._cycle() if joined is None else self._rejoin(joined))
         except HublineError as error:
             self._holder.report_of(error, None)
             plan = Plan()
@@ -166,21 +167,36 @@ class Dispatcher:
             message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
             self._holder.report_of(ProcessorError(message, partition=""), None)
             plan = Plan()
-        if is_joining:
+        if joined is not None:
             return self._lease.startup_delay_seconds
         interval = self._lease.load_balancing_interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
-        return interval if plan.rerun_seconds is None else min(max(plan.rerun_seconds, RERUN_SECONDS_MIN), interval)
+        # From start to start, whatever the cycle took.
+        seconds = self._leases.until_look(interval - (loop_time() - started_at))
+        return max(seconds if plan.rerun_seconds is None else min(plan.rerun_seconds, seconds), RERUN_SECONDS_MIN)
 
-    async def _cycle(self, *, is_joining: bool) -> Plan:
-        state = await self._calls.list_ownership()
+    async def _rejoin(self, joined: GroupState) -> Plan:
+        """A member that joins takes back what is recorded as its own; the rest waits until those who start together
+        with it have announced themselves.
+        """
+        snapshot = self._seen(joined)
+        return await self._carry_out(Plan(claims=recovered_after_restart(snapshot)), snapshot)
+
+    async def _cycle(self) -> Plan:
+        state = await self._leases.look()
+        snapshot = self._seen(state)
+        plan = self._strategy.plan(snapshot, self._rng)
+        if state.is_partial and not plan.is_idle:
+            # There may be something to do: only now it is worth to ask who else is there, and who requested what.
+            snapshot = self._seen(await self._calls.list_ownership())
+            plan = self._strategy.plan(snapshot, self._rng)
+        return await self._carry_out(plan, snapshot)
+
+    def _seen(self, state: GroupState) -> Snapshot:
         self._report_damaged(state)
         self._leases.lose_taken(state)
-        snapshot = self._snapshot(state)
-        # A member that joins takes back what is recorded as its own; the rest waits until those who start
-        # together with it have announced themselves.
-        plan = (
-            Plan(claims=recovered_after_restart(snapshot)) if is_joining else self._strategy.plan(snapshot, self._rng)
-        )
+        return self._snapshot(state)
+
+    async def _carry_out(self, plan: Plan, snapshot: Snapshot) -> Plan:
         if plan.claims or plan.steals:
             await self._claim([*plan.claims, *plan.steals], snapshot)
         if plan.requests:

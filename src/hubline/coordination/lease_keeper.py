@@ -2,7 +2,8 @@
 
 Two tasks run here, so that nothing slow stands before a renewal:
 
-    renew    every ``renew_interval_seconds``: announces the member and renews its leases
+    renew    ``renew_interval_seconds`` after the last renewal: announces the member and renews its leases. At rest,
+             the dispatch cycle has done so just before, with the same call by which it looks at the group
     expire   loses what could not be renewed for a whole lease, before anyone else may take it
 
 Elapsed time is the event loop's; ages are the store's.
@@ -26,6 +27,12 @@ log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
 """A renewal that fails is tried again this much sooner: the lease keeps running."""
+
+RENEWAL_EARLY = 0.2
+"""A look that comes in this last part of the interval renews at the same time: one call does for both."""
+
+RENEWAL_MARGIN = 0.02
+"""A look that is to make a renewal comes this part of the interval before it."""
 
 
 class Holder(Protocol):
@@ -81,10 +88,12 @@ class LeaseKeeper:
         self._wake = wake
         self._closing = closing
         self._clock: Callable[[], float] = loop_time
+        self._renew_at = 0.0
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Starts to renew and to expire; the caller ends the tasks."""
+        """Starts to renew and to expire, as the member has just joined; the caller ends the tasks."""
         self._clock = asyncio.get_running_loop().time
+        self._renew_at = loop_time() + self._lease.renew_interval_seconds
         return [
             asyncio.create_task(self._renew_forever(), name="hubline-renew"),
             asyncio.create_task(self._expire_forever(), name="hubline-expire"),
@@ -104,14 +113,31 @@ class LeaseKeeper:
         if self.held.get(partition) is held:
             del self.held[partition]
 
-    async def renew(self) -> None:
+    def until_look(self, seconds: float) -> float:
+        """So many seconds, or less: until just before the last renewal that is due by then, which the look will make."""
+        interval = self._lease.renew_interval_seconds
+        left_seconds = self._renew_at - loop_time() - RENEWAL_MARGIN * interval
+        if not 0 < left_seconds <= seconds:
+            return seconds
+        return left_seconds + (seconds - left_seconds) // interval * interval
+
+    async def look(self) -> GroupState:
+        """The group as it is now, for a plan. Where a renewal is nearly due it is made, and its listing serves."""
+        left_seconds = self._renew_at - loop_time()
+        if left_seconds <= self._lease.renew_interval_seconds * RENEWAL_EARLY:
+            return await self.renew()
+        return await self._calls.list_ownership()
+
+    async def renew(self) -> GroupState:
+        """Announces the member, renews all leases, and returns the group as it is then."""
         async with self.versions:
-            missing = await self._renew_leases(list(self.held))
+            missing, group = await self._renew_leases(list(self.held))
             if missing:
                 # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
-                self.reconcile(await self._calls.list_ownership(), missing)
+                self.reconcile(group, missing)
                 if still_held := [partition for partition in missing if partition in self.held]:
-                    await self._renew_leases(still_held)
+                    _, group = await self._renew_leases(still_held)
+            return group
 
     def reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
         """Learns the versions of what is still this processor's, and loses the rest.
@@ -137,27 +163,31 @@ class LeaseKeeper:
                 self._lose(record.key.partition, self._loss_reason(record))
 
     async def _renew_forever(self) -> None:
-        delay = self._lease.renew_interval_seconds
         while True:
-            await asyncio.sleep(delay)
-            started_at = loop_time()
+            await asyncio.sleep(self._renew_at - loop_time())
+            if loop_time() < self._renew_at:
+                continue  # a look has renewed meanwhile
             try:
-                await self.renew()
-                delay = self._lease.renew_interval_seconds - (loop_time() - started_at)
+                if any(self._is_requested(record) for record in (await self.renew()).ownerships):
+                    self._wake.set()
             except StoreError as error:
                 self._holder.report_of(error, None)
-                delay = self._lease.renew_interval_seconds / RENEWAL_RETRIES
+                self._renew_at = loop_time() + self._lease.renew_interval_seconds / RENEWAL_RETRIES
 
-    async def _renew_leases(self, partitions: Sequence[str]) -> list[str]:
-        """Announces the member and renews these leases; returns those of which the store has another version."""
+    async def _renew_leases(self, partitions: Sequence[str]) -> tuple[list[str], GroupState]:
+        """Renews these leases; returns those of which the store has another version, and the group."""
         sent_at = loop_time()
-        renewed = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
-        for ownership in renewed:
+        renewal = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
+        self._renew_at = sent_at + self._lease.renew_interval_seconds
+        for ownership in renewal.renewed:
             self._keep(ownership, sent_at)
-        if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
-            self._wake.set()
-        kept = {ownership.key.partition for ownership in renewed}
-        return [partition for partition in partitions if partition not in kept]
+        kept = {ownership.key.partition for ownership in renewal.renewed}
+        return [partition for partition in partitions if partition not in kept], renewal.group
+
+    def _is_requested(self, record: Ownership) -> bool:
+        """Whether another member waits for a partition that is held here."""
+        is_waiting = record.requested_by and record.request_age_seconds < self._lease.handover_timeout_seconds
+        return bool(is_waiting) and record.key.partition in self.held
 
     def _keep(self, ownership: Ownership, sent_at: float) -> None:
         held = self.held.get(ownership.key.partition)

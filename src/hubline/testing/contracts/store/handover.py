@@ -29,7 +29,7 @@ class HandoverContract(StoreFactory):
 
         await store.request_handover([KEY], owner_id="b")
         await self.pass_time(TICK_SECONDS)
-        (renewed,) = await store.renew_ownership(GROUP, Member("a"), [held])
+        (renewed,) = (await store.renew_ownership(GROUP, Member("a"), [held])).renewed
 
         assert renewed.requested_by == "b"
         assert renewed.request_age_seconds > 0
@@ -96,7 +96,7 @@ class HandoverContract(StoreFactory):
         async def renew() -> None:
             nonlocal held
             for _ in range(self.round_count):
-                held = await stores[0].renew_ownership(GROUP, Member("a"), held)
+                held = (await stores[0].renew_ownership(GROUP, Member("a"), held)).renewed
                 assert len(held) == len(keys)
 
         async def ask(store: CheckpointStore) -> None:
@@ -105,7 +105,7 @@ class HandoverContract(StoreFactory):
 
         await at_once([renew(), *(ask(store) for store in stores[1:])])
 
-        (held,) = await at_once([stores[0].renew_ownership(GROUP, Member("a"), held)])
+        await renew()
         assert [one.requested_by for one in held] == ["b"] * len(keys)
 
     @race
