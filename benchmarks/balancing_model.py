@@ -14,8 +14,9 @@ import asyncio
 import enum
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.coordination.dispatcher import Dispatcher
@@ -24,6 +25,7 @@ from hubline.coordination.strategies import Strategy
 from hubline.errors import HublineError
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
+from hubline.ports import CheckpointStore
 from hubline.testing.simulation.faults import RemoteStore, Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
 
@@ -55,6 +57,15 @@ class Change(enum.StrEnum):
     STOP = "graceful stop"
 
 
+class SharedStore(Protocol):
+    """The store of a group; each host has a client of its own. ``calls`` counts what is asked of it, by name."""
+
+    @property
+    def calls(self) -> Counter[str]: ...
+
+    def connect(self, process: SimProcess) -> CheckpointStore: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a change cost until the group was balanced for good.
@@ -80,9 +91,10 @@ def measure(
     strategy: Strategy,
     seed: int,
     lease: LeaseOptions | None = None,
+    store: Callable[[World], SharedStore] | None = None,
 ) -> Figures:
     """Runs one change to its end; ``hosts_count`` hosts are there after a start or a join, before a crash or a stop."""
-    group = _Group(partitions_count, strategy, lease or LeaseOptions(), seed)
+    group = _Group(partitions_count, strategy, lease or LeaseOptions(), seed, store or _CountingStore)
     try:
         group.prepare(change, hosts_count)
         return group.upset(change, hosts_count)
@@ -101,12 +113,19 @@ def moves_needed(partitions_count: int, counts: Iterable[int]) -> int:
 class _Group:
     """Hosts that share the partitions of a hub, and what becomes of them."""
 
-    def __init__(self, partitions_count: int, strategy: Strategy, lease: LeaseOptions, seed: int) -> None:
+    def __init__(
+        self,
+        partitions_count: int,
+        strategy: Strategy,
+        lease: LeaseOptions,
+        seed: int,
+        store: Callable[[World], SharedStore],
+    ) -> None:
         self.world = World(f"balancing {seed}")
         self.partitions = [str(number) for number in range(partitions_count)]
         self.strategy = strategy
         self.lease = lease
-        self.store = _CountingStore(self.world)
+        self.store = store(self.world)
         self.hosts: list[_Host] = []
         self.runs: dict[str, dict[_Host, int]] = {partition: {} for partition in self.partitions}
         self.moves = 0
@@ -217,7 +236,7 @@ class _Host:
         self.is_up = True
         self.open_count = 0
         self.dispatcher = Dispatcher(
-            RemoteStore(self._process, group.store, Weather(latency_seconds=LATENCY_SECONDS)),
+            group.store.connect(self._process),
             self,
             group=GROUP,
             owner_id=name,
@@ -264,6 +283,9 @@ class _CountingStore(MemoryStore):
     def __init__(self, world: World) -> None:
         super().__init__(now=lambda: world.now)
         self.calls: Counter[str] = Counter()
+
+    def connect(self, process: SimProcess) -> CheckpointStore:
+        return RemoteStore(process, self, Weather(latency_seconds=LATENCY_SECONDS))
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
         self.calls["list"] += 1

@@ -114,6 +114,7 @@ class BlobOwnership:
         self._locks = locks
         self._renewed_at: dict[tuple[GroupKey, str], float] = {}
         self._heartbeats: dict[tuple[GroupKey, str], _Heartbeat] = {}
+        self._unrung: set[PartitionKey] = set()
 
     def with_locks(self, seconds: int) -> BlobOwnership:
         """The same records, for an owner whose claims also lock their partitions."""
@@ -121,8 +122,10 @@ class BlobOwnership:
         return BlobOwnership(self._container, refresh_seconds=self._refresh_seconds, locks=locks)
 
     async def list_group(self, group: GroupKey) -> GroupState:
-        listed, own = await gather_two(self._list_owners(group), self._list_own(group))
-        return _read_listing(group, *listed, own).state
+        (blobs, now), own = await gather_two(self._list_owners(group), self._list_own(group))
+        with suppress(StoreError):  # the listing is none the worse for it, and the next one tries again
+            await self._ring_owners(group, blobs)
+        return _read_listing(group, blobs, now, own).state
 
     async def claim(self, claims: Sequence[Ownership]) -> list[Ownership]:
         won: list[Ownership] = []
@@ -177,21 +180,15 @@ class BlobOwnership:
         return Renewal(renewed, state), listing.has_sdk_owners
 
     async def request(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
-        """Writes the requests, and then rings the owners: at rest, they look at their own heartbeat only."""
+        """Writes the requests, and then rings the owners: at rest, each looks at its own heartbeat only."""
 
         async def ask(key: PartitionKey) -> None:
             await self._container.put(layout.request_blob(key), {OWNER: owner_id})
 
-        async def ring(heartbeat: str) -> None:
-            await contend(lambda: self._ring(heartbeat), what=f"{self._container.shown}: {heartbeat!r}")
-
+        self._unrung.update(keys)
         await map_bounded(ask, keys, max_concurrent=BULK_REQUESTS_MAX)
-        heartbeats: set[str] = set()
         for group in {key.group_key for key in keys}:
-            blobs, _ = await self._list_owners(group)
-            owners = {blobs[key.partition].metadata.get(OWNER) for key in keys if key.partition in blobs}
-            heartbeats |= {layout.member_blob(group, owner) for owner in owners if owner and owner != owner_id}
-        await map_bounded(ring, sorted(heartbeats), max_concurrent=BULK_REQUESTS_MAX)
+            await self._ring_owners(group, (await self._list_owners(group))[0])
 
     async def owner_epoch(self, key: PartitionKey) -> int:
         """The epoch of the ownership record, or NOBODY if there is none that reads."""
@@ -214,6 +211,18 @@ class BlobOwnership:
             if isinstance(written, Written):
                 return _Heartbeat(written.etag, last.looked_at if now - last.looked_at < LOOK_SECONDS else now)
         return _Heartbeat((await self._container.put(name, metadata)).etag, now)
+
+    async def _ring_owners(self, group: GroupKey, blobs: Mapping[str, Blob]) -> None:
+        """Rings the owners of what was requested. Until it has succeeded, every listing tries it again."""
+        keys = {key for key in self._unrung if key.group_key == group}
+        owners = {blobs[key.partition].metadata.get(OWNER, "") for key in keys if key.partition in blobs}
+
+        async def ring(owner: str) -> None:
+            heartbeat = layout.member_blob(group, owner)
+            await contend(lambda: self._ring(heartbeat), what=f"{self._container.shown}: {heartbeat!r}")
+
+        await map_bounded(ring, sorted(owners - {""}), max_concurrent=BULK_REQUESTS_MAX)
+        self._unrung -= keys
 
     async def _ring(self, heartbeat: str) -> bool:
         """Writes a heartbeat, so that its member finds another one than it left. Whether nobody came in between."""
