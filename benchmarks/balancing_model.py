@@ -22,10 +22,10 @@ from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.coordination.dispatcher import Dispatcher
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.strategies import Strategy
-from hubline.errors import HublineError
+from hubline.errors import HublineError, LeaseLost
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
-from hubline.ports import CheckpointStore
+from hubline.ports import CheckpointStore, keeps_requests
 from hubline.testing.simulation.faults import RemoteStore, Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
 
@@ -154,6 +154,7 @@ class _Group:
             self.world.rng.choice(self.hosts).stop()
         else:
             self._start(hosts_count - len(self.hosts), spread_seconds=START_SPREAD_SECONDS)
+        self.look()
         balanced_at, calls, calls_at_rest = self._run_until_balanced_for_good()
         needed = moves_needed(len(self.partitions), (before.get(host, 0) for host in self.hosts if host.is_up))
         return Figures(
@@ -235,8 +236,9 @@ class _Host:
         self._process = SimProcess(group.world, name)  # type: ignore[abstract]
         self.is_up = True
         self.open_count = 0
+        self._store = group.store.connect(self._process)
         self.dispatcher = Dispatcher(
-            group.store.connect(self._process),
+            self._store,
             self,
             group=GROUP,
             owner_id=name,
@@ -274,7 +276,8 @@ class _Host:
         self._group.closed(self, partition)
 
     def report_of(self, error: HublineError, partition: str | None) -> None:
-        self._group.world.failures.append(f"partition {partition}: {error!r}")
+        if keeps_requests(self._store) or not isinstance(error, LeaseLost):
+            self._group.world.failures.append(f"partition {partition}: {error!r}")
 
 
 class _CountingStore(MemoryStore):

@@ -90,12 +90,15 @@ class BlobService:
         blobs = "".join(
             f"<Blob><Name>{escape(name)}</Name><Properties>"
             f"<Last-Modified>{formatdate(stored.modified_at, usegmt=True)}</Last-Modified><Etag>{stored.etag}</Etag>"
-            f"</Properties><Metadata>{''.join(f'<{k}>{escape(v)}</{k}>' for k, v in stored.metadata.items())}</Metadata>"
-            "</Blob>"
+            f"</Properties><Metadata>{_elements(stored.metadata)}</Metadata></Blob>"
             for name, stored in self._blobs.items()
             if name.startswith(prefix)
         )
         return f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>".encode()
+
+
+def _elements(metadata: Mapping[str, str]) -> str:
+    return "".join(f"<{name}>{escape(text)}</{name}>" for name, text in metadata.items())
 
 
 class _Connection:

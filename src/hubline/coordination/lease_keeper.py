@@ -31,7 +31,7 @@ RENEWAL_RETRIES = 4
 RENEWAL_EARLY = 0.2
 """A look that comes in this last part of the interval renews at the same time: one call does for both."""
 
-RENEWAL_MARGIN = 0.02
+RENEWAL_MARGIN = 0.05
 """A look that is to make a renewal comes this part of the interval before it."""
 
 
@@ -114,7 +114,7 @@ class LeaseKeeper:
             del self.held[partition]
 
     def until_look(self, seconds: float) -> float:
-        """So many seconds, or less: until just before the last renewal that is due by then, which the look will make."""
+        """So many seconds, or less: until before the last renewal that is due by then, so that the look makes it."""
         interval = self._lease.renew_interval_seconds
         left_seconds = self._renew_at - loop_time() - RENEWAL_MARGIN * interval
         if not 0 < left_seconds <= seconds:

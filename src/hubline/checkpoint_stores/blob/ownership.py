@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from hubline.checkpoint_stores.blob import layout
@@ -114,7 +115,7 @@ class BlobOwnership:
         self._locks = locks
         self._renewed_at: dict[tuple[GroupKey, str], float] = {}
         self._heartbeats: dict[tuple[GroupKey, str], _Heartbeat] = {}
-        self._unrung: set[PartitionKey] = set()
+        self._unrung: dict[PartitionKey, str] = {}
 
     def with_locks(self, seconds: int) -> BlobOwnership:
         """The same records, for an owner whose claims also lock their partitions."""
@@ -122,10 +123,9 @@ class BlobOwnership:
         return BlobOwnership(self._container, refresh_seconds=self._refresh_seconds, locks=locks)
 
     async def list_group(self, group: GroupKey) -> GroupState:
-        (blobs, now), own = await gather_two(self._list_owners(group), self._list_own(group))
-        with suppress(StoreError):  # the listing is none the worse for it, and the next one tries again
-            await self._ring_owners(group, blobs)
-        return _read_listing(group, blobs, now, own).state
+        await self._request_again(group)
+        listed, own = await gather_two(self._list_owners(group), self._list_own(group))
+        return _read_listing(group, *listed, own).state
 
     async def claim(self, claims: Sequence[Ownership]) -> list[Ownership]:
         won: list[Ownership] = []
@@ -185,10 +185,13 @@ class BlobOwnership:
         async def ask(key: PartitionKey) -> None:
             await self._container.put(layout.request_blob(key), {OWNER: owner_id})
 
-        self._unrung.update(keys)
+        # Until it has succeeded: dying here, or failing, leaves requests that their owners do not see.
+        self._unrung |= dict.fromkeys(keys, owner_id)
         await map_bounded(ask, keys, max_concurrent=BULK_REQUESTS_MAX)
         for group in {key.group_key for key in keys}:
-            await self._ring_owners(group, (await self._list_owners(group))[0])
+            await self._ring_owners(group, {key.partition for key in keys if key.group_key == group})
+        for key in keys:
+            self._unrung.pop(key, None)
 
     async def owner_epoch(self, key: PartitionKey) -> int:
         """The epoch of the ownership record, or NOBODY if there is none that reads."""
@@ -212,17 +215,21 @@ class BlobOwnership:
                 return _Heartbeat(written.etag, last.looked_at if now - last.looked_at < LOOK_SECONDS else now)
         return _Heartbeat((await self._container.put(name, metadata)).etag, now)
 
-    async def _ring_owners(self, group: GroupKey, blobs: Mapping[str, Blob]) -> None:
-        """Rings the owners of what was requested. Until it has succeeded, every listing tries it again."""
-        keys = {key for key in self._unrung if key.group_key == group}
-        owners = {blobs[key.partition].metadata.get(OWNER, "") for key in keys if key.partition in blobs}
+    async def _request_again(self, group: GroupKey) -> None:
+        """Repeats requests that may not have rung. They start again: nobody takes what its owner did not hear of."""
+        unrung = [(owner_id, key) for key, owner_id in self._unrung.items() if key.group_key == group]
+        for owner_id, keys in groupby(sorted(unrung), key=itemgetter(0)):
+            await self.request([key for _, key in keys], owner_id=owner_id)
+
+    async def _ring_owners(self, group: GroupKey, partitions: Set[str]) -> None:
+        blobs, _ = await self._list_owners(group)
+        owners = {blob.metadata.get(OWNER, "") for partition, blob in blobs.items() if partition in partitions}
 
         async def ring(owner: str) -> None:
             heartbeat = layout.member_blob(group, owner)
             await contend(lambda: self._ring(heartbeat), what=f"{self._container.shown}: {heartbeat!r}")
 
         await map_bounded(ring, sorted(owners - {""}), max_concurrent=BULK_REQUESTS_MAX)
-        self._unrung -= keys
 
     async def _ring(self, heartbeat: str) -> bool:
         """Writes a heartbeat, so that its member finds another one than it left. Whether nobody came in between."""
