@@ -261,6 +261,7 @@ async def _cycles(benchmark_name: str, server: Azurite, address: str) -> list[Re
                 await store.container.put(ownership_prefix(GROUP) + "sdk", {"ownerid": "an-sdk"})
             renewal = await store.renew_ownership(GROUP, ME, held)
             held = renewal.renewed
+            assert renewal.group is not None
             assert len(held) == PARTITION_COUNT <= len(renewal.group.ownerships)
 
         async def official_cycle() -> None:

@@ -148,8 +148,9 @@ class DeadLetterSink(Protocol):
 class CheckpointStore(Protocol):
     """Keeps ownership, membership and checkpoints for many groups; the one truth about progress.
 
-    A processor at rest calls ``renew_ownership`` once a dispatch cycle and nothing else; the rest when there is
-    something to do. Ages are by the store's own clock. Methods that take several records treat each by itself.
+    A processor at rest calls ``list_ownership`` and ``renew_ownership`` once a dispatch cycle, or only the second if it
+    lists the group as well; the rest when there is something to do. Ages are by the store's own clock. Methods that
+    take several records treat each by itself.
     Calls may come from one event loop at a time only.
     """
 
@@ -171,10 +172,11 @@ class CheckpointStore(Protocol):
         ...
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        """Announces the member as alive, renews what it owns, and lists the group as it is then.
+        """Announces the member as alive and renews what it owns, in one round trip if the store can.
 
-        As ``claim_ownership``, but epoch and owner stay. A member that owns nothing and takes nothing
-        (``max_partitions=0``) leaves: it is forgotten, so that its share is dealt out at once.
+        As ``claim_ownership``, but epoch and owner stay; what comes back carries the handover requests. A member that
+        owns nothing and takes nothing (``max_partitions=0``) leaves: it is forgotten, so that its share is dealt out
+        at once.
         """
         ...
 

@@ -524,7 +524,7 @@ class DamagedStore(FaultyStore):
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         renewal = await super().renew_ownership(group, member, owned)
         kept = [ownership for ownership in renewal.renewed if ownership.key.partition != self.damaged_ownership]
-        return Renewal(kept, self._read(renewal.group))
+        return Renewal(kept)
 
     def _read(self, state: GroupState) -> GroupState:
         if self.damaged_ownership is None:

@@ -154,7 +154,7 @@ def a_lease_counts_from_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaseKeeper, "_keep", keep)
 
 
-@mutation("no gap", "not past handled")
+@mutation("no gap")
 def a_failed_batch_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     original = HandlerCaller.call
 
@@ -221,7 +221,7 @@ def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Checkpointer, "_is_due", property(lambda self: False, lambda self, value: None), raising=False)
 
 
-@mutation("liveness", first_seed=440)
+@mutation("liveness", first_seed=220)
 def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryStore.request_handover
 

@@ -211,20 +211,23 @@ class AdaptedStore:
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
-        written.
+        written; its first call looks at the store.
         """
-        if member.max_partitions != 0:
+        if member.max_partitions == 0 and not owned:
+            self._limits.pop((group, member.owner_id), None)
+            return Renewal([])
+        is_joining = (group, member.owner_id) not in self._limits
+        if is_joining or member.max_partitions != 0:
             # None at all is the limit of a member that stops. The others cannot ask it: they would take what it drains.
             self._limits[group, member.owner_id] = member.max_partitions
-        elif not owned:
-            self._limits.pop((group, member.owner_id), None)
+        if not owned:
+            return Renewal([], await self.list_ownership(group) if is_joining else None)
         records = {one.key.partition: self._record(one, self._stored_owner_of(one)) for one in owned if one.version}
         written = await self._write(group, records)
         with suppress(StoreError, TimeoutError):  # no lease is lost for it: the next renewal tries again
             async with asyncio.timeout(REPAIR_SECONDS_MAX):
                 await self._repair_checkpoints([group.partition(name) for name in written])
-        renewed = [self._ownership(group.partition(name), seen) for name, seen in written.items()]
-        return Renewal(renewed, await self.list_ownership(group))
+        return Renewal([self._ownership(group.partition(name), seen) for name, seen in written.items()])
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         """Nothing is stored: partitions are taken without asking."""

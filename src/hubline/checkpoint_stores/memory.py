@@ -46,7 +46,14 @@ class MemoryStore:
 
     @_atomic
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        return self._state(group)
+        state = self._groups[group]
+        return GroupState(
+            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
+            members=tuple(
+                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
+                for owner_id, seen in state.members.items()
+            ),
+        )
 
     @_atomic
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
@@ -58,8 +65,7 @@ class MemoryStore:
             self._groups[group].members.pop(member.owner_id, None)
         else:
             self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
-        renewed = [self._renew(ownership.key) for ownership in owned if self._is_current(ownership)]
-        return Renewal(renewed, self._state(group))
+        return Renewal([self._renew(ownership.key) for ownership in owned if self._is_current(ownership)])
 
     @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
@@ -102,16 +108,6 @@ class MemoryStore:
 
     async def close(self) -> None:
         """Nothing to let go: what was stored stays as long as the object does."""
-
-    def _state(self, group: GroupKey) -> GroupState:
-        state = self._groups[group]
-        return GroupState(
-            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
-            members=tuple(
-                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
-                for owner_id, seen in state.members.items()
-            ),
-        )
 
     def _is_current(self, ownership: Ownership) -> bool:
         record = self._groups[ownership.key.group_key].records.get(ownership.key.partition)

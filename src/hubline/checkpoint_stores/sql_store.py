@@ -86,11 +86,9 @@ class SqlStore:
             rows = _rows(sorted(own, key=lambda ownership: _lock_order(ownership.key)))
             statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
 
-        statements.append(Statement(self._queries.list_group, named))
-
         def work(connection: Connection) -> Renewal:
-            _, _, *renewed, listed = connection.write(*statements)
-            return Renewal(read_written(group, renewed[0]) if renewed else [], read_group(group, listed))
+            _, _, *renewed = connection.write(*statements)
+            return Renewal(read_written(group, renewed[0]) if renewed else [])
 
         return await self._pool.run(work)
 

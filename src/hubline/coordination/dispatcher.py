@@ -1,11 +1,11 @@
-"""The dispatch cycle: renew and list ▶ plan ▶ claim ▶ open and close.
+"""The dispatch cycle: list ▶ plan ▶ claim ▶ open and close.
 
 The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Its parts share the work, so
 that nothing slow stands before a renewal:
 
     LeaseKeeper     renews the leases that are held, and loses those that ran out or were taken
     HandoverQueue   drains partitions and releases them
-    Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: look, plan, claim
+    Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: list, plan, claim
 
 All of them run on one event loop, the control loop.
 """
@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from hubline.concurrency import BackgroundTasks, cancel
 from hubline.coordination.handover import HandoverQueue
@@ -36,7 +37,7 @@ log = logging.getLogger("hubline.coordination")
 RERUN_SECONDS_MIN = 0.015
 """Planning again "at once" still leaves the store this much air, should every claim be lost."""
 
-INTERVAL_JITTER = 0.1
+INTERVAL_JITTER = 0.2
 """Cycles start up to this part early, so that members do not march in step; never late, which would delay takeovers."""
 
 JOIN_SECONDS_MAX = 30.0
@@ -118,7 +119,8 @@ class Dispatcher:
     async def start(self) -> None:
         """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
         joined = await self._calls.join(self._leases.member, seconds_max=JOIN_SECONDS_MAX)
-        self._tasks = [*self._leases.start(), asyncio.create_task(self._cycle_forever(joined), name="hubline-cycle")]
+        cycles = asyncio.create_task(self._cycle_forever(joined.group), name="hubline-cycle")
+        self._tasks = [*self._leases.start(), cycles]
 
     async def stop(self) -> None:
         """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
@@ -145,40 +147,41 @@ class Dispatcher:
         """Stops at once and releases nothing: the leases run out."""
         await cancel([*self._tasks, *self._closing])
 
-    async def _cycle_forever(self, joined: GroupState) -> None:
-        delay = await self._cycle_guarded(joined)
+    async def _cycle_forever(self, joined: GroupState | None) -> None:
+        await self._guarded(self._rejoin(joined))
+        delay = self._lease.startup_delay_seconds
         while not self._is_stopping:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
             self._wake.clear()
             if not self._is_stopping:
-                delay = await self._cycle_guarded()
+                plan = await self._guarded(self._cycle())
+                delay = self._seconds_until_next(plan)
 
-    async def _cycle_guarded(self, joined: GroupState | None = None) -> float:
-        """One cycle; a failing store costs this cycle only. Returns the seconds until the next."""
-        started_at = loop_time()
+    async def _guarded(self, cycle: Coroutine[Any, Any, Plan]) -> Plan:
+        """One cycle; a failing store costs this cycle only."""
         try:
-            plan = await (self._cycle() if joined is None else self._rejoin(joined))
+            return await cycle
         except HublineError as error:
             self._holder.report_of(error, None)
-            plan = Plan()
         except Exception as error:  # noqa: BLE001 - a strategy of the user's own may raise anything
             message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
             self._holder.report_of(ProcessorError(message, partition=""), None)
-            plan = Plan()
-        if joined is not None:
-            return self._lease.startup_delay_seconds
-        interval = self._lease.load_balancing_interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
-        # From start to start, whatever the cycle took.
-        seconds = self._leases.until_look(interval - (loop_time() - started_at))
-        return max(seconds if plan.rerun_seconds is None else min(plan.rerun_seconds, seconds), RERUN_SECONDS_MIN)
+        return Plan()
 
-    async def _rejoin(self, joined: GroupState) -> Plan:
+    def _seconds_until_next(self, plan: Plan) -> float:
+        longest = self._lease.load_balancing_interval_seconds
+        interval = longest * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+        listing_seconds = self._leases.seconds_until_listing(within=longest)
+        interval = interval if listing_seconds is None else listing_seconds
+        return interval if plan.rerun_seconds is None else min(max(plan.rerun_seconds, RERUN_SECONDS_MIN), interval)
+
+    async def _rejoin(self, joined: GroupState | None) -> Plan:
         """A member that joins takes back what is recorded as its own; the rest waits until those who start together
         with it have announced themselves.
         """
-        snapshot = self._seen(joined)
+        snapshot = self._seen(joined or await self._calls.list_ownership())
         return await self._carry_out(Plan(claims=recovered_after_restart(snapshot)), snapshot)
 
     async def _cycle(self) -> Plan:

@@ -2,8 +2,8 @@
 
 Two tasks run here, so that nothing slow stands before a renewal:
 
-    renew    ``renew_interval_seconds`` after the last renewal: announces the member and renews its leases. At rest,
-             the dispatch cycle has done so just before, with the same call by which it looks at the group
+    renew    ``renew_interval_seconds`` after the last renewal: announces the member and renews its leases. Where a
+             renewal lists the group, the dispatch cycle makes it at rest, so that one call serves both
     expire   loses what could not be renewed for a whole lease, before anyone else may take it
 
 Elapsed time is the event loop's; ages are the store's.
@@ -21,7 +21,7 @@ from hubline.concurrency import BackgroundTasks
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.store_calls import GroupCalls
 from hubline.errors import HublineError, LeaseLost, StoreError
-from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
+from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
 
 log = logging.getLogger("hubline.coordination")
 
@@ -29,7 +29,7 @@ RENEWAL_RETRIES = 4
 """A renewal that fails is tried again this much sooner: the lease keeps running."""
 
 RENEWAL_EARLY = 0.2
-"""A look that comes in this last part of the interval renews at the same time: one call does for both."""
+"""A look that comes in this last part of the interval renews at the same time, if renewals list the group."""
 
 RENEWAL_MARGIN = 0.05
 """A look that is to make a renewal comes this part of the interval before it."""
@@ -89,6 +89,7 @@ class LeaseKeeper:
         self._closing = closing
         self._clock: Callable[[], float] = loop_time
         self._renew_at = 0.0
+        self._renewals_list = False
 
     def start(self) -> list[asyncio.Task[None]]:
         """Starts to renew and to expire, as the member has just joined; the caller ends the tasks."""
@@ -113,31 +114,34 @@ class LeaseKeeper:
         if self.held.get(partition) is held:
             del self.held[partition]
 
-    def until_look(self, seconds: float) -> float:
-        """So many seconds, or less: until before the last renewal that is due by then, so that the look makes it."""
+    def seconds_until_listing(self, *, within: float) -> float | None:
+        """Until just before the last renewal that is due within so many seconds, if renewals list the group.
+
+        A look at that time makes the renewal, and both take one call.
+        """
         interval = self._lease.renew_interval_seconds
         left_seconds = self._renew_at - loop_time() - RENEWAL_MARGIN * interval
-        if not 0 < left_seconds <= seconds:
-            return seconds
-        return left_seconds + (seconds - left_seconds) // interval * interval
+        if not self._renewals_list or not 0 < left_seconds <= within:
+            return None
+        return left_seconds + (within - left_seconds) // interval * interval
 
     async def look(self) -> GroupState:
-        """The group as it is now, for a plan. Where a renewal is nearly due it is made, and its listing serves."""
-        left_seconds = self._renew_at - loop_time()
-        if left_seconds <= self._lease.renew_interval_seconds * RENEWAL_EARLY:
-            return await self.renew()
-        return await self._calls.list_ownership()
+        """The group as it is now, for a plan. Where a renewal lists it and is nearly due, this is the renewal."""
+        is_due = self._renew_at - loop_time() <= RENEWAL_EARLY * self._lease.renew_interval_seconds
+        group = (await self.renew()).group if self._renewals_list and is_due else None
+        return group or await self._calls.list_ownership()
 
-    async def renew(self) -> GroupState:
-        """Announces the member, renews all leases, and returns the group as it is then."""
+    async def renew(self) -> Renewal:
         async with self.versions:
-            missing, group = await self._renew_leases(list(self.held))
-            if missing:
+            renewal = await self._renew_leases(list(self.held))
+            kept = {ownership.key.partition for ownership in renewal.renewed}
+            if missing := [partition for partition in self.held if partition not in kept]:
                 # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
-                self.reconcile(group, missing)
+                self.reconcile(renewal.group or await self._calls.list_ownership(), missing)
                 if still_held := [partition for partition in missing if partition in self.held]:
-                    _, group = await self._renew_leases(still_held)
-            return group
+                    again = await self._renew_leases(still_held)
+                    renewal = Renewal([*renewal.renewed, *again.renewed], again.group)
+            return renewal
 
     def reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
         """Learns the versions of what is still this processor's, and loses the rest.
@@ -168,26 +172,23 @@ class LeaseKeeper:
             if loop_time() < self._renew_at:
                 continue  # a look has renewed meanwhile
             try:
-                if any(self._is_requested(record) for record in (await self.renew()).ownerships):
-                    self._wake.set()
+                renewed = (await self.renew()).renewed
             except StoreError as error:
                 self._holder.report_of(error, None)
                 self._renew_at = loop_time() + self._lease.renew_interval_seconds / RENEWAL_RETRIES
+                continue
+            if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
+                self._wake.set()
 
-    async def _renew_leases(self, partitions: Sequence[str]) -> tuple[list[str], GroupState]:
-        """Renews these leases; returns those of which the store has another version, and the group."""
+    async def _renew_leases(self, partitions: Sequence[str]) -> Renewal:
+        """Announces the member and renews these leases, but those of which the store has another version."""
         sent_at = loop_time()
         renewal = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
         self._renew_at = sent_at + self._lease.renew_interval_seconds
+        self._renewals_list = renewal.group is not None
         for ownership in renewal.renewed:
             self._keep(ownership, sent_at)
-        kept = {ownership.key.partition for ownership in renewal.renewed}
-        return [partition for partition in partitions if partition not in kept], renewal.group
-
-    def _is_requested(self, record: Ownership) -> bool:
-        """Whether another member waits for a partition that is held here."""
-        is_waiting = record.requested_by and record.request_age_seconds < self._lease.handover_timeout_seconds
-        return bool(is_waiting) and record.key.partition in self.held
+        return renewal
 
     def _keep(self, ownership: Ownership, sent_at: float) -> None:
         held = self.held.get(ownership.key.partition)

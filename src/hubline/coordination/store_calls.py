@@ -41,8 +41,8 @@ class GroupCalls:
         self.group = group
         self._seconds_max = seconds_max
 
-    async def join(self, member: Member, *, seconds_max: float) -> GroupState:
-        return (await bounded(seconds_max, self.store.renew_ownership)(self.group, member, ())).group
+    async def join(self, member: Member, *, seconds_max: float) -> Renewal:
+        return await bounded(seconds_max, self.store.renew_ownership)(self.group, member, ())
 
     async def renew(self, member: Member, owned: Sequence[Ownership]) -> Renewal:
         return await self._bounded(self.store.renew_ownership)(self.group, member, owned)

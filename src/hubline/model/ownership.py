@@ -101,13 +101,14 @@ class GroupState:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What became of a renewal: the records that were renewed, and the group as it is now.
+    """What became of a renewal: the records that were renewed, with their requests.
 
-    The group may be partial, but not if somebody requested a partition of the member that renews.
+    ``group`` is for stores that have to list the group to renew: then nobody has to list it once more. It may be
+    partial, but not if somebody requested a partition of the member that renews.
     """
 
     renewed: list[Ownership]
-    group: GroupState
+    group: GroupState | None = None
 
 
 @dataclass(frozen=True, slots=True)

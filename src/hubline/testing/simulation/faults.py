@@ -67,14 +67,20 @@ class RemoteStore:
         self._seen: dict[GroupKey, tuple[float, GroupState]] = {}
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        return self._listed(group, await self._call(lambda: self._store.list_ownership(group)))
+        world = self._process.world
+        if group in self._seen and self._weather.strikes(world, "stale_list", self._weather.stale):
+            seen_at, state = self._seen[group]
+            await asyncio.sleep(self._weather.latency(world))
+            return _aged(state, world.now - seen_at)
+        state = await self._call(lambda: self._store.list_ownership(group))
+        self._seen[group] = (world.now, state)
+        return state
 
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         return await self._call(lambda: self._store.claim_ownership(claims))
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        renewal = await self._call(lambda: self._store.renew_ownership(group, member, owned))
-        return replace(renewal, group=self._listed(group, renewal.group))
+        return await self._call(lambda: self._store.renew_ownership(group, member, owned))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         await self._call(lambda: self._store.request_handover(keys, owner_id=owner_id))
@@ -93,15 +99,6 @@ class RemoteStore:
 
     async def close(self) -> None:
         """Nothing to let go."""
-
-    def _listed(self, group: GroupKey, state: GroupState) -> GroupState:
-        """The listing, or now and then the one before."""
-        now = self._process.world.now
-        if group in self._seen and self._weather.strikes(self._process.world, "stale_list", self._weather.stale):
-            seen_at, before = self._seen[group]
-            return _aged(before, now - seen_at)
-        self._seen[group] = (now, state)
-        return state
 
     async def _call(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
         world, weather = self._process.world, self._weather
