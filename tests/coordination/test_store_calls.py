@@ -93,8 +93,8 @@ def _cells(partitions: int, hosts: int) -> list[str]:
     for store in STORES:
         start = figures(store, Change.COLD_START, partitions, hosts)
         rest = Counter(start.calls_at_rest)
-        lists = rest.pop("List Blobs", 0.0)
-        cells.append(f"{lists:.1f} + {rest.total():.1f}" if lists else f"{rest.total():.1f}")
+        lists = sum(count for name, count in rest.items() if name.lower().startswith("list"))
+        cells.append(f"{lists:.1f} + {rest.total() - lists:.1f}")
         cells.append(f"{sum(start.calls.values()) / hosts:.0f}")
         cells.append(f"{_join_calls(store, partitions, hosts)}" if 1 < hosts <= partitions else "-")
     return cells

@@ -88,9 +88,8 @@ class Member:
 class GroupState:
     """Who reads a group, as a store knows it. ``damaged`` maps partitions to what is wrong with their record.
 
-    ``is_partial``: requests are missing, and of the members there are only those that own something. Nothing else in
-    it is missing. So whoever has nothing to do by it has nothing to do by a complete one either: members without
-    partitions and requests of others only make a share smaller.
+    ``is_partial``: requests are missing, and of the members there are only those that own something. Both would only
+    make a share smaller: a member that has nothing to do by a partial state has nothing to do by a complete one.
     """
 
     ownerships: tuple[Ownership, ...]
