@@ -163,6 +163,24 @@ def test_a_store_clock_that_was_set_back_makes_no_lease_longer() -> None:
     run_virtual(set_back)
 
 
+def test_what_is_claimed_while_a_renewal_is_on_its_way_is_not_lost() -> None:
+    async def claim() -> None:
+        store = Store()
+        only = dispatcher(store, "a", partitions_count=1)
+        await only.start()
+        await asyncio.sleep(2)
+
+        renewing = asyncio.create_task(only._leases.renew())
+        await asyncio.sleep(STORE_SECONDS / 2)
+        only._leases.add(Ownership(GROUP.partition("9"), "a", epoch=1, version="1"), sent_at=2.0)
+        await renewing
+
+        assert sorted(only.held) == ["0", "9"]
+        await only.abort()
+
+    run_virtual(claim)
+
+
 class Later:
     """Plans nothing, and names a moment far away."""
 

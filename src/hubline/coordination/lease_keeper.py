@@ -133,9 +133,10 @@ class LeaseKeeper:
 
     async def renew(self) -> Renewal:
         async with self.versions:
-            renewal = await self._renew_leases(list(self.held))
+            held = list(self.held)
+            renewal = await self._renew_leases(held)
             kept = {ownership.key.partition for ownership in renewal.renewed}
-            if missing := [partition for partition in self.held if partition not in kept]:
+            if missing := [partition for partition in held if partition not in kept]:
                 # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
                 self.reconcile(renewal.group or await self._calls.list_ownership(), missing)
                 if still_held := [partition for partition in missing if partition in self.held]:

@@ -25,7 +25,8 @@ from hubline.testing.contracts.store.support import (
 class HandoverContract(StoreFactory):
     @scenario
     async def test_a_request_reaches_the_owner_at_its_renewal(self, store: CheckpointStore) -> None:
-        held = await claim(store, "a", epoch=1)
+        first = await claim(store, "a", epoch=1)
+        (held,) = (await store.renew_ownership(GROUP, Member("a"), [first])).renewed  # with nothing requested yet
 
         await store.request_handover([KEY], owner_id="b")
         await self.pass_time(TICK_SECONDS)

@@ -67,6 +67,20 @@ class MembershipContract(StoreFactory):
         assert untimed(await listed_ownership(store)) == untimed(renewed)
 
     @scenario
+    async def test_a_listing_that_comes_with_a_renewal_is_of_the_group(self, store: CheckpointStore) -> None:
+        held = await claim(store, "a", epoch=1, partition="0")
+        await claim(store, "b", epoch=2, partition="1")
+        for _ in range(2):
+            renewal = await store.renew_ownership(GROUP, Member("a"), [held])
+            (held,) = renewal.renewed
+            if renewal.group is not None:
+                listed = (await store.list_ownership(GROUP)).ownerships
+                assert {(one.key, one.owner_id, one.epoch) for one in renewal.group.ownerships} == {
+                    (one.key, one.owner_id, one.epoch) for one in listed
+                }
+                assert "a" in {one.owner_id for one in renewal.group.members}
+
+    @scenario
     async def test_what_was_taken_meanwhile_is_not_renewed(self, store: CheckpointStore) -> None:
         kept = await claim(store, "a", epoch=1, partition="0")
         lost = await claim(store, "a", epoch=1, partition="1")
