@@ -76,9 +76,12 @@ class SqlStore:
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         named = of_group(group)
         announced = {**named, "owner_id": member.owner_id, "max_partitions": member.max_partitions}
-        is_leaving = member.max_partitions == 0 and not owned
+        if member.max_partitions == 0 and not owned:
+            leaving = Statement(self._queries.leave, announced)
+            await self._pool.run(lambda connection: connection.write(leaving))
+            return Renewal([])
         statements = [
-            Statement(self._queries.leave if is_leaving else self._queries.announce_member, announced),
+            Statement(self._queries.announce_member, announced),
             Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
         ]
         if owned:
