@@ -497,7 +497,10 @@ def test_calls_are_as_few_as_the_page_says() -> None:
         await store.update_checkpoint(Checkpoint(KEY, "1", 1), epoch=1)
         assert four.calls == {"list_ownership": 1, "update_checkpoint": 1}
         keys = [one.key for one in held]
+        four.calls.clear()
         await at_once(store.fence(key, 1) for key in keys)
+        assert four.calls["list_ownership"] == 1
+        assert four.calls["list_checkpoints"] <= 3
         four.calls.clear()
         await at_once(store.update_checkpoint(Checkpoint(key, "2", 2), epoch=1) for key in keys)
         assert four.calls == {"list_ownership": 1, "update_checkpoint": 8}

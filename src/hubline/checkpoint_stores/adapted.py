@@ -28,13 +28,13 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Annotated, Any, Final, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from hubline.addresses.option_kinds import Meant
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreUnavailable
@@ -43,6 +43,11 @@ from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, R
 from hubline.ports import CheckpointStore, StoreOrAddress
 from hubline.sql.fence import NOBODY, fenced
 from hubline.text import abbreviated
+
+T = TypeVar("T")
+
+_Checkpoints: TypeAlias = dict[str, Checkpoint | RecordDamaged]
+"""By partition; those that do not read back are errors."""
 
 FOUR_METHODS: Final = ("list_ownership", "claim_ownership", "list_checkpoints", "update_checkpoint")
 
@@ -176,8 +181,8 @@ class AdaptedStore:
         self._floors: dict[PartitionKey, int] = {}
         self._fences: dict[PartitionKey, int] = {}
         self._reached: dict[PartitionKey, Checkpoint] = {}
-        self._listing = asyncio.Lock()
-        self._listed: dict[GroupKey, int] = {}
+        self._ownership_listings: defaultdict[GroupKey, _SharedCall[GroupState]] = defaultdict(_SharedCall)
+        self._checkpoint_listings: defaultdict[GroupKey, _SharedCall[_Checkpoints]] = defaultdict(_SharedCall)
         self._thread: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
@@ -199,7 +204,6 @@ class AdaptedStore:
         seen = self._seen[group]
         for partition in [name for name, one in seen.items() if name not in listed and one.order < order]:
             del seen[partition]
-        self._listed[group] = max(order, self._listed.get(group, -1))
         ownerships = tuple(self._ownership(group.partition(name), seen[name]) for name in listed)
         return GroupState(ownerships, self._members(seen), damaged)
 
@@ -450,15 +454,9 @@ class AdaptedStore:
             raise fenced(key, epoch=epoch, held_epoch=held_epoch)
 
     async def _require_not_taken(self, key: PartitionKey, epoch: int) -> bool:
-        """Whether this object owns the partition in this epoch, by a listing that is asked for after this call.
-
-        Calls that wait for a listing share the next one. Raises Fenced if another owner has taken the partition.
-        """
-        group, arrived = key.group_key, next(self._orders)
-        async with self._listing:
-            await asyncio.sleep(0)  # who calls at the same moment shares it
-            if self._listed.get(group, -1) < arrived:
-                await self.list_ownership(group)
+        """Whether this object owns the partition in this epoch. Raises Fenced if another owner has taken it."""
+        group = key.group_key
+        await self._ownership_listings[group].result(lambda: self.list_ownership(group))
         seen = self._seen[group].get(key.partition)
         held_epoch = NOBODY if seen is None else self._epoch_of(key, seen)
         if held_epoch > epoch:
@@ -478,13 +476,15 @@ class AdaptedStore:
                 await self._write_checkpoint(checkpoint)
 
     async def _stored_checkpoint(self, key: PartitionKey) -> Checkpoint | None:
-        found = (await self._read_checkpoints(key.group_key)).get(key.partition)
+        group = key.group_key
+        listed = await self._checkpoint_listings[group].result(lambda: self._read_checkpoints(group))
+        found = listed.get(key.partition)
         if isinstance(found, RecordDamaged):
             raise found
         return found
 
-    async def _read_checkpoints(self, group: GroupKey) -> dict[str, Checkpoint | RecordDamaged]:
-        found: dict[str, Checkpoint | RecordDamaged] = {}
+    async def _read_checkpoints(self, group: GroupKey) -> _Checkpoints:
+        found: _Checkpoints = {}
         for partition, record in await self._list("list_checkpoints", group):
             try:
                 found[partition] = _checkpoint_of(group.partition(partition), record)
@@ -520,6 +520,25 @@ class AdaptedStore:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="hubline-adapted-store")
         return self._thread
+
+
+class _SharedCall(Generic[T]):
+    """A call that many wait for at once. Each shares one that begins after it came."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._begun = 0
+        self._result: T | None = None
+
+    async def result(self, call: Callable[[], Awaitable[T]]) -> T:
+        arrived = self._begun
+        async with self._lock:
+            if self._begun == arrived or self._result is None:
+                await asyncio.sleep(0)  # for those that come at the same moment
+                self._begun += 1
+                self._result = None
+                self._result = await call()
+            return self._result
 
 
 class _Damage(Exception):
