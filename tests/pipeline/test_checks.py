@@ -7,6 +7,7 @@ import codecs
 import json
 import os
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.config_file import read_toml
 from hubline.pipeline.datasets import FormatDataset
+from hubline.pipeline.definition import loading
 from hubline.pipeline.guarantees import guarantees
 from hubline.pipeline.preparation import locked
 from hubline.pipeline.runner import Request
@@ -724,3 +726,25 @@ def test_options_are_checked_where_they_are_given(options: dict[str, Any], says:
     pipeline = hubline.Pipeline("telemetry")
     with pytest.raises(ConfigError, match=says):
         pipeline.stage(source="raw", sink="clean", **options)
+
+
+def test_files_that_are_loaded_at_once_leave_options_checked_where_they_are_given() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def load_first() -> None:
+        with loading():
+            both.wait()
+            both.wait()
+
+    def load_second() -> None:
+        both.wait()
+        with loading():
+            both.wait()
+            first.join()
+
+    first, second = threading.Thread(target=load_first), threading.Thread(target=load_second)
+    first.start()
+    second.start()
+    second.join()
+    with pytest.raises(ConfigError, match="max_batch_size"):
+        hubline.Pipeline("telemetry").stage(source="raw", sink="clean", max_batch_size="many")  # type: ignore[arg-type]
