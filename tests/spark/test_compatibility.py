@@ -26,7 +26,9 @@ def test_without_spark_it_is_said_what_to_install() -> None:
     program = "import sys; sys.modules['pyspark'] = None; import hubline.spark"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    assert "ImportError: hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'" in ran.stderr
+    assert (
+        "ImportError: hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'" in ran.stderr
+    )
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4.1.0.dev3"])
