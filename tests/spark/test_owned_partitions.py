@@ -132,7 +132,11 @@ async def test_the_offset_of_a_checkpoint_is_asked_for_while_its_batch_runs() ->
 async def test_without_checkpoints_partitions_stay_in_place_and_a_standby_begins_at_its_own_start() -> None:
     hub, store = MemoryHub(2, now=asyncio.get_running_loop().time), new_store()
     await store.reset_checkpoint(GROUP.partition("0"), Checkpoint(GROUP.partition("0"), hub.offset_of(0), 0))
-    options: dict[str, Any] = {"load_balancing": Fixed(1), "checkpoint": "never", "starting_positions": last_seconds(55)}
+    options: dict[str, Any] = {
+        "load_balancing": Fixed(1),
+        "checkpoint": "never",
+        "starting_positions": last_seconds(55),
+    }
 
     async def append() -> None:
         for partition in "01":

@@ -272,11 +272,13 @@ def _on_data_loss(texts: _Given) -> OnDataLoss:
 
 
 def _checkpoint(texts: _Given) -> StreamCheckpoint:
-    checkpoint: StreamCheckpoint = texts.get("checkpoint", partial(choice_of, choices=STREAM_CHECKPOINTS), "every_batch")
+    checkpoint: StreamCheckpoint = texts.get(
+        "checkpoint", partial(choice_of, choices=STREAM_CHECKPOINTS), "every_batch"
+    )
     if checkpoint == "never" and texts.has("lookback"):
         raise ConfigError(
             "the option lookback needs checkpoints, which say what was handled before: remove the option checkpoint, "
-            "or remove lookback and start at so long ago: .option(\"startingPosition\", \"time:-24h\")"
+            'or remove lookback and start at so long ago: .option("startingPosition", "time:-24h")'
         )
     return checkpoint
 
