@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
@@ -34,7 +34,7 @@ NAME: Final = "readings"
 GROUP: Final = "recent"
 ROUNDS: Final = 3
 HOURS: Final = 24
-# Events that are older than a day, and the time after them in which there is none: the day moves on while it is measured.
+# Events older than a day, and the time after them in which there are none: the day moves on while it is measured.
 EARLIER_HOURS: Final = 2.0
 MARGIN_HOURS: Final = 0.5
 SENT_AT_ONCE: Final = 1_000
@@ -280,10 +280,8 @@ def _with_descendants(pid: int) -> Sequence[int]:
     found = [pid]
     for each in found:
         for children in Path(f"/proc/{each}/task").glob("*/children"):
-            try:
+            with suppress(OSError):  # it has ended meanwhile
                 found += map(int, children.read_text().split())
-            except OSError:
-                pass  # it has ended meanwhile
     return found
 
 

@@ -468,7 +468,7 @@ def test_partitions_stay_in_place_without_checkpoints_if_they_are_fixed(folder: 
 
     text = report(problems(write(folder, "telemetry", code.replace("'fixed:2'", "'balanced'"), CONFIG)))
     assert "load_balancing='balanced' does not go with checkpoint='never'" in text
-    assert "partitions that stay in place, Fixed(n), go with checkpoint='never'" in text
+    assert "Fixed(n), where partitions stay in place, goes with 'never'" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:

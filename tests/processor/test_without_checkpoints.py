@@ -118,7 +118,7 @@ class TestOpening:
         assert recorder.happened[:3] == ["assigned 0", "released 0 failed", "assigned 0"]
 
     @virtual
-    async def test_a_handler_that_asks_for_a_checkpoint_is_told(self) -> None:
+    async def test_a_handler_that_asks_for_a_checkpoint_fails_and_learns_why(self) -> None:
         async def ask(batch: EventBatch, partition: PartitionContext) -> None:
             await partition.checkpoint()
 

@@ -169,7 +169,7 @@ async def test_without_checkpoints_partitions_stay_in_place_and_a_standby_begins
     await standby.stop()
     returned = await taken_over(again, query(hub, store, "killed", **options)).start()
     await returned.read_all(1)
-    assert returned.read == places(partition, 4)  # whoever had the partition since
+    assert returned.read == places(partition, 4)  # whichever query had the partition since
     assert await checkpoints(store) == {"0": 0}  # from before: neither used nor touched
     for one in (other, returned):
         await one.stop()

@@ -55,7 +55,7 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
         yield ("checkpoint", "lookback"), message, "leave checkpoint out"
     if not options.has_owners and options.load_balancing not in ("all", "greedy"):
         message = f"load_balancing={options.load_balancing!r} does not go with checkpoint={options.checkpoint!r}"
-        fix = "leave checkpoint or load_balancing out; partitions that stay in place, Fixed(n), go with checkpoint='never'"
+        fix = "leave checkpoint or load_balancing out; Fixed(n), where partitions stay in place, goes with 'never'"
         yield ("load_balancing", "checkpoint"), message, fix
     if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
         yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"

@@ -76,13 +76,14 @@ class ProcessorRun:
             asyncio.run_coroutine_threadsafe(self._watch_loop(), self._control.loop)
 
     async def _report_unused_checkpoints(self) -> None:
-        """Of a group that kept checkpoints before: whoever looks at its lag, sees theirs."""
+        """Of a group that kept checkpoints before: its lag is still shown by them."""
         seconds_max = self._options.lease.renew_interval_seconds
         if found := await bounded(seconds_max, self._dependencies.store.list_checkpoints)(self._group):
             log.warning(
-                'unused_checkpoints group=%s partitions=%d: checkpoint_policy="never" neither uses nor changes them',
-                self._group, len(found),
-            )  # fmt: skip
+                "unused_checkpoints group=%s partitions=%d: without a checkpoint policy, none is used or changed",
+                self._group,
+                len(found),
+            )
 
     async def stop(self) -> None:
         self.is_stopped = True

@@ -18,8 +18,8 @@ KeepEnd = Callable[[Checkpoint], Awaitable[None]]
 class StartingPosition:
     """It lives as long as the lease: "the end" is where it was when the partition was first opened.
 
-    So is "24 hours ago", where checkpoints are kept: a partition that failed before its first one skips nothing. Without
-    checkpoints, each opening has its own last 24 hours.
+    So is "24 hours ago", where checkpoints are kept: a partition that failed before its first one skips nothing.
+    Without checkpoints, each opening has its own last 24 hours.
     """
 
     def __init__(self, status: PartitionStatus, dependencies: PartitionDependencies) -> None:

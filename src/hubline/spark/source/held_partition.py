@@ -67,8 +67,8 @@ class HeldPartition:
         resetting its checkpoint, raises the epoch. So does a range of any epoch that was run again since the query
         started, from where the store stands on: each start that died raised the epoch as well. With any other, the
         store says how far it came. The query has read the events before ``seen_next`` already: they are not replayed
-        to it. Where no checkpoint counts, the query continues after what it has read, whoever had the partition since:
-        that is in its state.
+        to it. Where Spark's checkpoint alone counts, the query continues after what it has read, whichever query had
+        the partition since: that is in its state.
         """
         if self.follows_spark and entry is not None:
             return Entry.at(entry.end, epoch=self.epoch)
