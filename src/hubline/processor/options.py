@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal
 
 from hubline.addresses.did_you_mean import nearest_name
 from hubline.addresses.option_checks import checked, checked_options
@@ -70,10 +70,6 @@ class CheckpointPolicy:
         return self.at_renewal or self.events is not None or self.seconds is not None
 
 
-Never: TypeAlias = Literal["never"]
-"""In place of a policy: the store keeps who owns what, and no progress. Partitions always open at their start."""
-
-
 def _meant_policy(value: object) -> str | None:
     """The policy that a value of another type was meant to be, as code."""
     if value is False:
@@ -107,8 +103,8 @@ class ProcessorOptions:
         heartbeat: Deliver an empty batch when nothing came within `max_wait_seconds`.
         prefetch_bytes: How far the receiver of a partition reads ahead of the handler; the batch that is being filled
             comes on top. In bytes, or as text such as `"4MiB"`. Default: 16 MiB.
-        checkpoint_policy: When progress is written to the store; `"never"` keeps none, so that a partition opens at the
-            starting position whenever it opens. By default every 5 seconds.
+        checkpoint_policy: When progress is written to the store. With `"never"` the store keeps who owns what and no
+            progress: a partition starts at the starting position whenever it opens. By default every 5 seconds.
         lease: How partitions are owned.
         handler_retry: How often a handler is called again for what it failed with.
         reconnect_backoff: The pauses before a partition that failed is opened again, and before its receiver is.
@@ -134,7 +130,7 @@ class ProcessorOptions:
     max_wait_seconds: Seconds = 0.0
     heartbeat: bool = False
     prefetch_bytes: ByteSize = 16 * 1024 * 1024
-    checkpoint_policy: Annotated[CheckpointPolicy | Never, Meant(_meant_policy)] = field(
+    checkpoint_policy: Annotated[CheckpointPolicy | Literal["never"], Meant(_meant_policy)] = field(
         default_factory=lambda: CheckpointPolicy.every(seconds=5.0)
     )
     lease: LeaseOptions = field(default_factory=LeaseOptions)

@@ -80,7 +80,7 @@ class ProcessorRun:
         seconds_max = self._options.lease.renew_interval_seconds
         if found := await bounded(seconds_max, self._dependencies.store.list_checkpoints)(self._group):
             log.warning(
-                "unused_checkpoints group=%s partitions=%d: without a checkpoint policy, none is used or changed",
+                "unused_checkpoints group=%s partitions=%d: the processor keeps none, and leaves these as they are",
                 self._group,
                 len(found),
             )
