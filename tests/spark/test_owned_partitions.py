@@ -175,6 +175,30 @@ async def test_without_checkpoints_partitions_stay_in_place_and_a_standby_begins
         await one.stop()
 
 
+@virtual
+async def test_without_checkpoints_a_start_that_expired_ends_no_query_that_has_read_on() -> None:
+    hub, store = filled(10), new_store()
+    options: dict[str, Any] = {
+        "checkpoint": "never",
+        "starting_positions": StartPositions(Position.sequence(0, inclusive=True)),
+    }
+    one = await query(hub, store, "a", **options).start()
+    await one.read_all(10)
+    await one.kill()
+    hub.trim("0", 5)
+    hub.append("0", [b"new"])
+
+    again = await taken_over(one, query(hub, store, "a", **options)).start()
+    await again.read_all(1)
+    assert again.read == places("0", 10)
+    await again.stop()
+
+    new = await query(hub, store, "a", **options).start()
+    with pytest.raises(PositionInvalid):
+        await new.read_all(1)
+    await new.stop()
+
+
 @pytest.mark.parametrize("strategy", [Balanced(), Greedy(), Fixed(2)])
 def test_two_queries_read_everything_once(strategy: Greedy) -> None:
     @virtual
