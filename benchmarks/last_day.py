@@ -239,7 +239,12 @@ def staged(day: Day) -> float:
             found.append((progress["numInputRows"], progress["durationMs"]["triggerExecution"]))
 
     found: list[tuple[int, int]] = []
-    settings = {"spark.ui.enabled": False, "spark.log.level": "ERROR", "spark.local.dir": str(day.folder / "scratch")}
+    settings = {
+        "spark.ui.enabled": False,
+        "spark.ui.showConsoleProgress": False,
+        "spark.log.level": "ERROR",
+        "spark.local.dir": str(day.folder / "scratch"),
+    }
     spark = hubline.spark.session("benchmarks", master="local[2]", **settings)
     heard = All()
     spark.streams.addListener(heard)
