@@ -307,22 +307,22 @@ def test_every_public_option_is_tried() -> None:
     [
         (
             lambda: given.ProcessorOptions(checkpoint_policy=False),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not False: "
-            "write checkpoint_policy=CheckpointPolicy.manual()",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not False: "
+            'write checkpoint_policy="never"',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="none"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not 'none': "
-            "write checkpoint_policy=CheckpointPolicy.manual()",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'none': "
+            'write checkpoint_policy="never"',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="every_bach"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not 'every_bach': "
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'every_bach': "
             "write checkpoint_policy=CheckpointPolicy.every_batch()",
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="5s"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not '5s': "
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not '5s': "
             "write checkpoint_policy=CheckpointPolicy.every(seconds=5)",
         ),
         (

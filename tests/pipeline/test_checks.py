@@ -455,7 +455,22 @@ def test_two_stages_that_would_write_one_checkpoint_are_refused(folder: Path) ->
     )
     config = CONFIG + '[datasets.spare]\nformat = "noop"\n'
     text = report(problems(write(folder, "telemetry", code, config)))
-    assert "the stages ingest and store write the same checkpoint: consumer group ingest" in text
+    assert "the stages ingest and store have the same owners and checkpoints: consumer group ingest" in text
+
+
+def test_partitions_stay_in_place_without_checkpoints_if_they_are_fixed(folder: Path) -> None:
+    options = "checkpoint='never', starting_position='time:-24h', load_balancing="
+    code = CODE.replace("load_balancing=hubline.Balanced()", f"{options}'fixed:2'")
+    (ingest, _) = checked(folder, code).plan.stages
+    assert ingest.store is not None
+    assert guarantees(ingest)[-2:] == [
+        "progress: none is kept; every start begins at time:-24h",
+        "each instance keeps 2 partitions, and releases none while it runs",
+    ]
+
+    text = report(problems(write(folder, "telemetry", code.replace("'fixed:2'", "'balanced'"), CONFIG)))
+    assert "load_balancing='balanced' does not go with checkpoint='never'" in text
+    assert "Fixed(n), where partitions stay in place, goes with 'never'" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:
