@@ -23,14 +23,20 @@ from tests.spark.hubs import TestHub
 pytestmark = pytest.mark.timeout(600)
 
 CODE = """
+    import json
+    from pathlib import Path
+    import pyarrow as pa
     import hubline
-    from hubline.spark import parse_json
 
     pipeline = hubline.Pipeline("paces")
+    BROKEN = Path(__file__).with_name("broken")
+    SCHEMA = "id long, celsius double"
 
-    @pipeline.stage(source="raw", sink="rows", consumer_group="rows", max_batch_size=10)
+    @pipeline.batch_stage(source="raw", sink="rows", consumer_group="rows", schema=SCHEMA, max_batch_size=10)
     def rows(events):
-        return parse_json(events, "id long, celsius double")
+        if events["partition"][0].as_py() == "1" and BROKEN.exists():
+            raise RuntimeError("partition 1 is broken")
+        return pa.Table.from_pylist([json.loads(body) for body in events["body"].to_pylist()])
 
     @pipeline.stage(source="raw", sink="copy", consumer_group="copy")
     def copy(events):
@@ -63,7 +69,7 @@ def fill(hub: TestHub) -> None:
         send(hub, readings(EACH, first=partition * EACH), partition=str(partition))
 
 
-def test_partition_whose_commit_is_blocked_holds_up_no_other(
+def test_partition_whose_commit_is_blocked_or_that_fails_holds_up_no_other(
     spark: SparkSession, raw: TestHub, tmp_path: Path, postgres_database: Secret
 ) -> None:
     fill(raw)
@@ -74,6 +80,7 @@ def test_partition_whose_commit_is_blocked_holds_up_no_other(
         connection.execute("INSERT INTO rows (id) VALUES (0)")
     file = write(tmp_path, "paces", CODE, CONFIG.format(url=f"file:{tmp_path}/database"))
     checked = check_file(file, stages=["rows"], overrides={"stages.rows.queries": "3"})
+    (tmp_path / "broken").touch()
     view = Watching()
 
     def reported(name: str) -> list[object]:
@@ -84,8 +91,10 @@ def test_partition_whose_commit_is_blocked_holds_up_no_other(
         blocker.execute("SELECT 1 FROM rows WHERE id = 0 FOR UPDATE")  # which the first batch of partition 0 writes
         running = threads.submit(run, checked, Request(), spark=spark, view=view)
         try:
-            eventually(lambda: running.done() or reported("events") == [0, EACH, EACH])
-            others = checkpoints(database, raw, "rows")
+            eventually(lambda: running.done() or reported("events") == [0, 0, EACH])
+            eventually(lambda: running.done() or view.reports["rows 2/3"].restarts > 0)
+            third = checkpoints(database, raw, "rows")
+            (tmp_path / "broken").unlink()
             blocker.rollback()
             eventually(lambda: running.done() or reported("rows") == [EACH] * 3)
         finally:
@@ -93,9 +102,10 @@ def test_partition_whose_commit_is_blocked_holds_up_no_other(
         with pytest.raises(Ended):
             running.result()
 
-    assert others == {"1": EACH - 1, "2": EACH - 1}
+    assert third == {"2": EACH - 1}
     assert checkpoints(database, raw, "rows") == {"0": EACH - 1, "1": EACH - 1, "2": EACH - 1}
-    assert reported("restarts") == [0, 0, 0]
+    assert view.reports["rows 1/3"].restarts == view.reports["rows 3/3"].restarts == 0
+    assert any(note.startswith("rows 2/3: failed, starts again in") for note in view.notes)
 
 
 def test_each_event_is_published_once_whatever_the_number_of_queries_was_before(

@@ -117,7 +117,7 @@ class Options:
     lookback_seconds: float | None = None
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
-    share: QueryShare = QueryShare()
+    share: QueryShare = field(default_factory=QueryShare)
 
     @property
     def stream_start(self) -> StartPositions:

@@ -11,7 +11,6 @@ partition: programs with different numbers of queries do not read one twice eith
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -64,8 +63,8 @@ class QueryShare:
 class _AmongItsKind:
     """A strategy that shares partitions with the consumers whose ids end like this one's.
 
-    Others, such as a program with another number of queries, share other partitions, too: they count for those of these
-    that they own, and get no more. Counted in full, they would be dealt partitions that they do not look for.
+    What others own, such as a program with another number of queries, is left to them: they share other partitions,
+    too, and would be dealt some of these that they do not look for.
     """
 
     inner: Strategy
@@ -76,10 +75,7 @@ class _AmongItsKind:
         return self.inner.max_partitions
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
-        owned = Counter(record.owner_id for record in living_records(snapshot).values())
-        members = [
-            member if member.owner_id.endswith(self.ending) else replace(member, max_partitions=owned[member.owner_id])
-            for member in snapshot.members
-            if member.owner_id.endswith(self.ending) or member.owner_id in owned
-        ]
-        return self.inner.plan(replace(snapshot, members=members), rng)
+        owners = {partition: record.owner_id for partition, record in living_records(snapshot).items()}
+        shared = [each for each in snapshot.partitions if owners.get(each, self.ending).endswith(self.ending)]
+        members = [member for member in snapshot.members if member.owner_id.endswith(self.ending)]
+        return self.inner.plan(replace(snapshot, partitions=shared, members=members), rng)
