@@ -135,8 +135,8 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Add a stage whose function takes the events as a streaming DataFrame, and returns what is to be written.
 
-        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once,
-        when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
+        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once
+        for each query, when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
 
         Args:
             source: The dataset to read, a hub. Of several, each is a DataFrame of its own.

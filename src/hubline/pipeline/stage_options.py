@@ -42,7 +42,7 @@ DEFAULT_TRIGGER_INTERVAL_MS: Final = 200
 """An idle stage asks its hub five times a second, and not a hundred times; a busy one does not wait at all."""
 
 MAX_QUERIES: Final = 64
-"""Each is a process that plans, and has a turn at the cores: more are for more instances."""
+"""Each has a process that plans its batches: for more, start more instances."""
 
 # A batch of a day is not a stream any more; and Spark keeps triggers in milliseconds.
 MAX_TRIGGER_INTERVAL_SECONDS: Final = 86_400.0
