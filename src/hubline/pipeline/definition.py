@@ -136,7 +136,8 @@ class Pipeline:
         """Add a stage whose function takes the events as a streaming DataFrame, and returns what is to be written.
 
         Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once
-        for each query, when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
+        for each query, when the stage starts. Its further parameters are datasets: each is read as a static DataFrame,
+        to join with.
 
         Args:
             source: The dataset to read, a hub. Of several, each is a DataFrame of its own.
