@@ -120,6 +120,7 @@ def run_of(**options: Any) -> None:
 
 STAGE = dict.fromkeys(FrameStageOptions.__annotations__, CHOICE) | {
     "consumer_group": TEXT,
+    "queries": WHOLE,
     "max_batch_size": WHOLE,
     "lookback": NONE,
     "dead_letters": TEXT | NONE,
