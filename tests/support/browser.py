@@ -107,4 +107,4 @@ def _address(folder: Path, process: subprocess.Popen[bytes]) -> str:
         time.sleep(POLL_SECONDS)
     port = file.read_text().split()[0]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/json", timeout=SECONDS_MAX) as answer:
-        return next(target["webSocketDebuggerUrl"] for target in json.load(answer) if target["type"] == "page")
+        return str(next(each["webSocketDebuggerUrl"] for each in json.load(answer) if each["type"] == "page"))
