@@ -42,8 +42,9 @@ setup: $(STAMP) ## install hubline and its tools into .venv
 demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
 	@$(BIN)/python examples/telemetry/demo.py
 
+# Without --quiet, which hides warnings from --strict as well.
 docs: $(DOCS_STAMP) ## build the documentation site, and fail at any warning
-	@$(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 
 docs-serve: $(DOCS_STAMP) ## show the documentation on http://127.0.0.1:8000, rebuilt as you edit
