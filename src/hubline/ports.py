@@ -1,6 +1,6 @@
 """The protocols between hubline's core and the world: hubs and checkpoint stores.
 
-An adapter implements one of them and passes its contract suite in :mod:`hubline.testing.contracts`. All methods
+An adapter implements one of them and passes its contract suite in `hubline.testing.contracts`. All methods
 are coroutines and may be cancelled; a call that was cancelled or that raised ``...Unavailable`` may or may not
 have taken effect, and callers live with both.
 """
@@ -70,7 +70,7 @@ class Sender(Protocol):
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
-        """Appends the events (:data:`~hubline.model.events.OUTGOING_SCHEMA`), in order, and returns once they are
+        """Appends the events (`OUTGOING_SCHEMA`), in order, and returns once they are
         durable.
 
         They go to ``partition``; or to the partition of ``partition_key``; or each to that of its own key; and
