@@ -18,6 +18,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -135,8 +136,9 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Add a stage whose function takes the events as a streaming DataFrame, and returns what is to be written.
 
-        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once,
-        when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
+        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once
+        for each query, when the stage starts. Its further parameters are datasets: each is read as a static DataFrame,
+        to join with.
 
         Args:
             source: The dataset to read, a hub. Of several, each is a DataFrame of its own.
@@ -146,9 +148,12 @@ class Pipeline:
                 consumer_group: Default: `"$Default"`. Two stages that read one hub need two groups.
                 load_balancing: How instances share the partitions: `hubline.Balanced()`, `hubline.Greedy()`,
                     `hubline.Fixed(n)` or `"all"`. Default: `"greedy"`.
+                queries: How many queries of Spark's share the instance's partitions, each at its own pace: a commit
+                    that is blocked holds up the partitions of its own query alone. For stages whose rows each come
+                    of one event. Default: 1.
                 starting_position: Where partitions without a checkpoint start, such as `"latest"` or `"time:-24h"`.
                     Default: `"earliest"`.
-                max_batch_size: The most events in a batch, over all partitions. Default: 1,000,000.
+                max_batch_size: The most events in a batch of a query, over all its partitions. Default: 1,000,000.
                 trigger_interval: The least time from the start of one batch to the next, such as `"5s"`.
                     Default: `"200ms"`.
                 checkpoint: When progress is stored: `"every_batch"`; `"manual"`, only by `hubline checkpoints set`;
@@ -267,7 +272,7 @@ class Pipeline:
             StageFailed: A stage failed too often.
             ConfigError: The file runs its pipeline while it is imported, or another run uses its folder.
         """
-        if _is_loading:
+        if _is_loading.get():
             raise ConfigError(
                 "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
                 "and hubline run can import it"
@@ -299,9 +304,9 @@ class Pipeline:
         name = options.get("name")
         if name is not None and not _is_text(name):
             raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
-        if kind is not StageKind.FRAME and not _is_loading:
+        if kind is not StageKind.FRAME and not _is_loading.get():
             check_value("schema", Annotated[str, Named("text such as 'id long, celsius double'")], schema)
-        if not _is_loading:  # else planning reports them, together with all other problems
+        if not _is_loading.get():  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
                 raise ConfigError(f"{option}: {problem}")
 
@@ -334,15 +339,14 @@ def _caller() -> Where:
     return Where(frame.f_code.co_filename, frame.f_lineno)
 
 
-_is_loading = False
+_is_loading: Final = ContextVar("_is_loading", default=False)
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """While a file is imported for its pipeline alone: running it is refused."""
-    global _is_loading
-    before, _is_loading = _is_loading, True
+    """While this thread imports a file for its pipeline alone: running it is refused."""
+    token = _is_loading.set(True)
     try:
         yield
     finally:
-        _is_loading = before
+        _is_loading.reset(token)

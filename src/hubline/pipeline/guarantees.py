@@ -28,6 +28,8 @@ def _sentences(stage: PlannedStage) -> Iterator[str]:
             "what arrived meanwhile is"
         )
     yield _progress(stage)
+    if stage.options.queries > 1:
+        yield f"{stage.options.queries} queries, each with its own partitions: a blocked commit holds up only its query"
     if stage.options.on_data_loss != "fail":
         yield (
             "events that are gone before they were read are skipped: reading continues at the "
@@ -39,7 +41,7 @@ def _sentences(stage: PlannedStage) -> Iterator[str]:
             yield "duplicates from a stage before it are left out by id, where rows are those of single events"
     elif stage.dead_letters is not None:
         yield f"dead letters: at least once, in {stage.dead_letters}, written before the batch counts"
-    if stage.options.checkpoint == "every_batch":
+    if stage.options.has_owners:
         yield _LOAD_BALANCING.get(stage.options.load_balancing) or _fixed(stage.options.load_balancing)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from hubline.addresses.store_address import parse_store
+from hubline.coordination.strategies import Fixed, parse_load_balancing
 from hubline.pipeline.datasets import Dataset, FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.graph import StageGraph
@@ -53,9 +54,10 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
     if options.lookback is not None and not is_automatic:
         message = "lookback needs checkpoints: they say what was published before"
         yield ("checkpoint", "lookback"), message, "leave checkpoint out"
-    if not is_automatic and options.load_balancing not in ("all", "greedy"):
-        message = f"load_balancing={options.load_balancing!r} needs checkpoints, where instances meet"
-        yield ("load_balancing", "checkpoint"), message, "leave checkpoint or load_balancing out"
+    if not options.has_owners and options.load_balancing not in ("all", "greedy"):
+        message = f"load_balancing={options.load_balancing!r} does not go with checkpoint={options.checkpoint!r}"
+        fix = "leave checkpoint or load_balancing out; Fixed(n), where partitions stay in place, goes with 'never'"
+        yield ("load_balancing", "checkpoint"), message, fix
     if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
         yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"
     if options.output_mode == "complete" and not isinstance(sink, FormatDataset):
@@ -67,6 +69,8 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
     if stage.kind is not StageKind.FRAME and len(stage.sources) > 1:
         yield (), "a handler takes the events of one source", "use @pipeline.stage for several"
     is_counted = isinstance(sink, FormatDataset) and sink.counted_folder is not None and options.dead_letters is None
+    if options.queries > 1:
+        yield from _contradictions_of_queries(sink, options, is_counted=is_counted)
     if is_counted and (options.lookback is not None or not is_automatic):
         yield (
             ("checkpoint", "lookback"),
@@ -77,19 +81,36 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
         yield (), "a handler needs the columns that it returns", "add schema='id long, celsius double'"
 
 
-def shared_checkpoints(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:
-    """Stages that write the same checkpoint as one before them, and what is wrong."""
+def _contradictions_of_queries(sink: Dataset, options: CheckedOptions, *, is_counted: bool) -> Iterator[Found]:
+    queries = f"queries={options.queries}"
+    strategy = parse_load_balancing(options.load_balancing)
+    if isinstance(strategy, Fixed) and strategy.count % options.queries:
+        yield (
+            ("queries", "load_balancing"),
+            f"{queries} cannot share the {strategy.count} partitions of Fixed({strategy.count}) evenly, and some "
+            "would be read by nobody",
+            "let the count be a multiple of queries",
+        )
+    if is_counted:
+        message = f"{queries} would each count the batches of one folder of files, and rows would be left out"
+        yield ("queries",), message, "leave queries out, or write to a table or a hub"
+    if isinstance(sink, FormatDataset) and sink.format == "memory":
+        yield ("queries",), f"{queries} cannot write one table in memory", "leave queries out"
+
+
+def shared_groups(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:
+    """Stages that own the same partitions as one before them, or write the same checkpoint, and what is wrong."""
     known: dict[tuple[str, str, str], PlannedStage] = {}
     for stage in stages:
-        if stage.store is None or stage.options.checkpoint != "every_batch":
+        if stage.store is None or not stage.options.has_owners:
             continue
         group, store = stage.options.consumer_group, parse_store(stage.store)
         for source in stage.sources:
             if (other := known.setdefault((source.identity, group, str(store)), stage)) is not stage:
                 yield (
                     stage,
-                    f"the stages {other.name} and {stage.name} write the same checkpoint: consumer group {group} "
-                    f"of {source} in {store}",
+                    f"the stages {other.name} and {stage.name} have the same owners and checkpoints: consumer "
+                    f"group {group} of {source} in {store}",
                 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -19,5 +20,6 @@ class VirtualProcessor(Processor):
 
     def __init__(self, *arguments: Any, rng: random.Random | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._now = lambda: asyncio.get_running_loop().time()
         if rng is not None:
             self._rng = rng
