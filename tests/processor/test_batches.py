@@ -246,6 +246,28 @@ class TestMemory:
         assert recorder.sequences == list(range(5_000))
 
     @virtual
+    async def test_a_hub_that_does_not_read_ahead_is_asked_for_what_fits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(CountingHub, "portion", 1_000)
+        released = asyncio.Event()
+
+        async def wait(batch: EventBatch, partition: PartitionContext) -> None:
+            await released.wait()
+
+        scene = Scene()
+        hub = CountingHub(1, now=asyncio.get_running_loop().time)
+        hub.append("0", [bytes(100)])
+        hub.append("0", [bytes(100_000)] * 100)
+        recorder = scene.processor(wait, hub=hub, max_batch_size=1, prefetch_bytes=1_000_000)
+
+        async with recorder.processor:
+            await asyncio.sleep(60)
+            held_count = hub.taken_count
+            released.set()
+            await until(lambda: len(recorder.sequences) == 101)
+
+        assert 2 < held_count <= 11
+
+    @virtual
     async def test_the_bound_holds_however_many_batches_were_cut(self) -> None:
         hub = CountingHub(1, now=asyncio.get_running_loop().time)
         count, bytes_max = 20_000, 2_000

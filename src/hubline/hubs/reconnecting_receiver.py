@@ -17,8 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
+from hubline.hubs.event_sizes import event_sizes
 from hubline.hubs.hub_calls import describe_partition, pinned, within
-from hubline.model.events import EventBatch
+from hubline.hubs.size_estimate import SizeEstimate
+from hubline.model.events import OUTGOING_SCHEMA, EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, PrefetchingReceiver, Receiver
 from hubline.read_ahead import ReadAhead
@@ -85,7 +87,7 @@ class ReconnectingReceiver:
         self._read_ahead: ReadAhead | None = None
         self._end_sequence: int | None = None
         self._is_counting = False  # whether the present receiver counts what it holds
-        self._event_bytes = 0.0  # of one event on average, where it does not
+        self._sizes = SizeEstimate()  # where it does not
         self._receiver: Receiver | None = None
         self._opening: asyncio.Task[Receiver] | None = None
         self._has_been_open = False
@@ -173,8 +175,8 @@ class ReconnectingReceiver:
             self._position = Position.offset(batch.last_offset)
             self._after_sequence = batch.last_sequence
             self._silent_seconds = 0.0
-            if not self._is_counting:
-                self._event_bytes += (batch.nbytes / len(batch) - self._event_bytes) / (8 if self._event_bytes else 1)
+            if self._read_ahead is not None and not self._is_counting:
+                self._sizes.arrived(event_sizes(batch.arrow.select(OUTGOING_SCHEMA.names)), batch.nbytes)
         elif self._read_ahead is not None and self._read_ahead.is_full:
             pass  # it waits for its caller
         elif await self._is_silent_for_too_long(wait_seconds):
@@ -206,12 +208,8 @@ class ReconnectingReceiver:
             receiver.prefetch(self._read_ahead, end_sequence=self._end_sequence)
 
     def _fitting_count(self, ahead: ReadAhead) -> int:
-        """How many events a receiver is asked for that does not count what it holds. At first one tells their size."""
-        if not self._event_bytes:
-            return 1
-        count = int(ahead.room / self._event_bytes)
-        if not ahead.held_bytes:
-            return max(count, 1)
+        """How many events a receiver is asked for that does not count what it holds."""
+        count = self._sizes.fitting_count(ahead)
         if not count:
             ahead.mark_full()
         return count

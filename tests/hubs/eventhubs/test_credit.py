@@ -99,7 +99,7 @@ def test_credit_grows_from_what_fits_of_the_largest_events_to_what_fits_of_those
     assert grants == sorted(grants)
     assert len(grants) < 10
     most = scene.link.credit
-    assert 0.9 < most * scene.receiver._window.event_bytes / BYTES_MAX <= 1
+    assert 0.9 < most * scene.receiver._window.sizes.event_bytes / BYTES_MAX <= 1
     scene.arrive(came, most, 1000)
     count_before = len(scene.link.grants)
     # A slow reader takes some at a time: that makes little room, and no small deliveries.

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from hubline.hubs.size_estimate import SizeEstimate
 from hubline.read_ahead import ReadAhead
 
-# Before so many events have come, each may be as large as the service takes them, with what goes over the wire as well.
-FIRST_COUNT: Final = 5
-FIRST_BYTES: Final = 1152 * 1024
-# After them the credit may grow with each delivery by so much: what came may not be what will come.
-GROWTH: Final = 16
-# The size of events is averaged over about this many deliveries.
-SIZE_MEMORY: Final = 8
-# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
-DEVIATIONS: Final = 2.0
 # Enough to fill a connection of 100 MB/s over 60 ms.
 BYTES_MAX: Final = 8 * 1024 * 1024
-# A smaller event counts as this much: of small ones 20,000 for 8 MiB, since in memory each takes more than on the wire.
-EVENT_BYTES_MIN: Final = 420
 
 
 class CreditWindow:
@@ -32,21 +18,7 @@ class CreditWindow:
     """
 
     def __init__(self) -> None:
-        self.event_bytes = 0.0
-        """Of one event, on average; 0 if none has come yet."""
-        self._square_bytes = 0.0
-        self._seen_count = 0
-
-    def arrived(self, sizes: npt.NDArray[np.int64], bytes_count: int) -> None:
-        """Events of these sizes have come, so many bytes together."""
-        weight, count = 1 / SIZE_MEMORY if self._seen_count else 1.0, len(sizes)
-        self.event_bytes += (bytes_count / count - self.event_bytes) * weight
-        self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
-        self._seen_count += count
-
-    def expect(self, event_bytes: int) -> None:
-        """From now on events are as large as this one, which there was no room for."""
-        self.event_bytes, self._square_bytes = float(event_bytes), float(event_bytes) ** 2
+        self.sizes = SizeEstimate()
 
     def credit(self, outstanding: int, ahead: ReadAhead, *, wanted: int | None = None) -> int | None:
         """The credit to grant in place of what is outstanding; None: leave it as it is.
@@ -54,26 +26,14 @@ class CreditWindow:
         It is given for what there is room for and is wanted, once that is half of what there could be. Where events
         turn out larger than those before, and are more than there is room for, fewer are to come.
         """
-        is_first = self._seen_count < FIRST_COUNT and ahead.portion > 0
-        credit = self._fitting(ahead.room, least=1 if is_first or not ahead.held_bytes else 0)
+        credit = self.sizes.fitting_count(ahead)
         if wanted is not None:
             credit = min(credit, wanted)
         if credit <= outstanding:
             return credit if outstanding > 2 * credit else None
         if not outstanding and not ahead.held_bytes:
             return credit
-        most = self._fitting(ahead.max_bytes, least=1)
+        most = self.sizes.most_count(ahead)
         if wanted is not None:
             most = min(most, wanted)
         return credit if credit - outstanding >= most / 2 else None
-
-    def _fitting(self, room: int, *, least: int) -> int:
-        """How many more events fit. One that is larger than all the room has to come, too, by itself."""
-        if self._seen_count < FIRST_COUNT:
-            return max(room // FIRST_BYTES, least)
-        mean = max(self.event_bytes, 1.0)
-        spread = DEVIATIONS * math.sqrt(max(self._square_bytes - self.event_bytes**2, 0.0))
-        # The largest n for which n * mean + spread * sqrt(n) is no more than there is room for.
-        root = (math.sqrt(spread**2 + 4 * mean * room) - spread) / (2 * mean)
-        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
-        return max(min(int(root**2 + 1e-6), most), least)

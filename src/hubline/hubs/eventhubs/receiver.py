@@ -223,7 +223,7 @@ class EventHubsReceiver:
         self._decode_rest()
         sizes = deliveries.ends - deliveries.starts
         bytes_count = int(sizes.sum())
-        self._window.arrived(sizes, bytes_count)
+        self._window.sizes.arrived(sizes, bytes_count)
         if bytes_count <= self._read_ahead.left:
             self._decode(deliveries.data, deliveries.starts, deliveries.ends)
         else:
@@ -234,7 +234,7 @@ class EventHubsReceiver:
         if not message.is_settled:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
         size = len(message.payload)
-        self._window.arrived(np.array([size]), size)
+        self._window.sizes.arrived(np.array([size]), size)
         if self._read_ahead.fits(size):
             self._read_ahead.hold(size)
             self._undecoded.append(message.payload)
@@ -275,7 +275,7 @@ class EventHubsReceiver:
         """Drops what comes from here on. It is asked for again by a link of its own, without hurry."""
         log.info("read_ahead_cut partition=%s event_bytes=%d", self._reading.partition, event_bytes)
         self._decode_rest()
-        self._window.expect(event_bytes)
+        self._window.sizes.expect(event_bytes)
         self._is_cut = True
         self._end_link()
 
