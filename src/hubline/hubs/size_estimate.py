@@ -15,7 +15,7 @@ FIRST_COUNT: Final = 5
 FIRST_BYTES: Final = 1152 * 1024
 # After them it may grow with each delivery by so much: what came may not be what will come.
 GROWTH: Final = 16
-# The size of events is averaged over about this many deliveries.
+# The size of events is averaged over about this many deliveries, or over the first events.
 SIZE_MEMORY: Final = 8
 # Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
 DEVIATIONS: Final = 2.0
@@ -34,10 +34,11 @@ class SizeEstimate:
 
     def arrived(self, sizes: npt.NDArray[np.int64], bytes_count: int) -> None:
         """Events of these sizes have come, so many bytes together."""
-        weight, count = 1 / SIZE_MEMORY if self._seen_count else 1.0, len(sizes)
+        count = len(sizes)
+        self._seen_count += count
+        weight = max(count / self._seen_count, 1 / SIZE_MEMORY)
         self.event_bytes += (bytes_count / count - self.event_bytes) * weight
         self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
-        self._seen_count += count
 
     def expect(self, event_bytes: int) -> None:
         """From now on events are as large as this one, which there was no room for."""
