@@ -23,8 +23,7 @@ class _Piece:
 class EventBuffer:
     """Batches of one partition in order, given out in pieces of any size. Its bytes are counted in ``read_ahead``.
 
-    A batch that is given out in pieces takes its memory until the last of them is. That one is copied if it is small:
-    it does not keep the whole batch in memory.
+    A batch that is given out in pieces takes its memory until the last of them is.
     """
 
     def __init__(self, read_ahead: ReadAhead) -> None:
@@ -53,7 +52,8 @@ class EventBuffer:
     def take(self, max_count: int, *, copied_bytes_max: int | None = None) -> EventBatch:
         """The next events, up to ``max_count``. There has to be one at least.
 
-        Several batches are copied into one. From ``copied_bytes_max`` on no further batch is added.
+        Several batches are copied into one. From ``copied_bytes_max`` on no further batch is added. Without it the rest
+        of a batch is copied, too, if it is small: it does not keep the whole batch in memory.
         """
         parts: list[EventBatch] = []
         left_count, taken_bytes, is_rest = max_count, 0, False
@@ -72,7 +72,7 @@ class EventBuffer:
             left_count -= len(part)
             taken_bytes += piece.bytes_count * len(part) // piece.count
         self._count -= max_count - left_count
-        if len(parts) == 1 and is_rest:
+        if len(parts) == 1 and is_rest and copied_bytes_max is None:
             return EventBatch(parts[0].partition, pa.concat_batches([parts[0].arrow]))
         return EventBatch.concat(parts)
 

@@ -127,9 +127,10 @@ class LocalReceiver:
         batches.reverse()
         while batches:
             batch = batches.pop()
-            left_count = len(batch) if self._end_sequence is None else self._end_sequence - batch.first_sequence
-            if left_count > 0:
-                yield batch.slice(0, left_count)
+            if self._end_sequence is None:
+                yield batch
+            elif batch.first_sequence < self._end_sequence:
+                yield batch.slice(0, self._end_sequence - batch.first_sequence)
 
     def _next(self, max_count: int) -> EventBatch:
         batch = self._ahead.take(max_count, copied_bytes_max=0)

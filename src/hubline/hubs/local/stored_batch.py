@@ -117,7 +117,7 @@ def merge_small(batches: Iterable[StoredBatch], *, max_count: int) -> Iterator[S
     group: list[StoredBatch] = []
     left_count = left_bytes = 0
     for batch in batches:
-        size = batch.made.nbytes
+        size = batch.made.get_total_buffer_size()
         if len(batch) > left_count or size > left_bytes:
             if group:
                 yield StoredBatch.concat(group)
