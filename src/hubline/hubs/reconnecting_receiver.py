@@ -20,7 +20,7 @@ from hubline.errors import HublineError, HubUnavailable, PartitionStalled, Posit
 from hubline.hubs.hub_calls import describe_partition, pinned, within
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
-from hubline.ports import Hub, PrefetchingReceiver, Receiver
+from hubline.ports import Hub, Receiver
 from hubline.retry import RetryPolicy
 
 log = logging.getLogger("hubline.hubs")
@@ -97,8 +97,8 @@ class ReconnectingReceiver:
     def prefetch(self, max_bytes: int, *, end_sequence: int | None = None) -> None:
         """As of a PrefetchingReceiver, for this and all later receivers that can do it."""
         self._prefetch = max_bytes, end_sequence
-        if isinstance(self._receiver, PrefetchingReceiver):
-            self._receiver.prefetch(max_bytes, end_sequence=end_sequence)
+        if (prefetch := getattr(self._receiver, "prefetch", None)) is not None:  # it is a PrefetchingReceiver
+            prefetch(max_bytes, end_sequence=end_sequence)
 
     def open_ahead(self) -> asyncio.Task[Receiver]:
         """Begins to open a receiver, unless that has begun. What goes wrong is raised by ``receive``."""

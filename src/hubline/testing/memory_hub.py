@@ -13,8 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -63,8 +62,7 @@ class _Partition:
 
     def wake(self) -> None:
         for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
 
 class MemoryHub:
@@ -76,13 +74,16 @@ class MemoryHub:
         self._now = now
         self._check = PositionCheck(name)
         self._incarnation = next(_incarnations)
-        self._partitions = [_Partition() for _ in range(partitions_count)]
+        self._partitions: list[_Partition] = []
+        self.partition_ids: tuple[str, ...] = ()
+        self.grow(partitions_count)
         self._turns = itertools.count()
 
     # For tests: what no client can do
 
     def grow(self, partitions_count: int) -> None:
         self._partitions += [_Partition() for _ in range(partitions_count - len(self._partitions))]
+        self.partition_ids = tuple(str(number) for number in range(len(self._partitions)))
 
     def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
         """Appends without a sender, from outside any event loop."""
@@ -101,8 +102,7 @@ class MemoryHub:
     # The protocol
 
     async def describe(self) -> HubProperties:
-        ids = tuple(str(number) for number in range(len(self._partitions)))
-        return HubProperties(self.namespace, self.name, ids, _START)
+        return HubProperties(self.namespace, self.name, self.partition_ids, _START)
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
         return self._properties(partition)
@@ -148,7 +148,7 @@ class MemoryHub:
         """Nothing to let go."""
 
     def _partition(self, partition: str) -> _Partition:
-        if partition not in map(str, range(len(self._partitions))):
+        if partition not in self.partition_ids:
             raise PartitionNotFound(
                 f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
                 hub=self.name,
@@ -222,12 +222,12 @@ class MemoryReceiver:
 
     async def _changed(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         waiter: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_at(deadline, _wake, waiter)
         self._log.waiters.append(waiter)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await waiter
+            await waiter
         finally:
+            timer.cancel()
             self._log.waiters.remove(waiter)
 
     def _require_held(self) -> None:
@@ -247,11 +247,12 @@ class MemoryReceiver:
         start = first - self._log.begin_sequence
         rows = self._log.rows[start : start + max_count]
         self._next_sequence = first + len(rows)
-        columns: list[list[Any]] = [
+        sequences = range(first, first + len(rows))
+        columns: list[Sequence[Any]] = [
             [row.body for row in rows],
             [self._partition] * len(rows),
-            [self._hub.offset_of(first + index) for index in range(len(rows))],
-            list(range(first, first + len(rows))),
+            [self._hub.offset_of(sequence) for sequence in sequences],
+            sequences,
             [row.enqueued for row in rows],
             [row.key for row in rows],
             [row.properties for row in rows],
@@ -297,6 +298,11 @@ class MemorySender:
 
 
 _OFFSET_DIGITS = 12
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _count_before(rows: list[_Row], position: Position) -> int:

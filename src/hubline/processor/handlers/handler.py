@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hubline.concurrency import ended
 from hubline.processor.handlers.thread import Due, HandlerThread
 
 HANDLER_ARGUMENTS = {
@@ -100,7 +101,7 @@ async def awaited(running: Awaitable[Any]) -> object:
     task = asyncio.ensure_future(running)
     _callers[task] = asyncio.current_task()
     try:
-        await asyncio.wait([task])
+        await ended(task)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

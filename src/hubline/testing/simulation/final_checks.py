@@ -18,7 +18,7 @@ def check_liveness(simulation: Simulation) -> None:
     lease = simulation.scenario.options.lease.lease_seconds
     living = {host.processor.owner_id for host in simulation.hosts if host.is_up}
     owners = {o.key.partition: o.owner_id for o in state.ownerships if o.age_seconds < lease}
-    ids = simulation.partition_ids()
+    ids = simulation.hub.partition_ids
     strategy = simulation.scenario.strategy
     if isinstance(strategy, Fixed):
         expected = min(len(ids), strategy.count * len(living))
@@ -51,7 +51,7 @@ def check_sink(simulation: Simulation) -> None:
     """Every event is in the table or among the dead letters, once, and in order."""
     if simulation.database is None:
         return
-    for partition in simulation.partition_ids():
+    for partition in simulation.hub.partition_ids:
         last = run_now(simulation.hub.describe_partition(partition)).last_sequence
         if simulation.ledger.partition(partition).handled_to != last:
             continue  # nobody owns it, which liveness is about

@@ -170,13 +170,13 @@ class LedgerStore(MemoryStore):
         return checkpoint
 
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
-        before = await self.checkpoint_of(checkpoint.key)
+        before = self.checkpoint_of(checkpoint.key)
         try:
             await super().update_checkpoint(checkpoint, epoch=epoch)
         except Fenced:
             self._ledger.note(f"refused checkpoint {checkpoint.key.partition} by epoch {epoch}")
             raise
-        after = await self.checkpoint_of(checkpoint.key)
+        after = self.checkpoint_of(checkpoint.key)
         if after is not None:
             self._ledger.checkpointed(before, after, epoch=epoch)
 
@@ -184,6 +184,6 @@ class LedgerStore(MemoryStore):
         await super().reset_checkpoint(key, checkpoint)
         self._ledger.reset(key, checkpoint)
 
-    async def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
-        stored = await self.list_checkpoints(key.group_key)
-        return next((checkpoint for checkpoint in stored if checkpoint.key == key), None)
+    def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
+        fence = self._groups[key.group_key].fences.get(key.partition)
+        return None if fence is None else fence.checkpoint

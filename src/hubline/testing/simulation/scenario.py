@@ -36,7 +36,9 @@ class Scenario:
         if not into_sink:
             return drawn
         # What fails is found by the database. However much it is, no partition is to stop for it.
-        options = replace(drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0)
+        options = replace(
+            drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0, on_failure="dead_letter"
+        )
         return replace(drawn, into_sink=True, handler_failure=0.0, options=options)
 
     @classmethod
@@ -94,6 +96,7 @@ def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
         reconnect_backoff=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
         slow_handler_seconds=20.0,
         hub_timeout_seconds=20.0,
+        on_failure="stop",
     )
 
 
