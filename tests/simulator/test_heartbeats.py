@@ -11,7 +11,7 @@ import pytest
 
 from hubline.checkpoint_stores.memory import MemoryStore, _listed
 from hubline.model.ownership import Ownership
-from hubline.testing.simulation.simulator import simulate
+from hubline.testing.simulation.own_seeds import run_seed
 
 SEEDS_COUNT = 12
 """As many as take some seconds."""
@@ -26,4 +26,4 @@ def test_no_seed_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryStore, "_renew", _renew)
 
     for seed in range(SEEDS_COUNT):
-        assert simulate(seed).violations == [], seed
+        assert run_seed(seed).violations == [], seed

@@ -90,7 +90,7 @@ class Processor:
     own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
     """
 
-    _has_control_thread: ClassVar[bool] = True
+    _has_control_thread = True
 
     @checked
     def __init__(

@@ -26,7 +26,7 @@ from hubline.hubs.argument_checks import require_count, require_one_target, requ
 from hubline.hubs.local.stored_batch import require_sizes
 from hubline.hubs.partition_hash import partition_index
 from hubline.hubs.position_check import PositionCheck
-from hubline.model.events import EVENT_SCHEMA, EventBatch
+from hubline.model.events import EVENT_SCHEMA, Event, EventBatch, NewEvent, outgoing_rows
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position, PositionKind
 
@@ -89,6 +89,20 @@ class MemoryHub:
     def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
         """Appends without a sender, from outside any event loop."""
         self._append(partition, [(body, partition_key, []) for body in bodies])
+
+    def append_events(self, partition: str, events: Sequence[NewEvent]) -> None:
+        """Appends events as a sender does: to the partition, or to that of their partition key if they have one."""
+        for body, key, properties in outgoing_rows(events):
+            to = partition if key is None else str(partition_index(key, len(self._partitions)))
+            self._append(to, [(body, key, properties or [])])
+
+    def events(self) -> list[Event]:
+        """All events that it holds, in the order of each partition."""
+        return [
+            Event(row.body, partition, self.offset_of(sequence), sequence, row.enqueued, row.key, dict(row.properties))
+            for partition in self.partition_ids
+            for sequence, row in enumerate(self._partition(partition).rows, self._partition(partition).begin_sequence)
+        ]
 
     def trim(self, partition: str, begin_sequence: int) -> None:
         """Forgets the events before a sequence number, as retention does."""

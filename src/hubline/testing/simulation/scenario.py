@@ -9,6 +9,12 @@ from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.processor import CheckpointPolicy, LeaseOptions, ProcessorOptions, RetryPolicy
 from hubline.testing.simulation.faults import Weather
 
+HARMLESS = ("join", "stop", "grow")
+FAULTS = (*HARMLESS, "crash", "crash_restart", "pause", "store_outage", "store_clock_jump")
+"""What happens to a group: the first three in all seeds, the others only in those that are not calm."""
+OPERATOR_RESET = "operator_reset"
+"""An operator's hand on a checkpoint. No fault: whoever moves it back wants events again."""
+
 FAULTY_SECONDS = 120.0
 """How long faults are injected: several leases, so that they meet each other's consequences."""
 
@@ -112,8 +118,7 @@ def _draw_weather(rng: random.Random) -> Weather:
 
 
 def _draw_faults(rng: random.Random, *, is_calm: bool) -> tuple[tuple[float, str], ...]:
-    harmless = ["join", "stop", "grow"]
-    harmful = ["crash", "crash_restart", "pause", "store_outage", "store_clock_jump", "operator_reset"]
-    kinds = harmless if is_calm else harmless + 2 * harmful
+    harmful = (*FAULTS[len(HARMLESS) :], OPERATOR_RESET)
+    kinds = HARMLESS if is_calm else HARMLESS + 2 * harmful
     count = rng.randint(0, 4) if is_calm else rng.randint(1, 12)
     return tuple(sorted((rng.uniform(1, FAULTY_SECONDS - 5), rng.choice(kinds)) for _ in range(count)))
