@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from hubline.testing.simulation.__main__ import main
-from hubline.testing.simulation.scenario import Scenario
 from hubline.testing.simulation.own_seeds import run_seed
+from hubline.testing.simulation.scenario import Scenario
 
 SEEDS_COUNT = 120
 """Enough to meet every kind of fault many times, and to stay under half a minute. `make simulate` runs more."""

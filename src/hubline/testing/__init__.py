@@ -1,8 +1,8 @@
 """What tests of programs that use hubline need: a simulator in virtual time, a hub in memory, contract suites.
 
-    from hubline.testing import simulate
+from hubline.testing import simulate
 
-    simulate(seeds=range(200), build=build, after=check)
+simulate(seeds=range(200), build=build, after=check)
 """
 
 from hubline.testing.memory_hub import MemoryHub

@@ -41,7 +41,9 @@ def liveness(simulation: Simulation) -> Iterator[Objection]:
     for partition in owned:
         last, book = last_sequence(simulation, partition), simulation.ledger.partition(partition)
         if book.handled_to != last:
-            checkpoint = f", and the checkpoint is at {book.checkpoint_sequence}" if book.checkpoint_sequence >= 0 else ""
+            checkpoint = (
+                f", and the checkpoint is at {book.checkpoint_sequence}" if book.checkpoint_sequence >= 0 else ""
+            )
             yield (
                 "liveness",
                 f"partition {partition}: event {book.handled_to + 1} of 0 to {last} was never handled to its end, nor "

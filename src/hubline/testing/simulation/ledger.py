@@ -114,7 +114,9 @@ class Ledger:
     def session(self, process: str, partition: str, epoch: int, checkpoint: Checkpoint | None) -> Session:
         following = 0 if checkpoint is None else checkpoint.sequence_number + 1
         self.note(f"{process} opened {partition} epoch {epoch} at {following}")
-        session = self.partition(partition).sessions[epoch] = Session(process, partition, epoch, following, following - 1)
+        session = self.partition(partition).sessions[epoch] = Session(
+            process, partition, epoch, following, following - 1
+        )
         return session
 
     def handling(self, session: Session, first: int, last: int) -> None:
@@ -157,9 +159,7 @@ class Ledger:
             for sequence in sorted(failed):
                 book.mark_handled(sequence, sequence)
             if lost := sorted(missing - failed):
-                self.object(
-                    "exactly once", f"epoch {epoch} committed past events {lost[:10]} of partition {partition}"
-                )
+                self.object("exactly once", f"epoch {epoch} committed past events {lost[:10]} of partition {partition}")
         book.committed_to = max(book.committed_to, last)
         book.sessions[epoch].uncommitted.clear()
 

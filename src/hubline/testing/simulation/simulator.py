@@ -21,10 +21,9 @@ from typing import Protocol
 
 from hubline.coordination.strategies import Strategy
 from hubline.errors import ConfigError, HublineError
-from hubline.model.events import NewEvent, new_events
+from hubline.model.events import NewEvent
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint
-from hubline.model.positions import Position
 from hubline.processor import LeaseOptions, Processor
 from hubline.sinks import SqlSink
 from hubline.testing.memory_hub import MemoryHub
@@ -222,9 +221,7 @@ class Simulation:
         return RemoteSink(sink, process, simulated, self.weather)
 
     def _committed(self, checkpoint: Checkpoint, epoch: int) -> None:
-        self.ledger.committed(
-            checkpoint, epoch, lambda: self.shared.simulated.dead_letters(checkpoint.key.partition)
-        )
+        self.ledger.committed(checkpoint, epoch, lambda: self.shared.simulated.dead_letters(checkpoint.key.partition))
 
     async def _start(self, process: SimProcess, processor: Processor) -> None:
         try:
