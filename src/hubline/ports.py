@@ -255,7 +255,7 @@ class LockingStore(Protocol):
 def shares_with_sdks(store: CheckpointStore) -> bool:
     """Whether a group in this store may have members of another kind, which announce nothing and know no epochs.
 
-    A store whose groups the official SDKs may join, now or later, has the attribute `shares_with_sdks`. Others need not.
+    A store whose groups the official SDKs may join, now or later, says so by an attribute `shares_with_sdks`.
     """
     return bool(getattr(store, "shares_with_sdks", False))
 
@@ -263,7 +263,7 @@ def shares_with_sdks(store: CheckpointStore) -> bool:
 def keeps_requests(store: CheckpointStore) -> bool:
     """Whether owners can be asked for a partition. Where they cannot, what they have above their share is taken.
 
-    A store that keeps no requests has an attribute `keeps_requests`, which is false. Others need not have it.
+    A store that keeps no requests says so by an attribute `keeps_requests`.
     """
     return bool(getattr(store, "keeps_requests", True))
 

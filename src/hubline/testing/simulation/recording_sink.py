@@ -35,7 +35,7 @@ class SimulatedDatabase:
     def __init__(self) -> None:
         self.database = SqliteDatabase(_MEMORY)
         self.connection: SqliteConnection = self.database.connect()
-        self.committed: Callable[[Checkpoint, int], None] = lambda checkpoint, epoch: None
+        self.committed: Callable[[Checkpoint, int], None] = lambda *_: None
 
     def dead_letters(self, partition: str) -> list[int]:
         query = "SELECT sequence_number FROM hubline_dead_letter WHERE partition_id = ? ORDER BY sequence_number"
