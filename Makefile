@@ -8,8 +8,10 @@ SEEDS ?= 1000
 KILLS ?= 1000
 RESTARTS ?= 50
 EVENTS ?= 1000000
+# The tests start a thousand Python processes: where no bytecode is kept, each of them compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-all test-lowest check lint types unit bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,7 +50,10 @@ unit: $(STAMP) ## the tests alone
 
 test: check unit ## everything CI runs
 
-test-all: test test-lowest simulate chaos ## all that is long by nature as well: two hours
+test-all: test slow test-lowest simulate chaos ## all that is long by nature as well: two hours
+
+slow: $(STAMP) ## the tests that take more than a minute each
+	@$(BIN)/python -m pytest -m slow
 
 # The lowest versions that pyproject.toml allows, in a venv of their own.
 test-lowest: ## the tests on the lowest versions of everything that hubline needs

@@ -12,7 +12,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from hubline.model.keys import GroupKey
-from hubline.spark.schema import SOURCE_SCHEMA, Layout
+from hubline.spark.arrow_columns import Layout
+from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry, StreamOffset
 
 BATCH_COUNT: Final = 20_000

@@ -28,7 +28,8 @@ from benchmarks.amqp_client import FOLDER, HUB, Load, batches, serving
 from benchmarks.harness import Result, benchmark
 from benchmarks.spark_ready import BATCH_COUNT, Ready, rows
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.spark.schema import SOURCE_SCHEMA, Layout
+from hubline.spark.arrow_columns import Layout
+from hubline.spark.schema import SOURCE_SCHEMA
 
 PARTITIONS: Final = 4
 # A batch takes about a second; the first of a query is left out, in which workers start.

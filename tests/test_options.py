@@ -28,6 +28,7 @@ from hubline import (
     RetryPolicy,
     SqlSink,
     open_hub,
+    spark,
 )
 from hubline.adapters import open_store
 from hubline.addresses.choices import choice_of
@@ -36,6 +37,7 @@ from hubline.addresses.option_kinds import ByteSize, Count, Seconds
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.dead_letters import DeadLetterHub
 from hubline.errors import ConfigError
+from hubline.hubs.local import Retention, create_hub, grow_hub
 from hubline.pipeline.stage_options import FrameStageOptions
 from hubline.spark import SqlBatchWriter
 from hubline.testing.memory_hub import MemoryHub
@@ -106,6 +108,10 @@ def batch_stage_of(**options: Any) -> object:
 
 def event_stage_of(**options: Any) -> object:
     return Pipeline("telemetry").event_stage(**options)
+
+
+def session_of(app_name: Any = "tests", master: Any = None) -> object:
+    return spark.session(app_name, master=master)
 
 
 def run_of(**options: Any) -> None:
@@ -232,6 +238,18 @@ PUBLIC = {
         {"hub": MemoryHub(1)},
     ),
     "open_hub": Options(open_hub, {"hub": OBJECT}, {}),
+    "Retention": Options(Retention, {"seconds": NUMBER | NONE, "bytes": WHOLE | NONE}, {}),
+    "create_hub": Options(
+        create_hub,
+        {"root": TEXT, "name": TEXT, "partitions": WHOLE, "retention": NONE, "exist_ok": TRUTH},
+        {"root": "hubs", "name": "telemetry", "partitions": 1},
+    ),
+    "grow_hub": Options(
+        grow_hub,
+        {"root": TEXT, "name": TEXT, "partitions": WHOLE},
+        {"root": "hubs", "name": "telemetry", "partitions": 1},
+    ),
+    "spark.session": Options(session_of, {"app_name": TEXT, "master": TEXT | NONE}, {}),
     "Pipeline": Options(Pipeline, {"name": TEXT, "config": TEXT | NONE}, {"name": "telemetry"}),
     "Pipeline.batch_stage": Options(batch_stage_of, {"schema": TEXT}, {"source": "raw", "sink": "clean"}),
     "Pipeline.event_stage": Options(event_stage_of, {"schema": TEXT}, {"source": "raw", "sink": "clean"}),
@@ -276,7 +294,8 @@ def test_a_value_of_a_wrong_type_is_refused_with_the_name_of_its_option(
 
 def test_every_public_option_is_tried() -> None:
     public = {name.partition(".")[0] for name in PUBLIC}
-    assert public - {"SqlBatchWriter", "DeadLetterHub"} == set(hubline.__all__) - NO_OPTIONS
+    elsewhere = {"DeadLetterHub", "Retention", "SqlBatchWriter", "create_hub", "grow_hub", "spark"}
+    assert public - elsewhere == set(hubline.__all__) - NO_OPTIONS
     for name, options in PUBLIC.items():
         if not name.startswith("Pipeline."):
             parameters = inspect.signature(options.make).parameters
@@ -288,22 +307,22 @@ def test_every_public_option_is_tried() -> None:
     [
         (
             lambda: given.ProcessorOptions(checkpoint_policy=False),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not False: "
-            "write checkpoint_policy=CheckpointPolicy.manual()",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not False: "
+            'write checkpoint_policy="never"',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="none"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not 'none': "
-            "write checkpoint_policy=CheckpointPolicy.manual()",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'none': "
+            'write checkpoint_policy="never"',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="every_bach"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not 'every_bach': "
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'every_bach': "
             "write checkpoint_policy=CheckpointPolicy.every_batch()",
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="5s"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy, not '5s': "
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not '5s': "
             "write checkpoint_policy=CheckpointPolicy.every(seconds=5)",
         ),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import harness, local_hub
+from benchmarks import harness, last_day, local_hub
 from benchmarks.compare import changes, measured
 from benchmarks.harness import Result, benchmark, main
 
@@ -102,3 +103,10 @@ def test_a_comparison_measures_the_code_of_another_commit(tmp_path: Path) -> Non
     result = '{"name": "read", "ratio": %s}'
     (package / "__main__.py").write_text(f"print('{result % 0.5}'); print('{result % 3}')")
     assert list(measured(tmp_path, "read")) == [(("read", 1), 0.5), (("read", 2), 3)]
+
+
+def test_the_last_day_is_read_and_nothing_before_it(tmp_path: Path) -> None:
+    day = last_day.Day(tmp_path, count=16_000, partitions=1)
+    asyncio.run(last_day.fill(day))
+    assert last_day.bare(day) > 0
+    assert last_day.kept(day) > 0  # it counts the events, and looks at their times

@@ -181,6 +181,7 @@ def test_table_is_not_folded_where_there_is_no_terminal(cli: Cli, hub: str, grou
     out = cli("status", hub, *group.args).out
     assert out.count(owner) == 1
     assert ": lag 1 event" in out
+    assert "; the group has no checkpoints, so the lag is all that the hub holds\n" in out
     assert "idle" in out
 
 

@@ -7,6 +7,7 @@ import codecs
 import json
 import os
 import sqlite3
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.config_file import read_toml
 from hubline.pipeline.datasets import FormatDataset
+from hubline.pipeline.definition import loading
 from hubline.pipeline.guarantees import guarantees
 from hubline.pipeline.preparation import locked
 from hubline.pipeline.runner import Request
@@ -453,7 +455,22 @@ def test_two_stages_that_would_write_one_checkpoint_are_refused(folder: Path) ->
     )
     config = CONFIG + '[datasets.spare]\nformat = "noop"\n'
     text = report(problems(write(folder, "telemetry", code, config)))
-    assert "the stages ingest and store write the same checkpoint: consumer group ingest" in text
+    assert "the stages ingest and store have the same owners and checkpoints: consumer group ingest" in text
+
+
+def test_partitions_stay_in_place_without_checkpoints_if_they_are_fixed(folder: Path) -> None:
+    options = "checkpoint='never', starting_position='time:-24h', load_balancing="
+    code = CODE.replace("load_balancing=hubline.Balanced()", f"{options}'fixed:2'")
+    (ingest, _) = checked(folder, code).plan.stages
+    assert ingest.store is not None
+    assert guarantees(ingest)[-2:] == [
+        "progress: none is kept; every start begins at time:-24h",
+        "each instance keeps 2 partitions, and releases none while it runs",
+    ]
+
+    text = report(problems(write(folder, "telemetry", code.replace("'fixed:2'", "'balanced'"), CONFIG)))
+    assert "load_balancing='balanced' does not go with checkpoint='never'" in text
+    assert "Fixed(n), where partitions stay in place, goes with 'never'" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:
@@ -724,3 +741,25 @@ def test_options_are_checked_where_they_are_given(options: dict[str, Any], says:
     pipeline = hubline.Pipeline("telemetry")
     with pytest.raises(ConfigError, match=says):
         pipeline.stage(source="raw", sink="clean", **options)
+
+
+def test_files_that_are_loaded_at_once_leave_options_checked_where_they_are_given() -> None:
+    both = threading.Barrier(2, timeout=30)
+
+    def load_first() -> None:
+        with loading():
+            both.wait()
+            both.wait()
+
+    def load_second() -> None:
+        both.wait()
+        with loading():
+            both.wait()
+            first.join()
+
+    first, second = threading.Thread(target=load_first), threading.Thread(target=load_second)
+    first.start()
+    second.start()
+    second.join()
+    with pytest.raises(ConfigError, match="max_batch_size"):
+        hubline.Pipeline("telemetry").stage(source="raw", sink="clean", max_batch_size="many")  # type: ignore[arg-type]

@@ -80,12 +80,17 @@ def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_be
         @pipeline.stage(source="raw", sink="from-start", consumer_group="none", checkpoint="never")
         def none(events):
             return events
+        @pipeline.stage(source="raw", sink="in-place", consumer_group="kept", checkpoint="never",
+                        load_balancing=hubline.Fixed(2))
+        def kept(events):
+            return events
     """
     config = """
         [datasets]
         raw = { hub = "local:hubs/raw" }
         by-hand = { hub = "local:hubs/by-hand", create_if_missing = true, partitions = 2 }
         from-start = { hub = "local:hubs/from-start", create_if_missing = true, partitions = 2 }
+        in-place = { hub = "local:hubs/in-place", create_if_missing = true, partitions = 2 }
     """
     file = write(hubs.parent, "hand", code, config)
     raw = new_hub(hubs, "raw")
@@ -101,8 +106,11 @@ def test_manual_checkpoints_are_where_every_start_reads_on_and_without_any_it_be
     assert main(["checkpoints", "set", raw.address, *moved]) == 0
     once(file)
     assert numbers(at(hubs, "by-hand")) == [0, 1, 2, 3, 4, 5, 5]
-    assert numbers(at(hubs, "from-start")) == sorted([0, 1, 2, 3, 4, 5] * 2)
+    assert numbers(at(hubs, "from-start")) == numbers(at(hubs, "in-place")) == sorted([0, 1, 2, 3, 4, 5] * 2)
     assert checkpoints(store, raw, "hand") == {"0": 4}
+    assert checkpoints(store, raw, "kept") == {}
+    owned = "SELECT partition_id, epoch FROM hubline_ownership WHERE consumer_group = 'kept' ORDER BY 1"
+    assert rows(hubs.parent / "state/hand/checkpoints.db", owned) == [("0", 2), ("1", 2)]
 
 
 def test_two_hubs_and_static_tables_make_one_stage_and_output_ids_keep_parts_apart(once: Once, hubs: Path) -> None:

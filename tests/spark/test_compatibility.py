@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import subprocess
 import sys
 
 import pytest
 
-from hubline.spark.compatibility import require_pyspark, require_version
+from hubline.spark.compatibility import require_version
 
 
 def test_hubline_itself_does_not_load_spark() -> None:
@@ -17,14 +16,19 @@ def test_hubline_itself_does_not_load_spark() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
+def test_the_process_that_makes_a_source_does_not_load_arrow() -> None:
+    program = "import hubline.spark.source.data_source, sys; sys.exit('pyarrow' in sys.modules)"
 
-    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
-    with pytest.raises(ImportError, match=r"pip install 'hubline\[spark\]'"):
-        require_pyspark()
+
+def test_without_spark_it_is_said_what_to_install() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; import hubline.spark"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert (
+        "ImportError: hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'" in ran.stderr
+    )
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4.1.0.dev3"])

@@ -156,6 +156,16 @@ def _newer_java() -> Java | None:
 
 NEWER_JAVA = _newer_java()
 
+# What a session has Java start with.
+STARTED = """
+import hubline.spark
+from pathlib import Path
+spark = hubline.spark.session("started", master="local[1]", **{"spark.ui.enabled": False})
+gateway = spark.sparkContext._gateway
+print(Path(f"/proc/{gateway.proc.pid}/cmdline").read_text().split("\\0"))
+gateway.proc.kill()
+"""
+
 # Whether Java has mapped a file of classes of ours; ends when Java has ended, and written one.
 PROGRAM = """
 import hubline.spark
@@ -200,8 +210,19 @@ class TestSharing:
         assert run(0).stdout == ""
         _require_mapped(command)
 
+    @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks at the command of a process")
+    def test_a_session_starts_java_with_the_options(self, cache: Path) -> None:
+        assert NEWER_JAVA is not None
+        environment = {**os.environ, "JAVA_HOME": str(NEWER_JAVA.home)}
+        ran = subprocess.run(
+            [sys.executable, "-c", STARTED], capture_output=True, text=True, check=True, env=environment
+        )
+
+        assert COLLECTOR in ran.stdout
+        assert f"-XX:SharedArchiveFile={cache}/hubline/spark-" in ran.stdout
+
+    @pytest.mark.slow
     @pytest.mark.timeout(300)
-    @pytest.mark.xdist_group("spark")
     @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into the memory of a process")
     def test_the_first_session_makes_the_file_and_later_ones_map_it(self, cache: Path) -> None:
         assert NEWER_JAVA is not None

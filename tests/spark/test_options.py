@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -111,7 +111,7 @@ class TestUnknownOptions:
             options(**{given: "1"})
 
     def test_without_a_near_one_all_are_listed(self) -> None:
-        with pytest.raises(ConfigError, match="the options are consumerGroup, endingPosition"):
+        with pytest.raises(ConfigError, match="the options are checkpoint, consumerGroup, endingPosition"):
             options(zzzzzzzz="1")
 
     def test_two_names_for_one_thing_are_refused(self) -> None:
@@ -215,11 +215,26 @@ class TestTheRest:
             ("lease", "9s"),
             ("loadBalancingInterval", "3s"),
             ("lookback", "24h"),
+            ("checkpoint", "never"),
         ],
     )
     def test_sharing_needs_a_store(self, name: str, value: str) -> None:
         with pytest.raises(ConfigError, match=f"the option {name} needs a store"):
             options(**{name: value})
+
+    def test_a_store_may_keep_no_checkpoints_and_then_there_is_nothing_to_look_back_from(self) -> None:
+        assert options(store="sqlite:///state.db", checkpoint="never").checkpoint == "never"
+        with pytest.raises(ConfigError, match="checkpoint: it must be every_batch or never, not 'nevr'"):
+            options(store="sqlite:///state.db", checkpoint="nevr")
+        with pytest.raises(ConfigError, match="the option lookback needs checkpoints"):
+            options(store="sqlite:///state.db", checkpoint="never", lookback="24h")
+
+    def test_a_start_so_long_ago_counts_from_the_opening_of_a_partition(self) -> None:
+        start = options(startingPosition="time:-24h", startingPositions='{"1": "time:-1h:exclusive"}').stream_start
+        for now in (datetime(2026, 1, 2, tzinfo=UTC), datetime(2026, 1, 3, tzinfo=UTC)):
+            assert start.for_partition("0", now=now) == Position.enqueued(now - timedelta(hours=24))
+            expected = Position.enqueued(now - timedelta(hours=1), inclusive=False)
+            assert start.for_partition("1", now=now) == expected
 
     def test_a_store_of_one_process_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="memory:"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hubline.coordination.strategies import All, Balanced, Fixed, Greedy
 from hubline.errors import PositionInvalid, StoreUnavailable
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint
-from hubline.model.positions import OnDataLoss, Position, StartPositions
+from hubline.model.positions import OnDataLoss, Position, StartPositions, TimeAgo
 from hubline.spark.source.offsets import Gap
 from hubline.testing.memory_hub import MemoryHub, MemoryReceiver
 from tests.spark.queries import Place, Query, places
@@ -38,6 +39,10 @@ def query(hub: MemoryHub, store: MemoryStore | FaultyStore, owner_id: str, **opt
 def new_store() -> MemoryStore:
     """A store whose leases run in the loop's time."""
     return MemoryStore(now=asyncio.get_running_loop().time)
+
+
+def last_seconds(seconds: int) -> StartPositions:
+    return StartPositions(TimeAgo(timedelta(seconds=seconds)))
 
 
 async def checkpoints(store: MemoryStore) -> dict[str, int]:
@@ -121,6 +126,77 @@ async def test_the_offset_of_a_checkpoint_is_asked_for_while_its_batch_runs() ->
     assert hub.opened_count == opened_count
     assert [found.offset for found in await store.list_checkpoints(GROUP)] == [hub.offset_of(6)]
     await one.stop()
+
+
+@virtual
+async def test_without_checkpoints_partitions_stay_in_place_and_a_standby_begins_at_its_own_start() -> None:
+    hub, store = MemoryHub(2, now=asyncio.get_running_loop().time), new_store()
+    await store.reset_checkpoint(GROUP.partition("0"), Checkpoint(GROUP.partition("0"), hub.offset_of(0), 0))
+    options: dict[str, Any] = {
+        "load_balancing": Fixed(1),
+        "checkpoint": "never",
+        "starting_positions": last_seconds(55),
+    }
+
+    async def append() -> None:
+        for partition in "01":
+            hub.append(partition, [b"x"])
+        await asyncio.sleep(25)
+
+    for _ in range(3):
+        await append()
+    killed = await query(hub, store, "killed", **options).start()
+    await killed.read_all(2)
+    other = await query(hub, store, "other", **options).start()
+    await other.read_all(2)
+    standby = await query(hub, store, "standby", **options).start()
+    await append()
+    await killed.read_all(3)
+    (partition,) = await killed.owned()
+    assert (killed.read, await standby.owned()) == (places(partition, 1, 2, 3), [])
+
+    await killed.kill()  # the next start takes it back, and reads nothing again: what it has read is in its state
+    again = await taken_over(killed, query(hub, store, "killed", **options)).start()
+    await again.owns(partition)
+    assert await again.batch() == []
+    await again.kill()
+    await asyncio.sleep(LEASE.lease_seconds - LEASE.renew_interval_seconds - 0.1)
+    assert await standby.owned() == []
+    await append()
+    await standby.read_all(2)
+
+    assert standby.read == places(partition, 3, 4)
+    await standby.stop()
+    returned = await taken_over(again, query(hub, store, "killed", **options)).start()
+    await returned.read_all(1)
+    assert returned.read == places(partition, 4)  # whichever query had the partition since
+    assert await checkpoints(store) == {"0": 0}  # from before: neither used nor touched
+    for one in (other, returned):
+        await one.stop()
+
+
+@virtual
+async def test_without_checkpoints_a_start_that_expired_ends_no_query_that_has_read_on() -> None:
+    hub, store = filled(10), new_store()
+    options: dict[str, Any] = {
+        "checkpoint": "never",
+        "starting_positions": StartPositions(Position.sequence(0, inclusive=True)),
+    }
+    one = await query(hub, store, "a", **options).start()
+    await one.read_all(10)
+    await one.kill()
+    hub.trim("0", 5)
+    hub.append("0", [b"new"])
+
+    again = await taken_over(one, query(hub, store, "a", **options)).start()
+    await again.read_all(1)
+    assert again.read == places("0", 10)
+    await again.stop()
+
+    new = await query(hub, store, "a", **options).start()
+    with pytest.raises(PositionInvalid):
+        await new.read_all(1)
+    await new.stop()
 
 
 @pytest.mark.parametrize("strategy", [Balanced(), Greedy(), Fixed(2)])

@@ -29,8 +29,9 @@ from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.ports import PrefetchingReceiver, Receiver
 from hubline.retry import RetryPolicy
+from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options, parse_options
-from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout
+from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA
 from hubline.spark.source.offsets import Range
 from hubline.spark.tasks import event_loop as process
 from hubline.spark.tasks import gc_tuning, handoff_queue, links, range_reader

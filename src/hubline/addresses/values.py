@@ -11,7 +11,7 @@ from hubline.errors import ConfigError
 from hubline.secrets import shown, shown_value
 
 if TYPE_CHECKING:
-    from hubline.model.positions import Position, StartPositions
+    from hubline.model.positions import Position, StartPosition, StartPositions
 
 
 # Positions, durations, sizes ---------------------------------------------------------------------------------------
@@ -62,14 +62,28 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     from hubline.model.positions import StartPositions
 
     if not isinstance(value, Mapping):
-        return StartPositions(position_of(value))
-    by_partition = {partition: position_of(position) for partition, position in value.items()}
+        return StartPositions(_start_of(value))
+    by_partition = {partition: _start_of(position) for partition, position in value.items()}
     if "*" not in by_partition:
         raise ConfigError(
             'starting_position by partition needs "*" as well: where partitions start that are not named '
             "(a hub may grow)"
         )
     return StartPositions(by_partition.pop("*"), by_partition)
+
+
+def parse_start(text: str) -> StartPosition:
+    """As `parse_position`, but `time:-24h` counts back from when a partition is opened."""
+    from hubline.model.positions import TimeAgo
+
+    bare, inclusive = _split_inclusive(text)
+    if not bare.startswith("time:-"):
+        return parse_position(text)
+    return TimeAgo(parse_duration(bare.removeprefix("time:-")), inclusive=inclusive is not False)
+
+
+def _start_of(value: object) -> StartPosition:
+    return parse_start(value) if isinstance(value, str) else position_of(value)
 
 
 def position_of(value: object, *, option: str = "starting_position") -> Position:

@@ -142,6 +142,8 @@ def _lag_text(lag: GroupLag) -> str:
     parts = []
     if lag.lag_events:
         parts.append(f"lag {counted(lag.lag_events, 'event')}, the oldest for {seconds_text(lag.lag_seconds)}")
+        if not any(each.checkpoint for each in lag.partitions):
+            parts.append("the group has no checkpoints, so the lag is all that the hub holds")
     if lag.unknown_count:
         of = counted(len(lag.partitions), "partition")
         parts.append(f"lag unknown for {lag.unknown_count} of {of}")

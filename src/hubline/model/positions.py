@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Final, Literal, get_args
+from datetime import UTC, datetime, timedelta
+from typing import Final, Literal, TypeAlias, get_args
 
 from hubline.errors import ConfigError
 
@@ -105,11 +105,27 @@ _POSITION_VALUE: Mapping[PositionKind, type] = {
 
 
 @dataclass(frozen=True, slots=True)
+class TimeAgo:
+    """So long before a partition is opened, whenever that is: `time:-24h` as a start."""
+
+    ago: timedelta
+    inclusive: bool = True
+
+
+StartPosition: TypeAlias = Position | TimeAgo
+"""Where a partition starts."""
+
+
+@dataclass(frozen=True, slots=True)
 class StartPositions:
     """Where partitions without a checkpoint start: a general position, and others for single partitions."""
 
-    general: Position
-    by_partition: Mapping[str, Position] = field(default_factory=dict)
+    general: StartPosition
+    by_partition: Mapping[str, StartPosition] = field(default_factory=dict)
 
-    def for_partition(self, partition: str) -> Position:
-        return self.by_partition.get(partition, self.general)
+    def for_partition(self, partition: str, *, now: datetime | None = None) -> Position:
+        """Where the partition starts if it is opened now."""
+        start = self.by_partition.get(partition, self.general)
+        if isinstance(start, Position):
+            return start
+        return Position.enqueued((now or datetime.now(UTC)) - start.ago, inclusive=start.inclusive)

@@ -18,6 +18,7 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -267,7 +268,7 @@ class Pipeline:
             StageFailed: A stage failed too often.
             ConfigError: The file runs its pipeline while it is imported, or another run uses its folder.
         """
-        if _is_loading:
+        if _is_loading.get():
             raise ConfigError(
                 "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
                 "and hubline run can import it"
@@ -299,9 +300,9 @@ class Pipeline:
         name = options.get("name")
         if name is not None and not _is_text(name):
             raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
-        if kind is not StageKind.FRAME and not _is_loading:
+        if kind is not StageKind.FRAME and not _is_loading.get():
             check_value("schema", Annotated[str, Named("text such as 'id long, celsius double'")], schema)
-        if not _is_loading:  # else planning reports them, together with all other problems
+        if not _is_loading.get():  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
                 raise ConfigError(f"{option}: {problem}")
 
@@ -334,15 +335,14 @@ def _caller() -> Where:
     return Where(frame.f_code.co_filename, frame.f_lineno)
 
 
-_is_loading = False
+_is_loading: Final = ContextVar("_is_loading", default=False)
 
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """While a file is imported for its pipeline alone: running it is refused."""
-    global _is_loading
-    before, _is_loading = _is_loading, True
+    """While this thread imports a file for its pipeline alone: running it is refused."""
+    token = _is_loading.set(True)
     try:
         yield
     finally:
-        _is_loading = before
+        _is_loading.reset(token)

@@ -39,7 +39,7 @@ def _sentences(stage: PlannedStage) -> Iterator[str]:
             yield "duplicates from a stage before it are left out by id, where rows are those of single events"
     elif stage.dead_letters is not None:
         yield f"dead letters: at least once, in {stage.dead_letters}, written before the batch counts"
-    if stage.options.checkpoint == "every_batch":
+    if stage.options.has_owners:
         yield _LOAD_BALANCING.get(stage.options.load_balancing) or _fixed(stage.options.load_balancing)
 
 

@@ -17,8 +17,8 @@ from hubline.arrow_helpers import exact
 from hubline.errors import ConfigError
 from hubline.model.dead_letters import ERROR_TEXT_LENGTH_MAX
 from hubline.model.events import Event
+from hubline.spark.arrow_columns import plain
 from hubline.spark.json_parsing import ERROR_COLUMN
-from hubline.spark.schema import plain
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
 from hubline.text import counted
 

@@ -15,7 +15,7 @@ from hubline.pipeline.stage_options import CheckedOptions, DuplicatePolicy
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage with its datasets. `store` keeps its progress; None where nothing is kept."""
+    """A stage with its datasets. `store` keeps its owners and its progress; None where nothing is kept."""
 
     stage: Stage
     options: CheckedOptions

@@ -21,7 +21,7 @@ from hubline.pipeline.datasets import (
 from hubline.pipeline.definition import Pipeline, Stage, Where
 from hubline.pipeline.graph import StageGraph
 from hubline.pipeline.plan import Plan, PlannedStage, graph_of, local_folder
-from hubline.pipeline.stage_checks import contradictions, function_problem, shared_checkpoints, shared_ids
+from hubline.pipeline.stage_checks import contradictions, function_problem, shared_groups, shared_ids
 from hubline.pipeline.stage_options import CONFIG_KEYS, CheckedOptions, check_option
 from hubline.secrets import NOT_SHOWN, may_hold_secret, redact
 
@@ -131,7 +131,7 @@ class _Planning:
         return PlannedStage(stage, options, hubs, sink, found, dead_letters, store, folder, options.drop_duplicates)
 
     def check_together(self, stages: Sequence[PlannedStage], rows: StageGraph) -> None:
-        for stage, message in shared_checkpoints(stages):
+        for stage, message in shared_groups(stages):
             fix = "give one of them another consumer_group=..."
             self.add_problem(self._where(stage.stage, "consumer_group"), message, fix)
         for stage, message in shared_ids(stages, rows):
@@ -229,13 +229,13 @@ class _Planning:
         return CheckedOptions(**checked) if len(self.problems) == before else None
 
     def _store_of(self, stage: Stage, sink: Dataset, options: CheckedOptions) -> str | None:
-        if options.checkpoint == "never":
+        if options.checkpoint == "never" and not options.has_owners:
             return None
         if isinstance(sink, TableDataset):
             return sink.text  # one truth: the rows and their checkpoint commit together
         if self.store is None:
             where = self._config.file.where("run", "spark_checkpoints")
-            fix = 'add store = "postgresql://..." to [run]: progress is kept there'
+            fix = 'add store = "postgresql://..." to [run]: owners and progress are kept there'
             message = f"stage {stage.name} needs a store, as Spark's checkpoints are not on this machine"
             self.add_problem(where, message, fix)
             return None

@@ -53,9 +53,10 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
     if options.lookback is not None and not is_automatic:
         message = "lookback needs checkpoints: they say what was published before"
         yield ("checkpoint", "lookback"), message, "leave checkpoint out"
-    if not is_automatic and options.load_balancing not in ("all", "greedy"):
-        message = f"load_balancing={options.load_balancing!r} needs checkpoints, where instances meet"
-        yield ("load_balancing", "checkpoint"), message, "leave checkpoint or load_balancing out"
+    if not options.has_owners and options.load_balancing not in ("all", "greedy"):
+        message = f"load_balancing={options.load_balancing!r} does not go with checkpoint={options.checkpoint!r}"
+        fix = "leave checkpoint or load_balancing out; Fixed(n), where partitions stay in place, goes with 'never'"
+        yield ("load_balancing", "checkpoint"), message, fix
     if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
         yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"
     if options.output_mode == "complete" and not isinstance(sink, FormatDataset):
@@ -77,19 +78,19 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
         yield (), "a handler needs the columns that it returns", "add schema='id long, celsius double'"
 
 
-def shared_checkpoints(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:
-    """Stages that write the same checkpoint as one before them, and what is wrong."""
+def shared_groups(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:
+    """Stages that own the same partitions as one before them, or write the same checkpoint, and what is wrong."""
     known: dict[tuple[str, str, str], PlannedStage] = {}
     for stage in stages:
-        if stage.store is None or stage.options.checkpoint != "every_batch":
+        if stage.store is None or not stage.options.has_owners:
             continue
         group, store = stage.options.consumer_group, parse_store(stage.store)
         for source in stage.sources:
             if (other := known.setdefault((source.identity, group, str(store)), stage)) is not stage:
                 yield (
                     stage,
-                    f"the stages {other.name} and {stage.name} write the same checkpoint: consumer group {group} "
-                    f"of {source} in {store}",
+                    f"the stages {other.name} and {stage.name} have the same owners and checkpoints: consumer "
+                    f"group {group} of {source} in {store}",
                 )
 
 

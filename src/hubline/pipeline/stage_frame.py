@@ -83,6 +83,8 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubDataset, readin
             options |= _sharing(stage, reading)
         case "manual":
             options["startingPositions"] = json.dumps(_set_manually(stage, source))
+        case "never" if stage.options.has_owners:
+            options |= {**_sharing(stage, reading), "checkpoint": "never"}
         case "never":
             pass
     events = spark.readStream.format(StageSource.name()).options(**options).load()

@@ -88,6 +88,12 @@ class CheckedOptions:
     name: str | None = None
     output_mode: OutputMode = "append"
 
+    @property
+    def has_owners(self) -> bool:
+        """Whether instances share the partitions by a store, which keeps who owns what."""
+        keeps_places = self.checkpoint == "never" and self.load_balancing.startswith("fixed:")
+        return self.checkpoint == "every_batch" or keeps_places
+
 
 CONFIG_KEYS: Final = tuple(name for name in StageOptions.__annotations__ if name not in ("event_ids", "name"))
 """The options that a table [stages.NAME] may change: those that depend on where a pipeline runs, not on its code."""

@@ -257,7 +257,7 @@ class StageRun:
 def _start_over(stage: PlannedStage) -> str:
     """How to let a stage forget a hub that was deleted."""
     forget = f"remove {stage.folder}"
-    if stage.store is not None:
+    if stage.store is not None and stage.options.checkpoint != "never":
         hub, group, store = stage.sources[0], stage.options.consumer_group, parse_store(stage.store)
         forget += f", and its checkpoints: hubline checkpoints reset {hub} --group '{group}' --store {store}"
     return f"To let the stage read this hub from its start, {forget}"

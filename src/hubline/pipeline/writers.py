@@ -20,9 +20,9 @@ from hubline.pipeline.event_columns import ADDED, published
 from hubline.pipeline.plan import PlannedStage
 from hubline.secrets import Secret
 from hubline.sinks.dead_letter_hub import DeadLetterHub
+from hubline.spark.arrow_columns import plain
 from hubline.spark.dead_letter_rows import DEAD_LETTER_COLUMNS, dead_letter_of, dead_letter_rows
 from hubline.spark.json_parsing import ERROR_COLUMN
-from hubline.spark.schema import plain
 from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.sql_sink.micro_batch import MicroBatch

@@ -14,6 +14,7 @@ from hubline.model.events import Event, EventBatch
 from hubline.model.ownership import Checkpoint
 from hubline.processor.dependencies import Control, PartitionDependencies, unexpected
 from hubline.processor.handled_progress import HandledProgress, Place
+from hubline.processor.options import CheckpointPolicy
 from hubline.processor.partition_status import PartitionStatus
 
 P = ParamSpec("P")
@@ -43,7 +44,9 @@ class Checkpointer:
     ) -> None:
         self._status = status
         self._store = dependencies.store
-        self._policy = dependencies.options.checkpoint_policy
+        policy = dependencies.options.checkpoint_policy
+        self._keeps_checkpoints = policy != "never"
+        self._policy = CheckpointPolicy.manual() if policy == "never" else policy
         self._retry = dependencies.options.handler_retry
         self._call_seconds_max = dependencies.options.lease.renew_interval_seconds
         self._is_the_sinks = dependencies.sink is not None
@@ -56,13 +59,23 @@ class Checkpointer:
         self.written_sequence: int | None = None
 
     async def begin(self) -> Checkpoint | None:
-        """Takes the fence: from now on no former owner can move the checkpoint. Returns where it stands."""
-        checkpoint = await self._call(self._store.fence, self._status.key, self._status.epoch)
+        """Takes the fence: from now on no former owner can move the checkpoint. Returns where it stands.
+
+        Where no checkpoints are kept, one from before is neither used nor touched.
+        """
+        checkpoint = None
+        if self._keeps_checkpoints:
+            checkpoint = await self._call(self._store.fence, self._status.key, self._status.epoch)
         self.written_sequence = checkpoint.sequence_number if checkpoint else None
         self.progress = HandledProgress()
         return checkpoint
 
     # What is handled
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether checkpoints are written without being asked for."""
+        return self._policy.is_automatic
 
     @property
     def events_until_due(self) -> int:
@@ -83,6 +96,12 @@ class Checkpointer:
         if self._is_the_sinks:
             raise ProcessorError(
                 "the sink moves the checkpoint together with the rows, when the handler has returned: leave it to it",
+                partition=self._status.partition,
+            )
+        if not self._keeps_checkpoints:
+            raise ProcessorError(
+                'checkpoint_policy="never" keeps no checkpoints: remove the call of checkpoint(), or write '
+                "checkpoint_policy=CheckpointPolicy.manual()",
                 partition=self._status.partition,
             )
         place = in_progress or self.progress.place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -38,6 +39,7 @@ class PartitionDependencies:
     sink: SqlSink | None = None
     dead_letters: DeadLetterSink | None = None
     has_control_thread: bool = True
+    now: Callable[[], float] = time.time
 
     @property
     def handler_name(self) -> str:

@@ -28,7 +28,7 @@ class CheckpointPolicy:
     """When progress is written to the store. Make one with the class methods.
 
     Whatever the policy, a partition is checkpointed before it is handed over or its processor stops, unless the policy
-    is `manual`.
+    is `manual`. A processor that keeps no progress at all has `checkpoint_policy="never"` instead.
 
     Raises:
         ConfigError: An option is of the wrong type, or is not allowed.
@@ -73,7 +73,7 @@ class CheckpointPolicy:
 def _meant_policy(value: object) -> str | None:
     """The policy that a value of another type was meant to be, as code."""
     if value is False:
-        return "CheckpointPolicy.manual()"
+        return _POLICIES["never"]
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= DURATION_SECONDS_MAX:
         return f"CheckpointPolicy.every(seconds={value})"
     if not isinstance(value, str):
@@ -82,14 +82,14 @@ def _meant_policy(value: object) -> str | None:
         return f"CheckpointPolicy.every(seconds={parse_duration(value).total_seconds():g})"
     except ConfigError:
         name = nearest_name(value, _POLICIES)
-    return None if name is None else f"CheckpointPolicy.{_POLICIES[name]}()"
+    return None if name is None else _POLICIES[name]
 
 
 _POLICIES: Final = {
-    **{name: name for name in ("every_batch", "on_renewal", "manual")},
-    **dict.fromkeys(("none", "never", "off"), "manual"),
+    **{name: f"CheckpointPolicy.{name}()" for name in ("every_batch", "on_renewal", "manual")},
+    **dict.fromkeys(("never", "none", "off"), '"never"'),
 }
-"""What people write for policies, and the class method of each."""
+"""What people write for policies, and the code of each."""
 
 
 @checked_options
@@ -103,7 +103,8 @@ class ProcessorOptions:
         heartbeat: Deliver an empty batch when nothing came within `max_wait_seconds`.
         prefetch_bytes: How far the receiver of a partition reads ahead of the handler; the batch that is being filled
             comes on top. In bytes, or as text such as `"4MiB"`. Default: 16 MiB.
-        checkpoint_policy: When progress is written to the store. By default every 5 seconds.
+        checkpoint_policy: When progress is written to the store. With `"never"` the store keeps who owns what and no
+            progress: a partition starts at the starting position whenever it opens. By default every 5 seconds.
         lease: How partitions are owned.
         handler_retry: How often a handler is called again for what it failed with.
         reconnect_backoff: The pauses before a partition that failed is opened again, and before its receiver is.
@@ -129,7 +130,7 @@ class ProcessorOptions:
     max_wait_seconds: Seconds = 0.0
     heartbeat: bool = False
     prefetch_bytes: ByteSize = 16 * 1024 * 1024
-    checkpoint_policy: Annotated[CheckpointPolicy, Meant(_meant_policy)] = field(
+    checkpoint_policy: Annotated[CheckpointPolicy | Literal["never"], Meant(_meant_policy)] = field(
         default_factory=lambda: CheckpointPolicy.every(seconds=5.0)
     )
     lease: LeaseOptions = field(default_factory=LeaseOptions)
@@ -146,6 +147,11 @@ class ProcessorOptions:
     slow_handler_seconds: PositiveSeconds = 60.0
     hub_timeout_seconds: PositiveSeconds = 60.0
     stop_timeout_seconds: PositiveSeconds = 30.0
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether progress is kept in the store."""
+        return self.checkpoint_policy != "never"
 
     def __post_init__(self) -> None:
         if self.heartbeat and self.max_wait_seconds == 0:

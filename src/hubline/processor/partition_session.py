@@ -181,7 +181,7 @@ class PartitionSession:
     def _keep_end(self) -> KeepEnd | None:
         if self._into_sink is not None:
             return self._into_sink.skip_to
-        return self._checkpointer.write if self._options.checkpoint_policy.is_automatic else None
+        return self._checkpointer.write if self._checkpointer.is_automatic else None
 
     async def _start_over(self) -> None:
         """The hub was re-created: sets the old one's checkpoint, if there is one, to where this one is to be read from.

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -115,6 +116,7 @@ class Processor:
         self._sink = sink
         self._dead_letters = dead_letters
         self._rng = random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._now = time.time
         self.owner_id = _fresh_owner_id() if owner_id is None else owner_id
         self._hub = open_hub(hub)
         opened = open_store(store)
@@ -281,6 +283,7 @@ class Processor:
             self._sink,
             self._dead_letters,
             self._has_control_thread,
+            self._now,
         )
 
     async def _close_owned(self) -> None:
@@ -320,7 +323,16 @@ def _first_signal(callback: Callable[[], None]) -> Iterator[None]:
 
 
 def _resolved(options: ProcessorOptions, sink: SqlSink | None) -> ProcessorOptions:
-    """With the default choice made: where there is a place for dead letters, one event does not stop the others."""
+    """With the default choice made: where there is a place for dead letters, one event does not stop the others.
+
+    Raises:
+        ConfigError: The options do not go with a sink.
+    """
+    if sink is not None and not options.keeps_checkpoints:
+        raise ConfigError(
+            'Processor: checkpoint_policy="never" does not go with a sink, whose rows and checkpoint are one '
+            "transaction: leave checkpoint_policy out"
+        )
     if options.on_failure is not None:
         return options
     return replace(options, on_failure="stop" if sink is None else "dead_letter")

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hubline.coordination.control_loop import ControlLoop, call_on
 from hubline.coordination.dispatcher import Dispatcher
+from hubline.coordination.store_calls import bounded
 from hubline.coordination.strategies import Strategy
 from hubline.errors import ConfigError, HublineError, ProcessorError
 from hubline.hubs.hub_calls import within
@@ -46,6 +47,7 @@ class ProcessorRun:
     ) -> None:
         self._dependencies = dependencies
         self._options = dependencies.options
+        self._group = group
         self._loop = asyncio.get_running_loop()
         self._partition_ids = tuple(partition_ids)
         self._runners: dict[str, PartitionRunner] = {}
@@ -67,9 +69,21 @@ class ProcessorRun:
 
     async def start(self) -> None:
         await self._control.call(self._dispatcher.start)
+        if not self._options.keeps_checkpoints:
+            await self._control.call(self._report_unused_checkpoints)
         self._hub_watch = asyncio.create_task(self._watch_hub())
         if self._dependencies.has_control_thread:
             asyncio.run_coroutine_threadsafe(self._watch_loop(), self._control.loop)
+
+    async def _report_unused_checkpoints(self) -> None:
+        """Of a group that kept checkpoints before: its lag is still shown by them."""
+        seconds_max = self._options.lease.renew_interval_seconds
+        if found := await bounded(seconds_max, self._dependencies.store.list_checkpoints)(self._group):
+            log.warning(
+                "unused_checkpoints group=%s partitions=%d: the processor keeps none, and leaves these as they are",
+                self._group,
+                len(found),
+            )
 
     async def stop(self) -> None:
         self.is_stopped = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 from hubline.hubs.hub_calls import describe_partition, pinned
 from hubline.model.ownership import Checkpoint
@@ -15,12 +16,18 @@ KeepEnd = Callable[[Checkpoint], Awaitable[None]]
 
 
 class StartingPosition:
-    """It lives as long as the lease: "the end" is where it was when the partition was first opened."""
+    """It lives as long as the lease: "the end" is where it was when the partition was first opened.
+
+    So is "24 hours ago", where checkpoints are kept: a partition that failed before its first one skips nothing.
+    Without checkpoints, each opening has its own last 24 hours.
+    """
 
     def __init__(self, status: PartitionStatus, dependencies: PartitionDependencies) -> None:
         self._key = status.key
         self._hub = dependencies.hub
-        self._asked = dependencies.start.for_partition(status.partition)
+        self._asked = dependencies.start
+        self._now = dependencies.now
+        self._keeps_checkpoints = dependencies.options.keeps_checkpoints
         self._call_seconds_max = dependencies.options.hub_timeout_seconds
         self._first: Position | None = None
 
@@ -40,7 +47,9 @@ class StartingPosition:
         elif checkpoint is not None:
             return checkpoint.resume, checkpoint.last_sequence
         else:
-            start = self._first = self._first or await self._first_opening(keep_end)
+            if self._first is None or (self._first.kind is PositionKind.ENQUEUED and not self._keeps_checkpoints):
+                self._first = await self._first_opening(keep_end)
+            start = self._first
         return start, _sequence_before(start)
 
     async def end(self) -> Checkpoint:
@@ -51,8 +60,10 @@ class StartingPosition:
         return Checkpoint(self._key, end.last_offset, end.last_sequence)
 
     async def _first_opening(self, keep_end: KeepEnd | None) -> Position:
-        if self._asked != Position.latest() or keep_end is None:
-            return await self._pinned(self._asked)
+        now = datetime.fromtimestamp(self._now(), UTC)
+        asked = self._asked.for_partition(self._key.partition, now=now)
+        if asked != Position.latest() or keep_end is None:
+            return await self._pinned(asked)
         end = await self.end()
         await keep_end(end)
         return Position.sequence(end.sequence_number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 from typing import Final
 
@@ -13,11 +12,11 @@ VERSION_MIN: Final = (4, 2)
 def require_pyspark() -> None:
     """Raises ImportError with what to do, where pyspark is missing or too old."""
     try:
-        found = importlib.metadata.version("pyspark")
-    except importlib.metadata.PackageNotFoundError:
-        found = None
-    if found is None:
-        raise ImportError("hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'")
+        from pyspark.version import __version__ as found
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "pyspark.version"):
+            raise
+        raise ImportError("hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'") from None
     require_version(found)
 
 

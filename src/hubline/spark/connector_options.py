@@ -9,13 +9,15 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeVar
 
 from hubline.addresses.names import validate_partition_id
-from hubline.addresses.values import parse_duration, parse_position
+from hubline.addresses.values import parse_duration, parse_position, parse_start
 from hubline.errors import ConfigError
-from hubline.model.positions import Position
+from hubline.model.positions import Position, StartPosition
 from hubline.secrets import shown
+
+P = TypeVar("P")
 
 CONNECTOR_NAMES: Final[Mapping[str, str]] = {
     "hub": "eventhubs.connectionString",
@@ -82,8 +84,8 @@ def parse_seconds(text: str) -> float:
 # Positions ---------------------------------------------------------------------------------------------------------
 
 
-def parse_starting_position(text: str) -> Position:
-    return _position_of_connector(_json(text)) if _is_json(text) else parse_position(text)
+def parse_starting_position(text: str) -> StartPosition:
+    return _position_of_connector(_json(text)) if _is_json(text) else parse_start(text)
 
 
 def parse_ending_position(text: str) -> Position:
@@ -94,7 +96,7 @@ def parse_ending_position(text: str) -> Position:
     return position if text.endswith(":inclusive") else Position(position.kind, position.value, inclusive=False)
 
 
-def parse_starting_positions(text: str) -> dict[str, Position]:
+def parse_starting_positions(text: str) -> dict[str, StartPosition]:
     return _by_partition(text, parse_starting_position)
 
 
@@ -118,9 +120,9 @@ def _json(text: str) -> dict[str, object]:
     return value
 
 
-def _by_partition(text: str, parse: Callable[[str], Position]) -> dict[str, Position]:
+def _by_partition(text: str, parse: Callable[[str], P]) -> dict[str, P | Position]:
     """``{"0": "sequence:5", "*": "earliest"}``, or the connector's JSON of partitions and positions."""
-    positions: dict[str, Position] = {}
+    positions: dict[str, P | Position] = {}
     for key, value in _json(text).items():
         partition = _partition_of(key)
         if partition in positions:

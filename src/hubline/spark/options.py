@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, get_args
 
 from hubline.addresses.choices import choice_of
 from hubline.addresses.did_you_mean import nearest
@@ -55,6 +55,7 @@ SOURCE_OPTIONS: Final = (
     "operationTimeout",
     "store",
     "loadBalancing",
+    "checkpoint",
     "lookback",
     "ownerId",
     "lease",
@@ -78,6 +79,12 @@ DEFAULT_MAX_EVENTS: Final = 1_000_000
 """A first batch over a large backlog ends within seconds, and its rows fit into memory."""
 
 
+StreamCheckpoint: TypeAlias = Literal["every_batch", "never"]
+"""When a stream with a store writes its checkpoints there."""
+
+STREAM_CHECKPOINTS: Final[tuple[StreamCheckpoint, ...]] = get_args(StreamCheckpoint)
+
+
 @dataclass(frozen=True, slots=True)
 class EndPositions:
     """Where a batch read ends: before the event at the position, or with it where the position is inclusive."""
@@ -95,8 +102,8 @@ class Options:
 
     ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
     to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the instances
-    that use the same store share the partitions. ``lookback_seconds`` is how much of what was handled before a stream
-    reads again when it starts.
+    that use the same store share the partitions, ``checkpoint`` whether it keeps their progress as well.
+    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts.
     """
 
     hub: HubAddress
@@ -113,6 +120,7 @@ class Options:
     operation_timeout_seconds: float = DEFAULT_OPERATION_TIMEOUT_SECONDS
     store: StoreAddress | None = None
     load_balancing: Strategy = field(default_factory=Greedy)
+    checkpoint: StreamCheckpoint = "every_batch"
     lookback_seconds: float | None = None
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
@@ -167,6 +175,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         operation_timeout_seconds=texts.get("operationTimeout", parse_seconds, DEFAULT_OPERATION_TIMEOUT_SECONDS),
         store=store,
         load_balancing=load_balancing or Greedy(),
+        checkpoint=_checkpoint(texts),
         lookback_seconds=texts.get("lookback", parse_seconds, None),
         owner_id=texts.get("ownerId", validate_owner_id, None),
         lease=_lease(texts),
@@ -180,7 +189,7 @@ def _require_no_sharing(texts: _Given, load_balancing: Strategy | None) -> None:
             "the option lookback needs a store, which knows what was handled before: add for instance "
             '.option("store", "postgresql://...")'
         )
-    sharing = [name for name in ("ownerId", "lease", "loadBalancingInterval") if texts.has(name)]
+    sharing = [name for name in ("checkpoint", "ownerId", "lease", "loadBalancingInterval") if texts.has(name)]
     if not isinstance(load_balancing, All | None):
         sharing.insert(0, "loadBalancing")
     if sharing:
@@ -260,6 +269,18 @@ def _on_data_loss(texts: _Given) -> OnDataLoss:
     if not texts.get("failOnDataLoss", _boolean, True):
         return "earliest"
     return texts.get("onDataLoss", partial(choice_of, choices=ON_DATA_LOSS), "fail")
+
+
+def _checkpoint(texts: _Given) -> StreamCheckpoint:
+    checkpoint: StreamCheckpoint = texts.get(
+        "checkpoint", partial(choice_of, choices=STREAM_CHECKPOINTS), "every_batch"
+    )
+    if checkpoint == "never" and texts.has("lookback"):
+        raise ConfigError(
+            "the option lookback needs checkpoints, which say what was handled before: remove the option checkpoint, "
+            'or remove lookback and start at so long ago: .option("startingPosition", "time:-24h")'
+        )
+    return checkpoint
 
 
 def _boolean(text: str) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from hubline.addresses.option_checks import checked
 from hubline.errors import HubExists
-from hubline.hubs.local.hub_folder import HubFolder, Retention, is_hub, list_names
+from hubline.hubs.local.hub_folder import HubFolder, PartitionCount, Retention, is_hub, list_names
 
 
+@checked
 async def create_hub(
-    root: Path | str, name: str, *, partitions: int, retention: Retention | None = None, exist_ok: bool = False
+    root: Path | str,
+    name: str,
+    *,
+    partitions: PartitionCount,
+    retention: Retention | None = None,
+    exist_ok: bool = False,
 ) -> None:
     """Creates a hub in the folder ``root``, whole or not at all.
 
@@ -29,7 +36,8 @@ async def list_hubs(root: Path | str) -> list[str]:
     return await asyncio.to_thread(list_names, Path(root))
 
 
-async def grow_hub(root: Path | str, name: str, *, partitions: int) -> None:
+@checked
+async def grow_hub(root: Path | str, name: str, *, partitions: PartitionCount) -> None:
     """Raises the number of partitions. Senders and processors that run pick the new ones up within about a second.
 
     Keys are dealt out by the number of partitions: events of one key may go to another partition from then on.

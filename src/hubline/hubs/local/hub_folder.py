@@ -25,9 +25,11 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 from hubline.addresses.names import validate_hub_name
+from hubline.addresses.option_checks import checked_options
+from hubline.addresses.option_kinds import Count, PositiveSeconds, Range
 from hubline.errors import ConfigError, HubError, HubExists, HubNotFound
 from hubline.hubs.local import change_signal as signal
 from hubline.hubs.local import partition_file as partition
@@ -36,6 +38,7 @@ from hubline.hubs.local.stored_batch import TAG_MAX, TAG_MIN
 
 # As many as the service's largest offer has. The signal file has room for this many from the start.
 PARTITIONS_MAX: Final = 1024
+PartitionCount: TypeAlias = Annotated[int, Range(least=1, most=PARTITIONS_MAX)]
 
 FORMAT_VERSION: Final = 1
 
@@ -65,6 +68,7 @@ CREATE TABLE hub (
 """
 
 
+@checked_options
 @dataclass(frozen=True, slots=True)
 class Retention:
     """How long events are kept, and how many bytes a partition keeps; None is without limit.
@@ -72,14 +76,8 @@ class Retention:
     Whole batches are removed, the oldest first. The limit by size spares a partition's newest batch.
     """
 
-    seconds: float | None = None
-    bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.seconds is not None and not 0 < self.seconds < float("inf"):
-            raise ConfigError(f"a retention of {self.seconds} seconds is not possible: give more than 0, or None")
-        if self.bytes is not None and self.bytes <= 0:
-            raise ConfigError(f"a retention of {self.bytes} bytes is not possible: give more than 0, or None")
+    seconds: PositiveSeconds | None = None
+    bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +184,6 @@ class HubFolder:
         return Meta(tag, partition_ids, datetime.fromtimestamp(created_us / 1e6, UTC), Retention(seconds, size))
 
     def create(self, partition_count: int, retention: Retention) -> None:
-        _require_partition_count(partition_count)
         building = self.root / f"{_CREATING}{secrets.token_hex(8)}"
         with hub_errors(Where(self.address, self.path)):
             self._require_absent()
@@ -203,7 +200,6 @@ class HubFolder:
             _sync_folder(self.root)
 
     def grow(self, partition_count: int) -> None:
-        _require_partition_count(partition_count)
         with self._opened() as connection, transaction(connection, writes=True):
             meta = self._row(connection)
             if partition_count < meta.partition_count:
@@ -260,11 +256,6 @@ def list_names(root: Path) -> list[str]:
         return sorted(path.name for path in root.iterdir() if not path.name.startswith(".") and is_hub(path))
     except (FileNotFoundError, NotADirectoryError):
         return []
-
-
-def _require_partition_count(partition_count: int) -> None:
-    if not 1 <= partition_count <= PARTITIONS_MAX:
-        raise ConfigError(f"a hub has 1 to {PARTITIONS_MAX} partitions, not {partition_count}")
 
 
 def _partition_file(tag: int, index: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from hubline.addresses.option_checks import checked
 from hubline.errors import ConfigError
 from hubline.secrets import Secret
 from hubline.spark._jvm.session import (
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _FILES: Final = "spark.hadoop.fs.file.impl"
 
 
+@checked
 def session(app_name: str = "hubline", *, master: str | None = None, **config: object) -> SparkSession:
     """A session in which ``format("eventhubs")`` is known, with the settings that were measured to matter.
 

@@ -30,7 +30,8 @@ from hubline.errors import ConfigError
 from hubline.event_ids import is_id, with_ids
 from hubline.model.events import OUTGOING_SCHEMA
 from hubline.producer.routing import ANYWHERE, Indexes, targets_of
-from hubline.spark.schema import SOURCE_SCHEMA, plain
+from hubline.spark.arrow_columns import plain
+from hubline.spark.schema import SOURCE_SCHEMA
 
 
 @dataclass(frozen=True, slots=True)

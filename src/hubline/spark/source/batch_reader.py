@@ -31,8 +31,8 @@ from hubline.concurrency import map_bounded
 from hubline.errors import PositionInvalid
 from hubline.hubs.data_loss import sequence_after_data_loss
 from hubline.model.positions import Position
+from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options
-from hubline.spark.schema import Layout
 from hubline.spark.sessions.parallelism import task_count
 from hubline.spark.source.offsets import Range, in_order
 from hubline.spark.source.position_lookup import LOOKUPS_AT_ONCE, Places

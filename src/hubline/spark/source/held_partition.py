@@ -24,6 +24,7 @@ class HeldPartition:
             need not be looked up.
         gap: What was skipped when it was opened.
         replayed: What the batch reads that Spark ran again when the query started.
+        follows_spark: Whether Spark's own checkpoint alone says where it stands, as the store keeps none.
         is_closing: Whether it is to be given up once its batch is done.
         at_rest: Set when it can be given up.
     """
@@ -37,6 +38,7 @@ class HeldPartition:
     known_offset: tuple[int, str] | None = None
     gap: Gap | None = None
     replayed: Entry | None = None
+    follows_spark: bool = False
     is_closing: bool = False
     at_rest: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -65,8 +67,11 @@ class HeldPartition:
         resetting its checkpoint, raises the epoch. So does a range of any epoch that was run again since the query
         started, from where the store stands on: each start that died raised the epoch as well. With any other, the
         store says how far it came. The query has read the events before ``seen_next`` already: they are not replayed
-        to it.
+        to it. Where Spark's checkpoint alone counts, the query continues after what it has read, whichever query had
+        the partition since: that is in its state.
         """
+        if self.follows_spark and entry is not None:
+            return Entry.at(entry.end, epoch=self.epoch)
         if self.next_sequence is None:
             return None
         if entry is not None and entry.epoch == self.epoch:

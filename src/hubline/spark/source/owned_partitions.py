@@ -34,7 +34,7 @@ from hubline.model.ownership import Ownership, ReleaseReason
 from hubline.model.positions import StartPositions
 from hubline.ports import CheckpointStore
 from hubline.retry import Backoff, RetryPolicy
-from hubline.spark.source.checkpoint_writer import CheckpointWriter
+from hubline.spark.source.checkpoint_writer import CheckpointWriter, NoCheckpoints
 from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.offsets import Entry, StreamOffset
 from hubline.spark.source.partition_opener import PartitionOpener, SequenceAfterLoss
@@ -59,6 +59,9 @@ class Membership:
     lease: LeaseOptions
     start: StartPositions
     lookback_seconds: float | None = None
+    keeps_checkpoints: bool = True
+    """Whether progress is kept in the store. If not, the query continues where Spark's own checkpoint says, and its
+    other partitions start at `start`."""
 
 
 class OwnedPartitions:
@@ -81,10 +84,11 @@ class OwnedPartitions:
         self._in_flight: frozenset[str] = frozenset()
         self._opening = BackgroundTasks()
         self._is_stopping = False
-        self.failed: HublineError | None = None
-        """What ends the query: a position that is gone, where the user wants to hear of it."""
+        self._invalid: dict[str, PositionInvalid] = {}
+        self._follows_spark = not membership.keeps_checkpoints
         lease = membership.lease
-        self._writer = CheckpointWriter(store, places, seconds_max=lease.renew_interval_seconds, on_fenced=self._lose)
+        writer = CheckpointWriter if membership.keeps_checkpoints else NoCheckpoints
+        self._writer = writer(store, places, seconds_max=lease.renew_interval_seconds, on_fenced=self._lose)
         self._opener = PartitionOpener(
             self._writer,
             places,
@@ -122,6 +126,12 @@ class OwnedPartitions:
             await self._dispatcher.abort()
         await cancel(self._opening)
         await self._writer.stop()
+
+    @property
+    def failed(self) -> HublineError | None:
+        """What ends the query: a position that is gone, where the user wants to hear of it."""
+        unused = self._done.entries if self._follows_spark else {}
+        return next((error for partition, error in self._invalid.items() if partition not in unused), None)
 
     async def settled(self, seconds_max: float) -> None:
         """Waits until the query has its share, and knows where it stands: for a run that ends by itself."""
@@ -194,7 +204,8 @@ class OwnedPartitions:
     # What the dispatcher asks for
 
     def open(self, ownership: Ownership) -> None:
-        held = HeldPartition(ownership, replayed=self._replayed.pop(ownership.key.partition, None))
+        replayed = self._replayed.pop(ownership.key.partition, None)
+        held = HeldPartition(ownership, replayed=replayed, follows_spark=self._follows_spark)
         if self._is_stopping:
             held.at_rest.set()
         self._held[held.partition] = held
@@ -229,7 +240,7 @@ class OwnedPartitions:
             except Fenced as error:
                 self._lose(held, error)
             except PositionInvalid as error:
-                self.failed = error
+                self._invalid[held.partition] = error
                 return
             except HublineError as error:
                 self.report_of(error, held.partition)

@@ -84,7 +84,8 @@ class PartitionOpener:
     async def _first_place(self, held: HeldPartition) -> int:
         """Of a partition without a checkpoint. One that was added since the query runs starts at its beginning."""
         is_new = held.partition not in self._known_at_start
-        start = Position.earliest() if is_new else self._start.for_partition(held.partition)
+        now = datetime.fromtimestamp(self._now(), UTC)
+        start = Position.earliest() if is_new else self._start.for_partition(held.partition, now=now)
         try:
             place = await self._places.start(held.partition, start)
         except PositionInvalid as error:

@@ -91,6 +91,7 @@ class StreamPlanner:
             lease=replace(options.lease, startup_delay_seconds=0.0) if reads_all else options.lease,
             start=options.stream_start,
             lookback_seconds=options.lookback_seconds,
+            keeps_checkpoints=options.checkpoint != "never",
         )
 
     @property

@@ -19,8 +19,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from hubline.coordination.control_loop import ControlLoop
+from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options
-from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, Layout, require_schema
+from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
 from hubline.spark.sessions.parallelism import task_count
 from hubline.spark.source.batch_reader import RangesInput
 from hubline.spark.source.offsets import StreamOffset

@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from hubline.errors import SinkError
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
-from hubline.spark.schema import plain
+from hubline.spark.arrow_columns import plain
 from hubline.spark.sql_sink.batch_rows import OFFSET, PARTITION, SEQUENCE, by_partition
 from hubline.spark.sql_sink.batch_target import BatchTarget, EventsMissing, Written
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules

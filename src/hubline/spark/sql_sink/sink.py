@@ -28,8 +28,9 @@ from hubline.errors import ConfigError
 from hubline.sinks import DropDuplicates, SqlSink
 from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
 from hubline.spark._jvm.lineage import overwritten_in_query
+from hubline.spark.arrow_columns import plain
 from hubline.spark.json_parsing import ERROR_COLUMN
-from hubline.spark.schema import SOURCE_SCHEMA, plain
+from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sql_sink.batch_commit import BatchCommit
 from hubline.spark.sql_sink.batch_rows import OFFSET, PARTITION, PROPERTIES, SEQUENCE
 from hubline.spark.sql_sink.batch_target import BatchTarget, Written

@@ -25,8 +25,8 @@ from hubline.model.events import EventBatch
 from hubline.model.positions import Position
 from hubline.ports import Hub
 from hubline.retry import RetryPolicy
+from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options
-from hubline.spark.schema import Layout
 from hubline.spark.source.offsets import Range
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.tasks import event_loop as process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import Any
 
@@ -16,6 +17,7 @@ def make_virtual(processor: Processor, rng: random.Random) -> None:
     """
     processor._has_control_thread = False  # noqa: SLF001
     processor._rng = rng  # noqa: SLF001
+    processor._now = lambda: asyncio.get_running_loop().time()  # noqa: SLF001
 
 
 class VirtualProcessor(Processor):
