@@ -14,6 +14,7 @@ from hubline.ports import DeadLetterSink
 from hubline.processor import PartitionContext
 from hubline.processor.handlers.handler import HANDLER_ARGUMENTS, Handler
 from hubline.testing.simulation.ledger import Ledger, Session
+from hubline.tracebacks import text_of
 
 Entry = Callable[..., None]
 """Takes the arguments of a handler."""
@@ -30,15 +31,13 @@ class Observer:
 
     def observe(self, handlers: dict[str, Handler]) -> None:
         """Puts itself around the handlers."""
-        entries: dict[str, tuple[Entry, Entry]] = {
-            "on_event" if "on_event" in handlers else "on_batch": (self._handling, self._handled),
-            "on_assigned": (self._assigned, _nothing),
-            "on_released": (self._released, _nothing),
-        }
-        if "on_dead_letter" in handlers:
-            entries["on_dead_letter"] = (_nothing, self._dead_lettered)
-        for name, (before, after) in entries.items():
-            handlers[name] = self._around(handlers.get(name), name, before, after)
+        for name in ("on_batch", "on_event"):
+            if name in handlers:
+                handlers[name] = self._around(handlers[name], name, self._handling, self._handled)
+        handlers["on_assigned"] = self._around(handlers.get("on_assigned"), "on_assigned", self._assigned, _nothing)
+        handlers["on_released"] = self._around(handlers.get("on_released"), "on_released", self._released, _nothing)
+        if keep := handlers.get("on_dead_letter"):
+            handlers["on_dead_letter"] = self._around(keep, "on_dead_letter", _nothing, self._dead_lettered)
 
     def observed(self, dead_letters: DeadLetterSink) -> DeadLetterSink:
         """The same sink of dead letters, observed."""
@@ -92,7 +91,7 @@ class Observer:
             raise
         except Exception as error:
             self._ledger.last_failure = error
-            self._ledger.note(f"{self._process} {name} failed: {type(error).__name__}: {error}")
+            self._ledger.note(f"{self._process} {name} failed: {type(error).__name__}: {text_of(error)}")
             raise
         after(*arguments)
 

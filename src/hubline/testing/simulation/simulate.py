@@ -7,6 +7,7 @@ import inspect
 import linecache
 import logging
 import random
+import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,10 +23,11 @@ from hubline.testing.simulation.final_checks import Objection, liveness
 from hubline.testing.simulation.instance import Instance, SimulatedWorld
 from hubline.testing.simulation.scenario import FAULTS, Scenario
 from hubline.testing.simulation.simulator import Program, Report, Simulation
-from hubline.tracebacks import format_failure, frames_of, text_of
+from hubline.tracebacks import format_failure, frames_of, text_of, type_of
 
 _EARLIEST: Final = parse_starting_position("earliest")
-_TRACE_LINES_SHOWN: Final = 15
+_MISHAPS_SHOWN: Final = 10
+_MISHAP: Final = re.compile(r"^\S+ (fault |\S+ (is killed|starts|could not start|\w+ failed))")
 _WEATHER: Final = {
     "latency": "slow calls",
     "fail_before": "failed calls",
@@ -196,27 +198,31 @@ def _text(report: Report, replay: str) -> str:
     if report.error is not None:  # the first violation is the same
         found = [*_users_error(report.error), *found[1:]]
     elif report.last_failure is not None:
-        found += ["", "the last handler that failed:", *_users_error(report.last_failure)]
-    return "\n".join(
-        [
-            *found,
-            "",
-            f"seed {report.seed} failed, with {report.events_count} events and these faults: {_faults(report)}",
-            "the last that happened, each with its second:",
-            *(f"  {line}" for line in report.trace[-_TRACE_LINES_SHOWN:]),
-            "",
-            f"replay it alone: {replay}",
-        ]
-    )
+        found += ["", "the last error of a handler:", *_users_error(report.last_failure)]
+    lines = [
+        *found,
+        "",
+        f"seed {report.seed} failed, with {report.events_count} events, and with {_faults(report)}",
+        "what went wrong last, each with its second:",
+        *(f"  {line}" for line in _mishaps(report)),
+        "",
+        f"replay it alone: {replay}",
+    ]
+    return "\n".join(lines)
 
 
 def _users_error(error: Exception) -> list[str]:
-    """The error and the line of the user's code where it came from. A plain assert has no text: its line says it."""
+    """The line of the user's code where it came from, as Python shows it, then the error."""
     frames = [frame for frame in frames_of(error) if frame.is_users]
-    shown = format_failure(error).splitlines()
-    if frames and not text_of(error):
-        shown[0] = f"{shown[0].rstrip()} {linecache.getline(frames[-1].file, frames[-1].line).strip()}"
-    return shown
+    if not frames:
+        return format_failure(error).splitlines()
+    source = linecache.getline(frames[-1].file, frames[-1].line).strip()
+    return [str(frames[-1]), f"    {source}", f"{type_of(error)}: {text_of(error)}".rstrip(": ")]
+
+
+def _mishaps(report: Report) -> list[str]:
+    """The last lines of the trace that tell of faults, and of what handlers raised."""
+    return [line for line in report.trace if _MISHAP.search(line)][-_MISHAPS_SHOWN:]
 
 
 def _faults(report: Report) -> str:

@@ -100,15 +100,11 @@ class Simulation:
     """One run of a program in a scenario.
 
     Attributes:
-        lease: The lease of the processors, as the first one has it.
+        lease: The lease of the processors, as the first one has it once it is there.
         strategy: Their strategy, likewise.
-        group: Their consumer group.
+        group: Their consumer group, likewise.
         error: What the user's code raised, which ended the run.
     """
-
-    lease: LeaseOptions
-    strategy: Strategy
-    group: GroupKey
 
     def __init__(self, scenario: Scenario, program: Program) -> None:
         self.scenario = scenario
@@ -119,6 +115,9 @@ class Simulation:
         self.store = LedgerStore(self.world, self.ledger)
         self.hub = MemoryHub(scenario.partitions_count, now=lambda: self.world.now)
         self.shared = SimulatedWorld(scenario.seed, self.world)
+        self.lease: LeaseOptions = scenario.options.lease
+        self.strategy: Strategy = scenario.strategy
+        self.group = GroupKey(self.hub.namespace, self.hub.name, "simulated")
         self.hosts: list[_Host] = []
         self.events_count = 0
         self.error: Exception | None = None
@@ -157,7 +156,7 @@ class Simulation:
     def broken_by(self, error: Exception) -> None:
         """The user's code objects: the run ends."""
         self.error = self.error or error
-        self.ledger.object(type(error).__name__, text_of(error))
+        self.ledger.object(type(error).__name__, text_of(error).partition("\n")[0])
 
     def _report(self) -> Report:
         return Report(
