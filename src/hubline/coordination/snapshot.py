@@ -70,6 +70,6 @@ def living_members(snapshot: Snapshot) -> dict[str, Member]:
     announced = {member.owner_id: member for member in snapshot.members}
     names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
     names |= {record.owner_id for record in snapshot.living_records.values()}
-    members = {name: announced.get(name, Member(name)) for name in names}
+    members = {name: announced.get(name) or Member(name) for name in names}
     members[snapshot.me.owner_id] = snapshot.me
     return dict(sorted(members.items()))

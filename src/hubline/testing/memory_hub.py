@@ -92,9 +92,12 @@ class MemoryHub:
 
     def append_events(self, partition: str, events: Sequence[NewEvent]) -> None:
         """Appends events as a sender does: to the partition, or to that of their partition key if they have one."""
+        routed: dict[str, list[_Content]] = {}
         for body, key, properties in outgoing_rows(events):
             to = partition if key is None else str(partition_index(key, len(self._partitions)))
-            self._append(to, [(body, key, properties or [])])
+            routed.setdefault(to, []).append((body, key, properties or []))
+        for to, rows in routed.items():
+            self._append(to, rows)
 
     def events(self) -> list[Event]:
         """All events that it holds, in the order of each partition."""

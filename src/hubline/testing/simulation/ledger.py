@@ -11,6 +11,7 @@ exactly once        a commit of a sink has the events since the last commit, eac
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -77,11 +78,11 @@ class Ledger:
         self.may_skip = False
         self.may_checkpoint_ahead = False
         self._world = world
-        self._partitions: dict[str, _PartitionLedger] = {}
+        self._partitions: defaultdict[str, _PartitionLedger] = defaultdict(_PartitionLedger)
         self.trace: list[str] = []
 
     def partition(self, partition: str) -> _PartitionLedger:
-        return self._partitions.setdefault(partition, _PartitionLedger())
+        return self._partitions[partition]
 
     def note(self, what: str) -> None:
         self.trace.append(f"{self._world.now:.6f} {what}")
