@@ -146,9 +146,9 @@ def test_a_sink_that_is_asked_to_take_an_event_twice_is_seen(monkeypatch: pytest
 
     def all_are_there(events: list[Event], world: SimulatedWorld) -> None:
         rows = world.database.execute("SELECT partition, sequence FROM written").fetchall()
-        letters = world.database.execute("SELECT partition_id, sequence_number FROM hubline_dead_letter").fetchall()
-        assert sorted(rows + letters) == sorted((event.partition, event.sequence_number) for event in events)
-        assert letters
+        dead = world.database.execute("SELECT partition_id, sequence_number FROM hubline_dead_letter").fetchall()
+        assert sorted(rows + dead) == sorted((event.partition, event.sequence_number) for event in events)
+        assert dead
 
     simulate(range(4), build=build, after=all_are_there)
 

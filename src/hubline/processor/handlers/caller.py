@@ -115,8 +115,13 @@ class HandlerCaller:
                 raise failed  # a transaction that broke cannot be repaired by trying again within it
             if log.isEnabledFor(logging.WARNING):  # to find the place takes longer than the rest of a retry
                 place = place_of(failed.__cause__ or failed)
-                what = "handler_retry partition=%s attempt=%d at=%s error=%s"
-                log.warning(what, self._status.partition, failed.attempts, place, failed)
+                log.warning(
+                    "handler_retry partition=%s attempt=%d at=%s error=%s",
+                    self._status.partition,
+                    failed.attempts,
+                    place,
+                    failed,
+                )
             if await self._status.is_closed_within(self._retry.delay(failed.attempts, self._rng)):
                 raise failed  # the next owner tries again
             returned, failed = await self.attempt(given, failed.attempts + 1, tx)

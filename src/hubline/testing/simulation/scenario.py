@@ -13,7 +13,7 @@ HARMLESS = ("join", "stop", "grow")
 FAULTS = (*HARMLESS, "crash", "crash_restart", "pause", "store_outage", "store_clock_jump")
 """What happens to a group: the first three in all seeds, the others only in those that are not calm."""
 OPERATOR_RESET = "operator_reset"
-"""An operator's hand on a checkpoint. No fault: whoever moves it back wants events again."""
+"""An operator moves a checkpoint back, or removes it. Not a fault: events are wanted again."""
 
 FAULTY_SECONDS = 120.0
 """How long faults are injected: several leases, so that they meet each other's consequences."""

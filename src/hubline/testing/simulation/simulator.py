@@ -316,9 +316,9 @@ class Simulation:
             self.join()
 
     def _recover(self) -> None:
-        """Until no law has been broken for a lease and a hand-over: whoever is to lose a partition has lost it by then.
+        """Until no law has been broken for a lease and a hand-over: an owner that is to lose a partition has lost it then.
 
-        Without it most of a seed's life would be one in which nothing happens.
+        After that nothing would happen any more, for as long as the worst seeds take to recover.
         """
         ends_at = self.world.now + self._recovery_seconds()
         settled_at: float | None = None
