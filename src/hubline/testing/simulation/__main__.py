@@ -39,6 +39,7 @@ def _simulate(options: argparse.Namespace) -> int:
         if report.violations:
             _print_failure(report, into_sink=options.sink)
             return 1
+        report.trace.clear()
         if time.monotonic() - said_at > PROGRESS_SECONDS:
             said_at = time.monotonic()
             sys.stderr.write(f"  {len(reports)} of {len(seeds)} seeds\n")

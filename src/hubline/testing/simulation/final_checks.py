@@ -42,10 +42,9 @@ def liveness(simulation: Simulation) -> Iterator[Objection]:
         last, book = last_sequence(simulation, partition), simulation.ledger.partition(partition)
         if book.handled_to != last:
             checkpoint = (
-                f", and the checkpoint is at {book.checkpoint_sequence}" if book.checkpoint_sequence >= 0 else ""
+                "" if book.checkpoint_sequence < 0 else f", and the checkpoint is at {book.checkpoint_sequence}"
             )
-            yield (
-                "liveness",
-                f"partition {partition}: event {book.handled_to + 1} of 0 to {last} was never handled to its end, nor "
-                f"made a dead letter{checkpoint}",
-            )
+            lost = f"event {book.handled_to + 1} of 0 to {last} was never handled to its end, nor made a dead letter"
+            yield "liveness", f"partition {partition}: {lost}{checkpoint}"
+        elif simulation.has_sink and book.committed_to != last:
+            yield "liveness", f"partition {partition}: event {book.committed_to + 1} of 0 to {last} is not in the sink"

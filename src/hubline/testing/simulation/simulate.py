@@ -27,7 +27,10 @@ from hubline.tracebacks import format_failure, frames_of, text_of, type_of
 
 _EARLIEST: Final = parse_starting_position("earliest")
 _MISHAPS_SHOWN: Final = 10
-_MISHAP: Final = re.compile(r"^\S+ (fault |\S+ (is killed|starts|could not start|\w+ failed))")
+_MISHAP: Final = re.compile(
+    r"^\S+ (fault |log: error \S+ (?!StoreUnavailable)|\S+ (is killed|could not start|\w+ failed))"
+)
+_LINE_END: Final = "\n"
 _WEATHER: Final = {
     "latency": "slow calls",
     "fail_before": "failed calls",
@@ -100,8 +103,9 @@ def simulate(
     for seed in seeds:
         scenario = Scenario.draw(seed)
         chosen = tuple((second, kind) for second, kind in scenario.faults if kind in faults)
-        with _alone(seed):
-            report = Simulation(replace(scenario, faults=chosen), program).run()
+        simulation = Simulation(replace(scenario, faults=chosen), program)
+        with _alone(seed, simulation.ledger.note):
+            report = simulation.run()
         if trace:
             sys.stdout.write("\n".join([*report.trace, ""]))
         if report.violations:
@@ -169,17 +173,30 @@ def _require_no_loop() -> None:
 
 
 @contextmanager
-def _alone(seed: int) -> Iterator[None]:
-    """Within, a handler that uses the module `random` does the same for the same seed; and hubline logs nothing."""
-    state, logger = random.getstate(), logging.getLogger("hubline")
-    level = logger.level
+def _alone(seed: int, note: Callable[[str], None]) -> Iterator[None]:
+    """Within, a handler that uses the module `random` does the same for the same seed; and hubline's log is noted."""
+    state, logger, noting = random.getstate(), logging.getLogger("hubline"), _Noting(note)
+    level, propagates = logger.level, logger.propagate
     random.seed(seed)
-    logger.setLevel(logging.CRITICAL)
+    logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    logger.addHandler(noting)
     try:
         yield
     finally:
         random.setstate(state)
         logger.setLevel(level)
+        logger.propagate = propagates
+        logger.removeHandler(noting)
+
+
+class _Noting(logging.Handler):
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self._note = note
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._note(f"log: {record.getMessage().partition(_LINE_END)[0]}")
 
 
 def _takes_two(function: Callable[..., object]) -> bool:

@@ -103,6 +103,7 @@ class Simulation:
         lease: The lease of the processors, as the first one has it once it is there.
         strategy: Their strategy, likewise.
         group: Their consumer group, likewise.
+        has_sink: Whether they write into a sink.
         error: What the user's code raised, which ended the run.
     """
 
@@ -120,6 +121,7 @@ class Simulation:
         self.group = GroupKey(self.hub.namespace, self.hub.name, "simulated")
         self.hosts: list[_Host] = []
         self.events_count = 0
+        self.has_sink = False
         self.error: Exception | None = None
         self._is_producing = True
 
@@ -206,6 +208,7 @@ class Simulation:
             self.group = GroupKey(self.hub.namespace, self.hub.name, processor.consumer_group)
             self.ledger.lease_seconds = self.lease.lease_seconds * (1 + 2 * CLOCK_ERROR)
             self.ledger.may_skip = options.on_failure != "stop"
+            self.has_sink = sink is not None
         observer = Observer(process.name, self.ledger, self.broken_by)
         observer.observe(processor._registry.handlers)  # noqa: SLF001
         if processor._dead_letters is not None:  # noqa: SLF001
@@ -316,7 +319,7 @@ class Simulation:
             self.join()
 
     def _recover(self) -> None:
-        """Until no law has been broken for a lease and a hand-over: an owner that is to lose a partition has lost it then.
+        """Until no law has been broken for a lease and a hand-over: who is to lose a partition has lost it then.
 
         After that nothing would happen any more, for as long as the worst seeds take to recover.
         """
