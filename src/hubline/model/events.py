@@ -136,7 +136,8 @@ class EventBatch:
     def _found_ends(self) -> tuple[int, int]:
         self._require_events()
         sequences = self.arrow.column("sequenceNumber")
-        self._ends = ends = sequences[0].as_py(), sequences[len(sequences) - 1].as_py()
+        first, last = sequences[0].as_py(), len(sequences) - 1
+        self._ends = ends = first, sequences[last].as_py() if last else first
         return ends
 
     def _require_events(self) -> None:

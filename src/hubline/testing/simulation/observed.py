@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from hubline.model.dead_letters import DeadLetter
@@ -69,31 +68,39 @@ class Observer:
         if handler is None:
             return Handler(_as_async(before), True, places)
 
+        async def awaited(running: Awaitable[object], arguments: Sequence[Any]) -> object:
+            try:
+                returned = await running
+            except Exception as error:
+                self._failed(name, error)
+                raise
+            after(*arguments)
+            return returned
+
         async def call_async(*arguments: Any) -> object:
-            with self._entered(name, before, after, arguments):
-                return await handler.invoke(*arguments)
+            before(*arguments)
+            return await awaited(handler.invoke(*arguments), arguments)
 
         def call(*arguments: Any) -> object:
-            with ExitStack() as stack:
-                stack.enter_context(self._entered(name, before, after, arguments))
+            before(*arguments)
+            try:
                 returned = handler.invoke(*arguments)
-                return _ending(stack.pop_all(), returned) if inspect.isawaitable(returned) else returned
+            except Exception as error:
+                self._failed(name, error)
+                raise
+            if inspect.isawaitable(returned):  # its work has not begun yet
+                return awaited(returned, arguments)
+            after(*arguments)
+            return returned
 
         return Handler(call_async if handler.is_async else call, handler.is_async, places)
 
-    @contextmanager
-    def _entered(self, name: str, before: Entry, after: Entry, arguments: Sequence[Any]) -> Iterator[None]:
-        before(*arguments)
-        try:
-            yield
-        except AssertionError as error:
+    def _failed(self, name: str, error: Exception) -> None:
+        if isinstance(error, AssertionError):
             self._broken(error)
-            raise
-        except Exception as error:
-            self._ledger.last_failure = error
-            self._ledger.note(f"{self._process} {name} failed: {type(error).__name__}: {text_of(error)}")
-            raise
-        after(*arguments)
+            return
+        self._ledger.last_failure = error
+        self._ledger.note(f"{self._process} {name} failed: {type(error).__name__}: {text_of(error)}")
 
 
 class _ObservedDeadLetters:
@@ -126,9 +133,3 @@ def _as_async(entry: Entry) -> Callable[..., Awaitable[None]]:
         entry(*arguments)
 
     return call
-
-
-async def _ending(watched: AbstractContextManager[Any], returned: Awaitable[object]) -> object:
-    """What a plain function returned to be awaited is still the handler's work."""
-    with watched:
-        return await returned
