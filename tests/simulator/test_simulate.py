@@ -177,8 +177,12 @@ def test_what_cannot_be_simulated_is_refused(build: Callable[[Instance], Any], m
 
 
 def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ConfigError, match="faults has the unknown kind 'crsh'"):
-        simulate(build=storing, faults=["crsh"])
+    with pytest.raises(ConfigError, match=r"faults must be a list of join, .* not \['crsh'\]"):
+        simulate(build=storing, faults=["crsh"])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"seeds must be whole numbers, not 5: write range\(5\), or \[5\]"):
+        simulate(5, build=storing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="build must be a function"):
+        simulate(build=None)  # type: ignore[arg-type]
 
     async def call() -> None:
         simulate(build=storing)

@@ -105,7 +105,8 @@ class PartitionRunner:
         session, dependencies = self._session, self._dependencies
         if session is None or not session.is_assigned:
             return
-        if self._checkpointer.is_due_at_renewal or "on_renewed" in dependencies.handlers or dependencies.sink:
+        is_needed = "on_renewed" in dependencies.handlers or dependencies.sink is not None
+        if is_needed or self._checkpointer.is_due_at_renewal:
             self._background.spawn(self._on_renewed(session))
 
     async def _on_renewed(self, session: PartitionSession) -> None:

@@ -1,9 +1,4 @@
-"""What tests of programs that use hubline need: a simulator in virtual time, a hub in memory, contract suites.
-
-from hubline.testing import simulate
-
-simulate(seeds=range(200), build=build, after=check)
-"""
+"""For tests of programs that use hubline: a simulator in virtual time, a hub in memory, and suites for adapters."""
 
 from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.instance import Instance, SimulatedWorld

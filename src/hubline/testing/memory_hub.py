@@ -322,16 +322,11 @@ class MemorySender:
 
 _OFFSET_DIGITS = 12
 _TYPES = EVENT_SCHEMA.types
-_REPEATED_MAX = 64
 
 
+@functools.lru_cache(maxsize=256)
 def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
-    """A column of one value. Those of small batches are kept: to make them takes half the time of a batch."""
-    return (_small if count <= _REPEATED_MAX else _small.__wrapped__)(value, count, kind)
-
-
-@functools.cache
-def _small(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    """A column of one value. It is kept: to make it for each small batch takes half of the batch's time."""
     return pa.array([value] * count, type=kind)
 
 

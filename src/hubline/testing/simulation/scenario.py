@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
 
 from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.processor import CheckpointPolicy, LeaseOptions, ProcessorOptions, RetryPolicy
 from hubline.testing.simulation.faults import Weather
 
-HARMLESS = ("join", "stop", "grow")
-FAULTS = (*HARMLESS, "crash", "crash_restart", "pause", "store_outage", "store_clock_jump")
+Fault = Literal["join", "stop", "grow", "crash", "crash_restart", "pause", "store_outage", "store_clock_jump"]
+FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
 """What happens to a group: the first three in all seeds, the others only in those that are not calm."""
+_HARMLESS_COUNT = 3
 OPERATOR_RESET = "operator_reset"
 """An operator moves a checkpoint back, or removes it. Not a fault: events are wanted again."""
 
@@ -118,7 +120,7 @@ def _draw_weather(rng: random.Random) -> Weather:
 
 
 def _draw_faults(rng: random.Random, *, is_calm: bool) -> tuple[tuple[float, str], ...]:
-    harmful = (*FAULTS[len(HARMLESS) :], OPERATOR_RESET)
-    kinds = HARMLESS if is_calm else HARMLESS + 2 * harmful
+    harmless, harmful = FAULTS[:_HARMLESS_COUNT], (*FAULTS[_HARMLESS_COUNT:], OPERATOR_RESET)
+    kinds: tuple[str, ...] = harmless if is_calm else harmless + 2 * harmful
     count = rng.randint(0, 4) if is_calm else rng.randint(1, 12)
     return tuple(sorted((rng.uniform(1, FAULTY_SECONDS - 5), rng.choice(kinds)) for _ in range(count)))

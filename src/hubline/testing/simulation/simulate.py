@@ -9,11 +9,12 @@ import logging
 import random
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from hubline.addresses.option_checks import checked
 from hubline.addresses.store_address import SqliteAddress
 from hubline.addresses.values import parse_starting_position
 from hubline.errors import ConfigError
@@ -21,7 +22,7 @@ from hubline.model.events import NewEvent
 from hubline.processor import Processor
 from hubline.testing.simulation.final_checks import Objection, liveness
 from hubline.testing.simulation.instance import Instance, SimulatedWorld
-from hubline.testing.simulation.scenario import FAULTS, Scenario
+from hubline.testing.simulation.scenario import FAULTS, Fault, Scenario
 from hubline.testing.simulation.simulator import Program, Report, Simulation
 from hubline.tracebacks import format_failure, frames_of, text_of, type_of
 
@@ -59,13 +60,14 @@ class SimulationFailed(AssertionError):
         super().__init__(_text(report, replay))
 
 
+@checked
 def simulate(
     seeds: Iterable[int] = range(100),
     *,
     build: Callable[[Instance], Processor],
     after: Callable[..., object] | None = None,
     event: Callable[[int], NewEvent] = str,
-    faults: Collection[str] = FAULTS,
+    faults: Sequence[Fault] = FAULTS,
     trace: bool = False,
 ) -> list[Report]:
     """Runs a program of your own in virtual time, once for each seed, with crashes and whatever else goes wrong.
@@ -96,8 +98,8 @@ def simulate(
         hubline.testing.simulate(seeds=range(200), build=build, after=check)
     """
     _require_no_loop()
-    if unknown := [kind for kind in faults if kind not in FAULTS]:
-        raise ConfigError(f"faults has the unknown kind {unknown[0]!r}: choose from {', '.join(FAULTS)}")
+    if not isinstance(seeds, Iterable):
+        raise ConfigError(f"seeds must be whole numbers, not {seeds!r}: write range({seeds!r}), or [{seeds!r}] for one")
     program = _UsersProgram(build, after, event)
     reports = []
     for seed in seeds:
@@ -252,7 +254,7 @@ def _replay(
     build: Callable[[Instance], Processor],
     after: Callable[..., object] | None,
     event: Callable[[int], NewEvent],
-    faults: Collection[str],
+    faults: Sequence[Fault],
 ) -> str:
     """The call that runs one seed again, as a person would write it."""
     arguments = [f"seeds=[{seed}]", f"build={_name(build)}"]
