@@ -109,9 +109,12 @@ async def awaited(running: Awaitable[Any]) -> object:
     if task.cancelled():
         raise RuntimeError("the handler cancelled itself")
     error = task.exception()
-    if error is not None:
+    if error is None:
+        return task.result()
+    try:
         raise _failure(error)
-    return task.result()
+    finally:
+        del task, error  # its traceback leads here: a cycle would keep the events until the next garbage collection
 
 
 def _failure(error: BaseException) -> BaseException:

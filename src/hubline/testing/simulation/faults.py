@@ -48,9 +48,11 @@ class Weather:
         return False
 
     def latency(self, world: World) -> float:
-        if self.strikes(world, "latency", self.spike):
-            return self.spike_seconds * world.rng.random()
-        return self.latency_seconds * world.rng.uniform(0.2, 1.8)
+        draw = world.rng.random
+        if self.spike and draw() < self.spike:
+            self.count("latency")
+            return self.spike_seconds * draw()
+        return self.latency_seconds * (0.2 + 1.6 * draw())
 
 
 class RemoteStore:

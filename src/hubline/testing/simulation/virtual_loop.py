@@ -22,6 +22,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
+_NO_CONTEXT = contextvars.Context()
+
 _END_ROUNDS = 50
 """Cancelling a task may start others, to clean up, which are cancelled in turn: so often at the most."""
 
@@ -36,23 +38,24 @@ class World:
         self.failures: list[str] = []
         self.is_over = False
         self.processes: list[SimProcess] = []
-        self._order = 0
+        self.order = 0
         # What is due now, in order, and what is due later: most callbacks are due at once.
-        self._ready: deque[_Handle] = deque()
+        self.ready: deque[_Handle] = deque()
         self._later: list[tuple[float, int, _Handle]] = []
         self._running: SimProcess | None = None
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         """Runs a callback that belongs to no process: the network, a server, the producer of faults."""
-        self.push(when, callback, (), None, None)
+        self.push(when, callback, (), None, _NO_CONTEXT)
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        self.push(self.now + delay, callback, (), None, None)
+        self.push(self.now + delay, callback, (), None, _NO_CONTEXT)
 
     def run_until(self, when: float, *, is_done: Callable[[], bool] | None = None) -> None:
         """Runs what is due, in order, until virtual time reaches ``when`` or ``is_done``, or something failed."""
-        while not (self.failures or (is_done is not None and is_done())):
-            if not self._step(when):
+        failures, step = self.failures, self._step
+        while not (failures or (is_done is not None and is_done())):
+            if not step(when):
                 self.now = max(self.now, when)
                 break
         self._enter(None)
@@ -69,11 +72,11 @@ class World:
         self.is_over = True
         for _ in range(_END_ROUNDS):
             left = [task for process in self.processes for task in process.revive()]
-            if not (left or self._ready or self._later):
+            if not (left or self.ready or self._later):
                 break
             for task in left:
                 task.cancel()
-            for _ in range(len(self._ready) + len(self._later)):
+            for _ in range(len(self.ready) + len(self._later)):
                 self._step(math.inf)
         self._enter(None)
         for process in self.processes:
@@ -85,24 +88,20 @@ class World:
         callback: Callable[..., object],
         args: tuple[Any, ...],
         process: SimProcess | None,
-        context: contextvars.Context | None,
+        context: contextvars.Context,
     ) -> _Handle:
         """Has a callback run at a time; those of one moment run in the order in which they were given."""
-        self._order = order = self._order + 1
+        self.order = order = self.order + 1
         handle = _Handle(order, callback, args, process, context)
         if when > self.now:
             heappush(self._later, (when, order, handle))
         else:
-            self._ready.append(handle)
+            self.ready.append(handle)
         return handle
-
-    def run_late(self, handle: _Handle) -> None:
-        """Has a callback run that was due before."""
-        self._ready.append(handle)
 
     def _step(self, until: float) -> bool:
         """Runs what is due next, unless that is later than ``until``: of what is due now, what was given first."""
-        ready, later = self._ready, self._later
+        ready, later = self.ready, self._later
         if ready and not (later and later[0][0] <= self.now and later[0][1] < ready[0].order):
             due, handle = self.now, ready.popleft()
         elif later and later[0][0] <= until:
@@ -144,7 +143,7 @@ class _Handle:
         callback: Callable[..., object],
         args: tuple[Any, ...],
         process: SimProcess | None,
-        context: contextvars.Context | None,
+        context: contextvars.Context,
     ) -> None:
         self.order = order
         self.callback = callback
@@ -154,8 +153,10 @@ class _Handle:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """It is passed over when due."""
-        self.is_cancelled = True
+        """It is passed over when due, and lets go of what it holds at once."""
+        if not self.is_cancelled:
+            self.is_cancelled = True
+            del self.callback, self.args, self.context
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -206,7 +207,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         """At the end of the world, to let tasks end cleanly: what was missed runs late. Returns what has not ended."""
         self.is_dead, self.paused_until, self._steps_to_live = False, 0.0, None
         for handle in self.never_run:
-            self.world.run_late(handle)
+            self.world.ready.append(handle)
         self.never_run.clear()
         return [task for task in self.tasks if not task.done()]
 
@@ -215,7 +216,6 @@ class SimProcess(asyncio.AbstractEventLoop):
         if self._steps_to_live is not None:
             self._steps_to_live -= 1
             self.is_dead = self._steps_to_live <= 0
-        assert handle.context is not None
         try:
             handle.context.run(handle.callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
@@ -231,7 +231,11 @@ class SimProcess(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        return self.world.push(0.0, callback, args, self, contextvars.copy_context() if context is None else context)
+        world = self.world
+        world.order = order = world.order + 1
+        handle = _Handle(order, callback, args, self, contextvars.copy_context() if context is None else context)
+        world.ready.append(handle)
+        return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
