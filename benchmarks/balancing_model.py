@@ -14,16 +14,18 @@ import asyncio
 import enum
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.coordination.dispatcher import Dispatcher
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.strategies import Strategy
-from hubline.errors import HublineError
+from hubline.errors import HublineError, LeaseLost
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
+from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
+from hubline.ports import CheckpointStore, keeps_requests
 from hubline.testing.simulation.faults import RemoteStore, Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
 
@@ -55,6 +57,15 @@ class Change(enum.StrEnum):
     STOP = "graceful stop"
 
 
+class SharedStore(Protocol):
+    """The store of a group; each host has a client of its own. ``calls`` counts what is asked of it, by name."""
+
+    @property
+    def calls(self) -> Counter[str]: ...
+
+    def connect(self, process: SimProcess) -> CheckpointStore: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a change cost until the group was balanced for good.
@@ -80,9 +91,10 @@ def measure(
     strategy: Strategy,
     seed: int,
     lease: LeaseOptions | None = None,
+    store: Callable[[World], SharedStore] | None = None,
 ) -> Figures:
     """Runs one change to its end; ``hosts_count`` hosts are there after a start or a join, before a crash or a stop."""
-    group = _Group(partitions_count, strategy, lease or LeaseOptions(), seed)
+    group = _Group(partitions_count, strategy, lease or LeaseOptions(), seed, store or _CountingStore)
     try:
         group.prepare(change, hosts_count)
         return group.upset(change, hosts_count)
@@ -101,12 +113,19 @@ def moves_needed(partitions_count: int, counts: Iterable[int]) -> int:
 class _Group:
     """Hosts that share the partitions of a hub, and what becomes of them."""
 
-    def __init__(self, partitions_count: int, strategy: Strategy, lease: LeaseOptions, seed: int) -> None:
+    def __init__(
+        self,
+        partitions_count: int,
+        strategy: Strategy,
+        lease: LeaseOptions,
+        seed: int,
+        store: Callable[[World], SharedStore],
+    ) -> None:
         self.world = World(f"balancing {seed}")
         self.partitions = [str(number) for number in range(partitions_count)]
         self.strategy = strategy
         self.lease = lease
-        self.store = _CountingStore(self.world)
+        self.store = store(self.world)
         self.hosts: list[_Host] = []
         self.runs: dict[str, dict[_Host, int]] = {partition: {} for partition in self.partitions}
         self.moves = 0
@@ -135,6 +154,7 @@ class _Group:
             self.world.rng.choice(self.hosts).stop()
         else:
             self._start(hosts_count - len(self.hosts), spread_seconds=START_SPREAD_SECONDS)
+        self.look()
         balanced_at, calls, calls_at_rest = self._run_until_balanced_for_good()
         needed = moves_needed(len(self.partitions), (before.get(host, 0) for host in self.hosts if host.is_up))
         return Figures(
@@ -216,8 +236,9 @@ class _Host:
         self._process = SimProcess(group.world, name)  # type: ignore[abstract]
         self.is_up = True
         self.open_count = 0
+        self._store = group.store.connect(self._process)
         self.dispatcher = Dispatcher(
-            RemoteStore(self._process, group.store, Weather(latency_seconds=LATENCY_SECONDS)),
+            self._store,
             self,
             group=GROUP,
             owner_id=name,
@@ -255,7 +276,8 @@ class _Host:
         self._group.closed(self, partition)
 
     def report_of(self, error: HublineError, partition: str | None) -> None:
-        self._group.world.failures.append(f"partition {partition}: {error!r}")
+        if keeps_requests(self._store) or not isinstance(error, LeaseLost):
+            self._group.world.failures.append(f"partition {partition}: {error!r}")
 
 
 class _CountingStore(MemoryStore):
@@ -265,6 +287,9 @@ class _CountingStore(MemoryStore):
         super().__init__(now=lambda: world.now)
         self.calls: Counter[str] = Counter()
 
+    def connect(self, process: SimProcess) -> CheckpointStore:
+        return RemoteStore(process, self, Weather(latency_seconds=LATENCY_SECONDS))
+
     async def list_ownership(self, group: GroupKey) -> GroupState:
         self.calls["list"] += 1
         return await super().list_ownership(group)
@@ -273,13 +298,9 @@ class _CountingStore(MemoryStore):
         self.calls["claim"] += 1
         return await super().claim_ownership(claims)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         self.calls["renew"] += 1
         return await super().renew_ownership(group, member, owned)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        self.calls["leave"] += 1
-        await super().leave(group, owner_id)
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         self.calls["request"] += 1

@@ -96,7 +96,7 @@ async def _rounds(store: CheckpointStore, limit: Callable[[], None]) -> tuple[fl
         for _ in range(ROUND_COUNT):
             start = time.perf_counter()
             state = await store.list_ownership(GROUP)
-            held = await store.renew_ownership(GROUP, ME, held)
+            held = (await store.renew_ownership(GROUP, ME, held)).renewed
             cycles.append(time.perf_counter() - start)
             assert len(state.ownerships) == len(held) == PARTITION_COUNT
             start = time.perf_counter()

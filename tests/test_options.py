@@ -120,6 +120,7 @@ def run_of(**options: Any) -> None:
 
 STAGE = dict.fromkeys(FrameStageOptions.__annotations__, CHOICE) | {
     "consumer_group": TEXT,
+    "queries": WHOLE,
     "max_batch_size": WHOLE,
     "lookback": NONE,
     "dead_letters": TEXT | NONE,
@@ -450,7 +451,7 @@ class Store:
         (
             {"store": Store()},
             "Processor: store must be a CheckpointStore, and an object of class Store lacks "
-            "claim_ownership (it has claim_ownerships), renew_ownership, leave, request_handover, fence, "
+            "claim_ownership (it has claim_ownerships), renew_ownership, request_handover, fence, "
             "reset_checkpoint and close: hubline.ports.CheckpointStore says what each must do",
         ),
         (

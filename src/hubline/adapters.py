@@ -31,7 +31,7 @@ TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
 
 
 def open_hub(hub: str | HubAddress | Hub) -> Hub:
-    """The hub of an address (see :func:`~hubline.addresses.hub_address.parse_hub`). A hub is returned as it is."""
+    """The hub of an address (see `parse_hub`). A hub is returned as it is."""
     match parse_hub(hub) if isinstance(hub, str) else hub:
         case LocalHubAddress(root, name):
             from hubline.hubs.local import LocalHub
@@ -60,7 +60,7 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 
 
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
-    """The store of an address (see :func:`~hubline.addresses.store_address.parse_store`). A store is returned as it is.
+    """The store of an address (see `parse_store`). A store is returned as it is.
 
     Within a process, all that name the same ``memory:`` address share one store. Raises ConfigError for an object that
     lacks methods of a store: one that has four of them is to be wrapped, see `hubline.checkpoint_stores.adapt`.

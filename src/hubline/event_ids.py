@@ -2,7 +2,7 @@
 
 An id is ``ORIGIN/PARTITION/SEQUENCE/INDEX``: the hub that the event was first read from, its partition and sequence
 number there, and its place among what was made of it (0 if that was one event). It travels as the application property
-:data:`ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; a reader that keeps the
+`ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; a reader that keeps the
 highest it has, of what arrives in that order, knows a repetition when it sees one.
 
 All work is on whole columns.
@@ -35,7 +35,7 @@ ID_COLUMNS: Final = pa.schema(
         pa.field("index", pa.int64()),
     ]
 )
-"""What an id is made of, as :func:`split_ids` gives it."""
+"""What an id is made of, as `split_ids` gives it."""
 
 # 18 digits always fit into 64 bits, and no hub ever counts further.
 _NUMBER: Final = "0|[1-9][0-9]{0,17}"
@@ -84,7 +84,7 @@ def is_id(ids: pa.StringArray) -> pa.BooleanArray:
 
 
 def split_ids(ids: pa.StringArray) -> pa.RecordBatch:
-    """What the ids are made of (:data:`ID_COLUMNS`), nulls for a null. Raises ConfigError for what is not an id."""
+    """What the ids are made of (`ID_COLUMNS`), nulls for a null. Raises ConfigError for what is not an id."""
     parts = pc.extract_regex(ids, _PATTERN)
     _require_ids(ids, parts)
     columns = [pc.struct_field(parts, [place]).cast(field.type) for place, field in enumerate(ID_COLUMNS)]

@@ -1,6 +1,6 @@
 """The protocols between hubline's core and the world: hubs and checkpoint stores.
 
-An adapter implements one of them and passes its contract suite in :mod:`hubline.testing.contracts`. All methods
+An adapter implements one of them and passes its contract suite in `hubline.testing.contracts`. All methods
 are coroutines and may be cancelled; a call that was cancelled or that raised ``...Unavailable`` may or may not
 have taken effect, and callers live with both.
 """
@@ -21,7 +21,7 @@ from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal, StoreExamination
 from hubline.model.positions import Position
 
 
@@ -70,7 +70,7 @@ class Sender(Protocol):
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
-        """Appends the events (:data:`~hubline.model.events.OUTGOING_SCHEMA`), in order, and returns once they are
+        """Appends the events (`OUTGOING_SCHEMA`), in order, and returns once they are
         durable.
 
         They go to ``partition``; or to the partition of ``partition_key``; or each to that of its own key; and
@@ -148,13 +148,14 @@ class DeadLetterSink(Protocol):
 class CheckpointStore(Protocol):
     """Keeps ownership, membership and checkpoints for many groups; the one truth about progress.
 
-    The processor calls ``list_ownership`` and ``renew_ownership`` once a dispatch cycle, the rest when there is
-    something to say. Ages are by the store's own clock. Methods that take several records treat each by itself.
+    A processor at rest calls ``list_ownership`` and ``renew_ownership`` once a dispatch cycle, or only the second if it
+    lists the group as well; the rest when there is something to do. Ages are by the store's own clock. Methods that
+    take several records treat each by itself.
     Calls may come from one event loop at a time only.
     """
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        """Every ownership record and member of the group, in one round trip.
+        """Every ownership record, request and member of the group.
 
         A record that does not read back is named in ``damaged`` and left out. Members not heard of for
         long may be left out too; the caller judges by age.
@@ -170,15 +171,13 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        """Announces the member as alive and renews what it owns, in one round trip.
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        """Announces the member as alive and renews what it owns, in one round trip if the store can.
 
-        As ``claim_ownership``, but epoch and owner stay; what comes back carries the hand-over requests.
+        As ``claim_ownership``, but epoch and owner stay; what comes back carries the handover requests. A member that
+        owns nothing and takes nothing (``max_partitions=0``) leaves: it is forgotten, so that its share is dealt out
+        at once.
         """
-        ...
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        """Forgets a member, so that its share is dealt out at once."""
         ...
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:

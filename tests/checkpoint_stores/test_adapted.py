@@ -27,6 +27,7 @@ from hubline.testing.contracts.store import (
     GROUP,
     KEY,
     FourMethodStoreContract,
+    at_once,
     claim,
     four_method_contract,
     listed_ownership,
@@ -441,7 +442,7 @@ class TestBadStores:
         async def scenario() -> None:
             store = adapt(Forgets())
             held = await claim(store, "a", epoch=1)
-            (renewed,) = await store.renew_ownership(GROUP, Member("a"), [held])
+            (renewed,) = (await store.renew_ownership(GROUP, Member("a"), [held])).renewed
             assert renewed.version != held.version
             assert await store.claim_ownership([Ownership(KEY, "b", epoch=1)]) == []
 
@@ -462,7 +463,7 @@ class TestBadStores:
             held = []
             for name in "01":
                 held += await store.claim_ownership([Ownership(GROUP.partition(name), "a", 1)])
-            renewed = await store.renew_ownership(GROUP, Member("a"), held)
+            renewed = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
             assert [one.key.partition for one in renewed] == ["0"]
 
         asyncio.run(scenario())
@@ -490,13 +491,21 @@ def test_calls_are_as_few_as_the_page_says() -> None:
         await store.fence(KEY, 1)
         assert four.calls == {"list_ownership": 1, "list_checkpoints": 1}
         four.calls.clear()
-        held = await store.renew_ownership(GROUP, Member("a"), held)
+        held = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
         assert four.calls == {"claim_ownership": 1}
         four.calls.clear()
         await store.update_checkpoint(Checkpoint(KEY, "1", 1), epoch=1)
-        assert four.calls == {"list_ownership": 1, "list_checkpoints": 1, "update_checkpoint": 1}
+        assert four.calls == {"list_ownership": 1, "update_checkpoint": 1}
+        keys = [one.key for one in held]
         four.calls.clear()
-        assert len(await store.renew_ownership(GROUP, Member("a"), held)) == 8
+        await at_once(store.fence(key, 1) for key in keys)
+        assert four.calls["list_ownership"] == 1
+        assert four.calls["list_checkpoints"] <= 3
+        four.calls.clear()
+        await at_once(store.update_checkpoint(Checkpoint(key, "2", 2), epoch=1) for key in keys)
+        assert four.calls == {"list_ownership": 1, "update_checkpoint": 8}
+        four.calls.clear()
+        assert len((await store.renew_ownership(GROUP, Member("a"), held)).renewed) == 8
         assert four.calls == {"claim_ownership": 1, "list_checkpoints": 1}
 
     asyncio.run(scenario())
@@ -544,7 +553,7 @@ class TestLateUpdates:
             await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
             await other.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
 
-            assert await store.renew_ownership(GROUP, Member("a"), [held]) == []
+            assert (await store.renew_ownership(GROUP, Member("a"), [held])).renewed == []
 
             assert await store.list_checkpoints(GROUP) == [Checkpoint(KEY, "5", 5)]
 
@@ -559,7 +568,7 @@ class TestLateUpdates:
             await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
             four.failing["list_checkpoints"] = ConnectionError("down")
 
-            assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+            assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
 
         asyncio.run(scenario())
 
@@ -580,7 +589,7 @@ class TestLateUpdates:
             await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
             four.is_hanging = True
 
-            assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+            assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
 
         run_virtual(scenario)
 

@@ -128,7 +128,7 @@ def test_a_damaged_record_is_not_renewed(database: SqlDatabase) -> None:
         held = [await claim(store, "a", epoch=1, partition=name) for name in ("0", "1")]
         database.execute("UPDATE hubline_ownership SET epoch = -5 WHERE partition_id = '0'")
 
-        renewed = await store.renew_ownership(GROUP, Member("a"), held)
+        renewed = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
 
         assert [one.key.partition for one in renewed] == ["1"]
 
@@ -140,7 +140,7 @@ def test_a_deleted_record_can_be_claimed_again(database: SqlDatabase) -> None:
         held = await claim(store, "a", epoch=1)
         database.execute("DELETE FROM hubline_ownership")
 
-        assert await store.renew_ownership(GROUP, Member("a"), [held]) == []
+        assert (await store.renew_ownership(GROUP, Member("a"), [held])).renewed == []
         assert (await claim(store, "b", epoch=2)).owner_id == "b"
 
     play(database, scenario)
@@ -266,7 +266,7 @@ def test_unknown_values_never_become_part_of_the_sql(database: SqlDatabase) -> N
     async def scenario(store: SqlStore) -> None:
         await claim(store, hostile, epoch=1, partition=hostile)
         await store.request_handover([GROUP.partition(hostile)], owner_id=hostile)
-        await store.leave(GROUP, hostile)
+        await store.renew_ownership(GROUP, Member(hostile, 0), [])
 
         assert [(one.owner_id, one.requested_by) for one in (await store.list_ownership(GROUP)).ownerships] == [
             (hostile, hostile)

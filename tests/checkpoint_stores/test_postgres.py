@@ -196,7 +196,7 @@ def test_a_restart_between_two_calls_goes_unnoticed(postgres_server: PostgresSer
         await asyncio.to_thread(postgres_server.stop, immediate=True)
         await asyncio.to_thread(postgres_server.start_again)
 
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
 
     play(postgres_database, scenario)
 
@@ -215,7 +215,7 @@ def test_a_server_that_crashed_is_unavailable_until_it_is_back(
             await asyncio.to_thread(postgres_server.start_again)
 
         # What was answered before the crash is there.
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
 
     play(postgres_database, scenario)
 
@@ -257,7 +257,7 @@ def test_a_server_process_that_freezes_costs_one_call(postgres_database: Secret)
         try:
             with pytest.raises(StoreUnavailable, match="has not answered for 1 seconds"):
                 await store.list_ownership(GROUP)
-            assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+            assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
         finally:
             os.kill(pid, signal.SIGCONT)
 
@@ -286,10 +286,10 @@ def test_a_locked_record_holds_up_nothing_else(postgres_database: Secret) -> Non
             blocked = asyncio.create_task(store.renew_ownership(GROUP, Member("a"), [locked]))
             await waiting(postgres_database, "transactionid")
 
-            assert len(await store.renew_ownership(GROUP, Member("b"), [free])) == 1
+            assert len((await store.renew_ownership(GROUP, Member("b"), [free])).renewed) == 1
             assert (await listed_ownership(store, "0")).version == locked.version
             assert not blocked.done()
-        assert len(await blocked) == 1
+        assert len((await blocked).renewed) == 1
 
     play(postgres_database, scenario)
 
@@ -301,7 +301,7 @@ def test_a_renewal_that_waited_for_a_claim_is_lost(postgres_database: Secret) ->
             other.execute("UPDATE hubline_ownership SET owner_id = 'b', epoch = 2, version = version + 1")
             renewal = asyncio.create_task(store.renew_ownership(GROUP, Member("a"), [held]))
             await waiting(postgres_database, "transactionid")
-        assert await renewal == []
+        assert (await renewal).renewed == []
         assert (await listed_ownership(store)).owner_id == "b"
 
     play(postgres_database, scenario)
@@ -314,7 +314,7 @@ def test_a_renewal_that_waited_for_a_request_holds_and_carries_it(postgres_datab
             other.execute("UPDATE hubline_ownership SET requested_by = 'b', requested_at = clock_timestamp()")
             renewal = asyncio.create_task(store.renew_ownership(GROUP, Member("a"), [held]))
             await waiting(postgres_database, "transactionid")
-        (renewed,) = await renewal
+        (renewed,) = (await renewal).renewed
         assert renewed.requested_by == "b"
         assert (await listed_ownership(store)).requested_by == "b"
 
@@ -361,7 +361,7 @@ def test_an_owner_that_freezes_while_it_sends_a_renewal_holds_no_lock(
         frozen = PostgresStore(Secret(conninfo))
         held = await claim(frozen, "frozen", epoch=1)
         before = narrows.sent_count
-        (held,) = await frozen.renew_ownership(GROUP, Member("frozen"), [held])
+        (held,) = (await frozen.renew_ownership(GROUP, Member("frozen"), [held])).renewed
         narrows.left_count = int((narrows.sent_count - before) * share)
 
         renewal = asyncio.create_task(frozen.renew_ownership(GROUP, Member("frozen"), [held]))

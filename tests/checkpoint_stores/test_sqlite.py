@@ -163,7 +163,7 @@ def test_a_full_disk_loses_the_call_and_nothing_else(sqlite_file: SqliteFile) ->
             )
 
         assert not isinstance(raised.value, StoreUnavailable)
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
         assert [one.key.partition for one in (await store.list_ownership(GROUP)).ownerships] == ["0"]
         await store.close()
 
@@ -217,7 +217,7 @@ def test_reading_goes_on_and_writing_waits_while_another_process_writes(sqlite_f
                 assert (await listed_ownership(store)).version == held.version
             assert not renewal.done()
             other.execute("ROLLBACK")
-        assert len(await renewal) == 1
+        assert len((await renewal).renewed) == 1
         await store.close()
 
     asyncio.run(scenario())
@@ -248,7 +248,7 @@ def test_a_file_that_stays_locked_is_unavailable(sqlite_file: SqliteFile, monkey
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(StoreUnavailable, match="was locked by another process"):
                 await store.renew_ownership(GROUP, Member("a"), [held])
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
         await store.close()
 
     asyncio.run(scenario())

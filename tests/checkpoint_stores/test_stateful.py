@@ -71,17 +71,16 @@ class StoreMachine(RuleBasedStateMachine):
         owned = [self.known(partition, place) for partition, place in places.items() if partition in self.records]
         current = {ownership.key.partition for ownership in owned if self.is_current(ownership)}
 
-        renewed = self.runner.run(self.store.renew_ownership(self.group, Member(owner_id, max_partitions), owned))
+        member = Member(owner_id, max_partitions)
+        renewed = self.runner.run(self.store.renew_ownership(self.group, member, owned)).renewed
 
         assert {ownership.key.partition for ownership in renewed} == current
         for ownership in renewed:
             self.wrote(ownership, self.records[ownership.key.partition])
-        self.members[owner_id] = max_partitions
-
-    @rule(owner_id=OWNERS)
-    def leave(self, owner_id: str) -> None:
-        self.runner.run(self.store.leave(self.group, owner_id))
-        self.members.pop(owner_id, None)
+        if max_partitions == 0 and not owned:
+            self.members.pop(owner_id, None)
+        else:
+            self.members[owner_id] = max_partitions
 
     @rule(partitions=st.sets(PARTITIONS), owner_id=OWNERS)
     def request(self, partitions: set[str], owner_id: str) -> None:

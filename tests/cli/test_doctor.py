@@ -271,7 +271,7 @@ def test_a_store_that_may_not_be_written_is_found(
     async def refused(*_: object) -> NoReturn:
         raise errors.StoreError("permission denied for table hubline_member")
 
-    monkeypatch.setattr(MemoryStore, "leave", refused)
+    monkeypatch.setattr(MemoryStore, "renew_ownership", refused)
     found = by_code(cli("doctor", hub, *group.args, "--json"))
     assert found["store.read-only"]["severity"] == "error"
 

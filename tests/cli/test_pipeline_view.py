@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from hubline.cli.pipeline_view import LineView, LiveView, stderr_in
+from hubline.cli.pipeline_view import JsonView, LineView, LiveView, stderr_in
 from hubline.pipeline.progress import StageReport
 
 REPORTS = (
@@ -48,6 +49,29 @@ def test_duplicates_restarts_and_lost_events_have_columns_where_there_are_some()
     assert "restarts" not in drawn(view, console)[0]
     view.show([StageReport("store", "running", duplicates=1, restarts=2, lost_events=3)])
     assert drawn(view, console)[0].split()[-3:] == ["duplicates", "restarts", "lost"]
+
+
+def test_each_query_of_a_stage_has_a_row_a_line_and_an_object_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = [StageReport("store", "done", query=f"{number}/2", events=number) for number in (1, 2)]
+    console = Console(file=io.StringIO(), width=60, height=24)
+    view = LiveView(console)
+    view.show(reports)
+    LineView().show(reports)
+    JsonView().show([*reports, *REPORTS])
+
+    shown = capsys.readouterr()
+    assert [line.split()[:4] for line in drawn(view, console)[2:4]] == [
+        ["store", "1/2", "done", "1"],
+        ["store", "2/2", "done", "2"],
+    ]
+    assert [line.partition(",")[0] for line in shown.err.splitlines()] == ["store 1/2: done", "store 2/2: done"]
+    objects = [json.loads(line) for line in shown.out.splitlines()]
+    assert [(each["stage"], each["query"]) for each in objects] == [
+        ("store", "1/2"),
+        ("store", "2/2"),
+        ("ingest", None),
+        ("store", None),
+    ]
 
 
 def test_lines_report_duplicates_and_lost_events(capsys: pytest.CaptureFixture[str]) -> None:

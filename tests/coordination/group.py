@@ -75,7 +75,7 @@ class Group:
 
     def renew(self) -> None:
         for actor in self.actors.values():
-            renewed = run_now(self._store.renew_ownership(GROUP, actor.member, list(actor.held.values())))
+            renewed = run_now(self._store.renew_ownership(GROUP, actor.member, list(actor.held.values()))).renewed
             actor.held = {record.key.partition: record for record in renewed}
 
     def ask(self, requesters: Mapping[str, str]) -> None:

@@ -14,7 +14,7 @@ from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Greedy, Plan, Strategy
 from hubline.errors import HublineError, StoreUnavailable
 from hubline.model.keys import GroupKey
-from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
+from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
 from hubline.testing.simulation.virtual_loop import run_virtual
 from tests.coordination.layouts import GROUP
 
@@ -39,7 +39,7 @@ class Store(MemoryStore):
         await self._note("claim", len(claims))
         return await super().claim_ownership(claims)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         await self._note("renew", len(owned))
         fate = next(self.renewals, "fine")
         if fate == "refused":
@@ -161,6 +161,24 @@ def test_a_store_clock_that_was_set_back_makes_no_lease_longer() -> None:
         await only.abort()
 
     run_virtual(set_back)
+
+
+def test_what_is_claimed_while_a_renewal_is_on_its_way_is_not_lost() -> None:
+    async def claim() -> None:
+        store = Store()
+        only = dispatcher(store, "a", partitions_count=1)
+        await only.start()
+        await asyncio.sleep(2)
+
+        renewing = asyncio.create_task(only._leases.renew())
+        await asyncio.sleep(STORE_SECONDS / 2)
+        only._leases.add(Ownership(GROUP.partition("9"), "a", epoch=1, version="1"), sent_at=2.0)
+        await renewing
+
+        assert sorted(only.held) == ["0", "9"]
+        await only.abort()
+
+    run_virtual(claim)
 
 
 class Later:

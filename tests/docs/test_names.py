@@ -29,7 +29,7 @@ ALL_PAGES = [*PAGES, *sorted((ROOT / "docs/adr").glob("*.md"))]
 READERS_OWN = {"app.py", "telemetry.py", "telemetry.toml", "azure.toml", "my_store.py", "test_my_store.py"}
 """Files that a reader of a page makes."""
 
-PYTHON_NAME = re.compile(r"\bhubline(?:\.[A-Za-z_]\w*)+")
+PYTHON_NAME = re.compile(r"\bhubline(?:\.(?!md\b)[A-Za-z_]\w*)+")
 VARIABLE = re.compile(r"\bHUBLINE_[A-Z_]+")
 FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|sql|toml|md))`")
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,10 +30,29 @@ class Notes:
         self.reports: dict[str, StageReport] = {}
 
     def show(self, reports: Sequence[StageReport]) -> None:
-        self.reports = {report.name: report for report in reports}
+        self.reports = {report.label: report for report in reports}
 
     def note(self, text: str) -> None:
         self.notes.append(text)
+
+
+class Ended(Exception):
+    """The view has seen enough of its run."""
+
+
+class Watching(Notes):
+    """Ends its run when asked to: in a thread, a run gets no signals."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_enough = threading.Event()
+        self._has_ended = False
+
+    def show(self, reports: Sequence[StageReport]) -> None:
+        super().show(reports)
+        if self.is_enough.is_set() and not self._has_ended:
+            self._has_ended = True  # the last report still comes
+            raise Ended
 
 
 def write(folder: Path, name: str, code: str, config: str) -> Path:

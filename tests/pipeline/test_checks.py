@@ -262,6 +262,18 @@ def test_files_of_sparks_need_a_path(folder: Path) -> None:
     assert "telemetry.toml:12 the dataset spare has no path: add path" in text
 
 
+def test_queries_of_a_stage_do_not_share_a_folder_of_files_or_a_table_in_memory(folder: Path) -> None:
+    config = CONFIG + '[datasets]\nspare = { format = "parquet", path = "spare" }\nshown = { format = "memory" }\n'
+    stages = [
+        f"@pipeline.stage(source='raw', sink='{sink}', name='{sink}')\ndef f(e): return e\n"
+        for sink in ("spare", "shown")
+    ]
+    config += "[stages]\nspare = { queries = 2 }\nshown = { queries = 3 }\n"
+    text = report(problems(write(folder, "telemetry", HEAD + "".join(stages), config)))
+    assert "stage spare: queries=2 would each count the batches of one folder of files" in text
+    assert "stage shown: queries=3 cannot write one table in memory" in text
+
+
 @pytest.mark.parametrize("options", ["checkpoint='never'", "checkpoint='manual'", "lookback='1h'"])
 def test_files_are_refused_where_batches_would_be_counted_again_from_0(folder: Path, options: str) -> None:
     config = CONFIG + '[datasets.spare]\nformat = "parquet"\npath = "spare"\n'
@@ -492,6 +504,8 @@ def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder:
         ("lookback='0s'", "lookback: it must be longer than 0 seconds"),
         ("output_mode='update'", "the table has no key"),
         ("max_batch_size=0", "max_batch_size: it must be a whole number, 1 or more"),
+        ("queries=0", "queries: it must be a whole number, 1 or more and at most 64"),
+        ("load_balancing='fixed:6', queries=4", "queries=4 cannot share the 6 partitions of Fixed(6) evenly"),
         ("consumer_group='a/b'", "consumer group 'a/b' is not allowed"),
     ],
 )

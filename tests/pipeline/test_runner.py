@@ -26,7 +26,19 @@ from hubline.pipeline.preparation import locked
 from hubline.pipeline.progress import StageReport
 from hubline.pipeline.runner import Request, run
 from hubline.pipeline.stop_gate import Gate
-from tests.pipeline.files import PARTITIONS, Notes, checkpoints, eventually, new_hub, owners, readings, send, write
+from tests.pipeline.files import (
+    PARTITIONS,
+    Ended,
+    Notes,
+    Watching,
+    checkpoints,
+    eventually,
+    new_hub,
+    owners,
+    readings,
+    send,
+    write,
+)
 from tests.spark.hubs import TestHub
 
 # Far longer than anything takes: a bound on waiting, not a measure.
@@ -343,7 +355,7 @@ def test_stage_that_reads_another_hub_is_not_started_again(raw: TestHub, tmp_pat
     checked = check_file(write(tmp_path, "life", CODE, CONFIG), stages=["copy"])
     view = Notes()
     running = runner_module.PipelineRun(checked, Request(), spark, view)
-    each = running._stages["copy"]
+    (each,) = running._queries
     raised = (
         "hubline.errors.PositionInvalid: partition 1 of hub raw cannot be read from sequence:0: it is of another hub"
     )
@@ -352,25 +364,6 @@ def test_stage_that_reads_another_hub_is_not_started_again(raw: TestHub, tmp_pat
     assert each.state == "failed"
     assert f"remove {tmp_path}/state/life/copy, and its checkpoints: hubline checkpoints reset" in view.notes[0]
     assert view.notes[0].endswith(f"--group 'copy' --store sqlite:///{tmp_path}/state/life/checkpoints.db")
-
-
-class Ended(Exception):
-    """The view has seen enough of its run."""
-
-
-class Watching(Notes):
-    """Ends its run when asked to: in a thread, a run gets no signals."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_enough = threading.Event()
-        self._has_ended = False
-
-    def show(self, reports: Sequence[StageReport]) -> None:
-        super().show(reports)
-        if self.is_enough.is_set() and not self._has_ended:
-            self._has_ended = True  # the last report still comes
-            raise Ended
 
 
 def test_two_instances_share_a_group_and_one_takes_over_what_the_other_leaves(

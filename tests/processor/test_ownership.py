@@ -15,7 +15,7 @@ from hubline.coordination.strategies import Balanced, Fixed, Greedy, Plan, Strat
 from hubline.errors import ConfigError, LeaseLost, ProcessorError, RecordDamaged, StoreError, StoreUnavailable
 from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.model.positions import Position
 from hubline.processor import CheckpointPolicy, PartitionContext, ProcessorOptions
 from hubline.testing.memory_hub import MemoryHub
@@ -519,15 +519,18 @@ class DamagedStore(FaultyStore):
     damaged_checkpoint: str | None = None
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        state = await super().list_ownership(group)
+        return self._read(await super().list_ownership(group))
+
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        renewal = await super().renew_ownership(group, member, owned)
+        kept = [ownership for ownership in renewal.renewed if ownership.key.partition != self.damaged_ownership]
+        return Renewal(kept)
+
+    def _read(self, state: GroupState) -> GroupState:
         if self.damaged_ownership is None:
             return state
         kept = tuple(o for o in state.ownerships if o.key.partition != self.damaged_ownership)
         return GroupState(kept, state.members, {self.damaged_ownership: "epoch is 'x', which is no whole number"})
-
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        renewed = await super().renew_ownership(group, member, owned)
-        return [ownership for ownership in renewed if ownership.key.partition != self.damaged_ownership]
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
         if key.partition == self.damaged_checkpoint:

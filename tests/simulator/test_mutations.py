@@ -216,7 +216,7 @@ def the_dead_count_as_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_share, "living_members", members)
 
 
-@mutation("liveness", first_seed=145)
+@mutation("liveness", first_seed=235)
 def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpointer, "_is_due", property(lambda self: False, lambda self, value: None), raising=False)
 

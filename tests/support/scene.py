@@ -15,7 +15,7 @@ from hubline.errors import HublineError, StoreUnavailable
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub
 from hubline.processor import LeaseOptions, PartitionContext, Processor, ProcessorOptions, ReleaseReason, RetryPolicy
@@ -89,13 +89,9 @@ class FaultyStore:
         await self._pass("claim_ownership")
         return await self.store.claim_ownership(claims)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         await self._pass("renew_ownership")
         return await self.store.renew_ownership(group, member, owned)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        await self._pass("leave")
-        await self.store.leave(group, owner_id)
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         await self._pass("request_handover")

@@ -11,8 +11,8 @@ is done in their place:
                 never seen before counts as new, unless it is very old.
     epochs      are known for what this object wrote. For other records they come from the time of the last write,
                 so that they rise from owner to owner.
-    fences      before a checkpoint is written, ownership and checkpoints are listed: who is not the owner any more is
-                refused, and so is a checkpoint that would go back.
+    fences      before a checkpoint is written, ownership is listed: who is not the owner any more is refused. So is a
+                checkpoint behind the one that its owner found at the start or wrote last.
 
 What if an update arrives late, of a former owner or of a call that was given up? It may set the checkpoint back. The
 events after it are processed again if the owner dies now; none is skipped. At each renewal the owner lists the
@@ -28,21 +28,26 @@ import re
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Annotated, Any, Final, Self, TypeAlias, cast
+from typing import Annotated, Any, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from hubline.addresses.option_kinds import Meant
 from hubline.errors import ConfigError, RecordDamaged, StoreError, StoreUnavailable
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.ports import CheckpointStore, StoreOrAddress
 from hubline.sql.fence import NOBODY, fenced
 from hubline.text import abbreviated
+
+T = TypeVar("T")
+
+_Checkpoints: TypeAlias = dict[str, Checkpoint | RecordDamaged]
+"""By partition; those that do not read back are errors."""
 
 FOUR_METHODS: Final = ("list_ownership", "claim_ownership", "list_checkpoints", "update_checkpoint")
 
@@ -77,8 +82,8 @@ def adapt(store: object) -> CheckpointStore:
     with hubline's own stores:
 
     - Partitions move without a handover when a consumer joins: events after the last checkpoint are processed twice.
-    - Each checkpoint costs three calls: ownership and checkpoints are listed before it is written. An update that
-      arrives late may still set it back, until the next renewal repairs it.
+    - Each checkpoint costs two calls: ownership is listed before it is written, once for all partitions that wait. An
+      update that arrives late may still set it back, until the next renewal repairs it.
     - Readers use epoch 0: the last one to come reads, and a former owner finds out within a lease.
     - A checkpoint cannot be removed, only set. `Fixed(lease=...)` is refused.
 
@@ -176,6 +181,8 @@ class AdaptedStore:
         self._floors: dict[PartitionKey, int] = {}
         self._fences: dict[PartitionKey, int] = {}
         self._reached: dict[PartitionKey, Checkpoint] = {}
+        self._ownership_listings: defaultdict[GroupKey, _SharedCall[GroupState]] = defaultdict(_SharedCall)
+        self._checkpoint_listings: defaultdict[GroupKey, _SharedCall[_Checkpoints]] = defaultdict(_SharedCall)
         self._thread: ThreadPoolExecutor | None = None
 
     def __repr__(self) -> str:
@@ -206,28 +213,25 @@ class AdaptedStore:
             won += await self._claim(group, list(of_group))
         return won
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
         written; its first call looks at the store.
         """
+        if member.max_partitions == 0 and not owned:
+            self._limits.pop((group, member.owner_id), None)
+            return Renewal([])
         is_joining = (group, member.owner_id) not in self._limits
         if is_joining or member.max_partitions != 0:
             # None at all is the limit of a member that stops. The others cannot ask it: they would take what it drains.
             self._limits[group, member.owner_id] = member.max_partitions
         if not owned:
-            if is_joining:
-                await self.list_ownership(group)
-            return []
+            return Renewal([], await self.list_ownership(group) if is_joining else None)
         records = {one.key.partition: self._record(one, self._stored_owner_of(one)) for one in owned if one.version}
         written = await self._write(group, records)
         with suppress(StoreError, TimeoutError):  # no lease is lost for it: the next renewal tries again
             async with asyncio.timeout(REPAIR_SECONDS_MAX):
                 await self._repair_checkpoints([group.partition(name) for name in written])
-        return [self._ownership(group.partition(name), seen) for name, seen in written.items()]
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        """Nothing is stored of a member but what it owns."""
-        self._limits.pop((group, owner_id), None)
+        return Renewal([self._ownership(group.partition(name), seen) for name, seen in written.items()])
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         """Nothing is stored: partitions are taken without asking."""
@@ -254,8 +258,9 @@ class AdaptedStore:
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         key = checkpoint.key
         self._require_fence(key, epoch)
-        await self._require_not_taken(key, epoch)
-        stored = await self._stored_checkpoint(key)
+        is_owner = await self._require_not_taken(key, epoch)
+        # Nobody but the owner writes it, or an update that arrives late: the owner knows where it stands.
+        stored = self._reached.get(key) if is_owner else await self._stored_checkpoint(key)
         self._require_fence(key, epoch)
         if stored is None or checkpoint.is_ahead_of(stored):
             await self._write_checkpoint(checkpoint)
@@ -448,11 +453,15 @@ class AdaptedStore:
         if held_epoch != epoch:
             raise fenced(key, epoch=epoch, held_epoch=held_epoch)
 
-    async def _require_not_taken(self, key: PartitionKey, epoch: int) -> None:
-        state = await self.list_ownership(key.group_key)
-        record = next((one for one in state.ownerships if one.key == key), None)
-        if record is not None and record.epoch > epoch:
-            raise fenced(key, epoch=epoch, held_epoch=record.epoch)
+    async def _require_not_taken(self, key: PartitionKey, epoch: int) -> bool:
+        """Whether this object owns the partition in this epoch. Raises Fenced if another owner has taken it."""
+        group = key.group_key
+        await self._ownership_listings[group].result(lambda: self.list_ownership(group))
+        seen = self._seen[group].get(key.partition)
+        held_epoch = NOBODY if seen is None else self._epoch_of(key, seen)
+        if held_epoch > epoch:
+            raise fenced(key, epoch=epoch, held_epoch=held_epoch)
+        return seen is not None and seen.owner.incarnation == self._incarnation and held_epoch == epoch
 
     async def _repair_checkpoints(self, owned: Sequence[PartitionKey]) -> None:
         """Writes again what an update that arrived late has set back. The partitions were just renewed."""
@@ -467,13 +476,15 @@ class AdaptedStore:
                 await self._write_checkpoint(checkpoint)
 
     async def _stored_checkpoint(self, key: PartitionKey) -> Checkpoint | None:
-        found = (await self._read_checkpoints(key.group_key)).get(key.partition)
+        group = key.group_key
+        listed = await self._checkpoint_listings[group].result(lambda: self._read_checkpoints(group))
+        found = listed.get(key.partition)
         if isinstance(found, RecordDamaged):
             raise found
         return found
 
-    async def _read_checkpoints(self, group: GroupKey) -> dict[str, Checkpoint | RecordDamaged]:
-        found: dict[str, Checkpoint | RecordDamaged] = {}
+    async def _read_checkpoints(self, group: GroupKey) -> _Checkpoints:
+        found: _Checkpoints = {}
         for partition, record in await self._list("list_checkpoints", group):
             try:
                 found[partition] = _checkpoint_of(group.partition(partition), record)
@@ -509,6 +520,25 @@ class AdaptedStore:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="hubline-adapted-store")
         return self._thread
+
+
+class _SharedCall(Generic[T]):
+    """A call that many wait for at once. Each shares one that begins after it came."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._begun = 0
+        self._result: T | None = None
+
+    async def result(self, call: Callable[[], Awaitable[T]]) -> T:
+        arrived = self._begun
+        async with self._lock:
+            if self._begun == arrived or self._result is None:
+                await asyncio.sleep(0)  # for those that come at the same moment
+                self._begun += 1
+                self._result = None
+                self._result = await call()
+            return self._result
 
 
 class _Damage(Exception):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.sql.fence import NOBODY, fenced
 
 P = ParamSpec("P")
@@ -60,14 +60,13 @@ class MemoryStore:
         return [self._write_claim(claim) for claim in claims if self._is_current(claim, claim.key.group_key)]
 
     @_atomic
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        if member.max_partitions == 0 and not owned:
+            self._groups[group].members.pop(member.owner_id, None)
+        else:
+            self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
         records = self._groups[group].records
-        return [self._renew(records[one.key.partition]) for one in owned if self._is_current(one, group)]
-
-    @_atomic
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        self._groups[group].members.pop(owner_id, None)
+        return Renewal([self._renew(records[one.key.partition]) for one in owned if self._is_current(one, group)])
 
     @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal, StoreExamination
 from hubline.sql.checkpoint_rows import (
     damaged_checkpoints,
     of_checkpoint,
@@ -73,9 +73,13 @@ class SqlStore:
 
         return await self._pool.run(work)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         named = of_group(group)
         announced = {**named, "owner_id": member.owner_id, "max_partitions": member.max_partitions}
+        if member.max_partitions == 0 and not owned:
+            leaving = Statement(self._queries.leave, announced)
+            await self._pool.run(lambda connection: connection.write(leaving))
+            return Renewal([])
         statements = [
             Statement(self._queries.announce_member, announced),
             Statement(self._queries.forget_members, {**named, "age_seconds_max": MEMBER_SECONDS_MAX}),
@@ -85,15 +89,11 @@ class SqlStore:
             rows = _rows(sorted(own, key=lambda ownership: _lock_order(ownership.key)))
             statements.append(Statement(self._queries.renew_ownership, {**named, "rows": rows}))
 
-        def work(connection: Connection) -> list[Ownership]:
+        def work(connection: Connection) -> Renewal:
             _, _, *renewed = connection.write(*statements)
-            return read_written(group, renewed[0]) if renewed else []
+            return Renewal(read_written(group, renewed[0]) if renewed else [])
 
         return await self._pool.run(work)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        leaving = Statement(self._queries.leave, {**of_group(group), "owner_id": owner_id})
-        await self._pool.run(lambda connection: connection.write(leaving))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         if not keys:

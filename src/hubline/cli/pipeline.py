@@ -217,6 +217,7 @@ def _stage_data(stage: PlannedStage) -> dict[str, object]:
         "onDataLoss": stage.options.on_data_loss,
         "maxBatchSize": stage.options.max_batch_size,
         "triggerIntervalSeconds": stage.options.trigger_interval / 1000,
+        "queries": stage.options.queries,
         "deadLetters": str(stage.dead_letters) if stage.dead_letters else None,
         "tables": {name: str(dataset) for name, dataset in stage.tables.items()},
         "guarantees": guarantees(stage),

@@ -95,7 +95,7 @@ def stderr_in(file: Path) -> Iterator[Path]:
 
 
 class JsonView:
-    """One object for each stage, about once a second."""
+    """One object for each query, about once a second."""
 
     def show(self, reports: Sequence[StageReport]) -> None:
         for report in reports:
@@ -161,7 +161,7 @@ class LiveView:
         )  # fmt: skip
         rows = [
             (
-                each.name,
+                each.label,
                 each.state,
                 each.events,
                 round(each.events_per_second),
@@ -187,7 +187,7 @@ def _report_line(report: StageReport) -> str:
     duplicates = f"{counted(report.duplicates, 'duplicate')} left out, " if report.duplicates else ""
     lost = f", {counted(report.lost_events, 'event')} lost" if report.lost_events else ""
     return (
-        f"{report.name}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
+        f"{report.label}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "
         f"lag {lag}, batch {seconds_text(report.batch_seconds)}, {counted(report.dead_letters, 'dead letter')}, "
         f"{duplicates}{counted(report.restarts, 'restart')}{lost}"
     )
@@ -196,6 +196,7 @@ def _report_line(report: StageReport) -> str:
 def _report_data(report: StageReport) -> Mapping[str, object]:
     return {
         "stage": report.name,
+        "query": report.query or None,
         "state": report.state,
         "events": report.events,
         "eventsPerSecond": round(report.events_per_second, 1),

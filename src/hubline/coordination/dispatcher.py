@@ -15,9 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from hubline.concurrency import BackgroundTasks, cancel
 from hubline.coordination.handover import HandoverQueue
@@ -117,8 +118,9 @@ class Dispatcher:
 
     async def start(self) -> None:
         """Joins the group and starts the tasks. Raises StoreError if the store cannot be used at all."""
-        await self._calls.join(self._leases.member, seconds_max=JOIN_SECONDS_MAX)
-        self._tasks = [*self._leases.start(), asyncio.create_task(self._cycle_forever(), name="hubline-cycle")]
+        joined = await self._calls.join(self._leases.member, seconds_max=JOIN_SECONDS_MAX)
+        cycles = asyncio.create_task(self._cycle_forever(joined.group), name="hubline-cycle")
+        self._tasks = [*self._leases.start(), cycles]
 
     async def stop(self) -> None:
         """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
@@ -136,7 +138,7 @@ class Dispatcher:
         await self._closing.wait()
         await cancel(keeping)
         try:
-            await self._calls.leave(self._leases.member.owner_id)
+            await self._calls.renew(self._leases.member, ())
         except StoreError as error:
             # Dying here leaves a member that is not heard of again: it counts for one more lease.
             self._holder.report_of(error, None)
@@ -145,42 +147,59 @@ class Dispatcher:
         """Stops at once and releases nothing: the leases run out."""
         await cancel([*self._tasks, *self._closing])
 
-    async def _cycle_forever(self) -> None:
-        delay = await self._cycle_guarded(is_joining=True)
+    async def _cycle_forever(self, joined: GroupState | None) -> None:
+        await self._guarded(self._rejoin(joined))
+        delay = self._lease.startup_delay_seconds
         while not self._is_stopping:
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
             self._wake.clear()
             if not self._is_stopping:
-                delay = await self._cycle_guarded(is_joining=False)
+                plan = await self._guarded(self._cycle())
+                delay = self._seconds_until_next(plan)
 
-    async def _cycle_guarded(self, *, is_joining: bool) -> float:
-        """One cycle; a failing store costs this cycle only. Returns the seconds until the next."""
+    async def _guarded(self, cycle: Coroutine[Any, Any, Plan]) -> Plan:
+        """One cycle; a failing store costs this cycle only."""
         try:
-            plan = await self._cycle(is_joining=is_joining)
+            return await cycle
         except HublineError as error:
             self._holder.report_of(error, None)
-            plan = Plan()
         except Exception as error:  # noqa: BLE001 - a strategy of the user's own may raise anything
             message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
             self._holder.report_of(ProcessorError(message, partition=""), None)
-            plan = Plan()
-        if is_joining:
-            return self._lease.startup_delay_seconds
-        interval = self._lease.load_balancing_interval_seconds * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+        return Plan()
+
+    def _seconds_until_next(self, plan: Plan) -> float:
+        longest = self._lease.load_balancing_interval_seconds
+        interval = longest * self._rng.uniform(1 - INTERVAL_JITTER, 1)
+        listing_seconds = self._leases.seconds_until_listing(within=longest)
+        interval = interval if listing_seconds is None else listing_seconds
         return interval if plan.rerun_seconds is None else min(max(plan.rerun_seconds, RERUN_SECONDS_MIN), interval)
 
-    async def _cycle(self, *, is_joining: bool) -> Plan:
-        state = await self._calls.list_ownership()
+    async def _rejoin(self, joined: GroupState | None) -> Plan:
+        """A member that joins takes back what is recorded as its own; the rest waits until those who start together
+        with it have announced themselves.
+        """
+        snapshot = self._seen(joined or await self._calls.list_ownership())
+        return await self._carry_out(Plan(claims=recovered_after_restart(snapshot)), snapshot)
+
+    async def _cycle(self) -> Plan:
+        state = await self._leases.look()
+        snapshot = self._seen(state)
+        plan = self._strategy.plan(snapshot, self._rng)
+        if state.is_partial and not plan.is_idle:
+            # There may be something to do: only now it is worth to ask who else is there, and who requested what.
+            snapshot = self._seen(await self._calls.list_ownership())
+            plan = self._strategy.plan(snapshot, self._rng)
+        return await self._carry_out(plan, snapshot)
+
+    def _seen(self, state: GroupState) -> Snapshot:
         self._report_damaged(state)
         self._leases.lose_taken(state)
-        snapshot = self._snapshot(state)
-        # A member that joins takes back what is recorded as its own; the rest waits until those who start
-        # together with it have announced themselves.
-        plan = (
-            Plan(claims=recovered_after_restart(snapshot)) if is_joining else self._strategy.plan(snapshot, self._rng)
-        )
+        return self._snapshot(state)
+
+    async def _carry_out(self, plan: Plan, snapshot: Snapshot) -> Plan:
         if plan.claims or plan.steals:
             await self._claim([*plan.claims, *plan.steals], snapshot)
         if plan.requests:

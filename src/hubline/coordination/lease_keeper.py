@@ -2,7 +2,8 @@
 
 Two tasks run here, so that nothing slow stands before a renewal:
 
-    renew    every ``renew_interval_seconds``: announces the member and renews its leases
+    renew    ``renew_interval_seconds`` after the last renewal: announces the member and renews its leases. Where a
+             renewal lists the group, the dispatch cycle makes it at rest, so that one call serves both
     expire   loses what could not be renewed for a whole lease, before anyone else may take it
 
 Elapsed time is the event loop's; ages are the store's.
@@ -20,12 +21,18 @@ from hubline.concurrency import BackgroundTasks
 from hubline.coordination.lease_options import LeaseOptions
 from hubline.coordination.store_calls import GroupCalls
 from hubline.errors import HublineError, LeaseLost, StoreError
-from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
+from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason, Renewal
 
 log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
 """A renewal that fails is tried again this much sooner: the lease keeps running."""
+
+RENEWAL_EARLY = 0.2
+"""A look that comes in this last part of the interval renews at the same time, if renewals list the group."""
+
+RENEWAL_MARGIN = 0.05
+"""A look that is to make a renewal comes this part of the interval before it."""
 
 
 class Holder(Protocol):
@@ -81,10 +88,13 @@ class LeaseKeeper:
         self._wake = wake
         self._closing = closing
         self._clock: Callable[[], float] = loop_time
+        self._renew_at = 0.0
+        self._renewals_list = False
 
     def start(self) -> list[asyncio.Task[None]]:
-        """Starts to renew and to expire; the caller ends the tasks."""
+        """Starts to renew and to expire, as the member has just joined; the caller ends the tasks."""
         self._clock = asyncio.get_running_loop().time
+        self._renew_at = loop_time() + self._lease.renew_interval_seconds
         return [
             asyncio.create_task(self._renew_forever(), name="hubline-renew"),
             asyncio.create_task(self._expire_forever(), name="hubline-expire"),
@@ -104,14 +114,35 @@ class LeaseKeeper:
         if self.held.get(partition) is held:
             del self.held[partition]
 
-    async def renew(self) -> None:
+    def seconds_until_listing(self, *, within: float) -> float | None:
+        """Until just before the last renewal that is due within so many seconds, if renewals list the group.
+
+        A look at that time makes the renewal, and both take one call.
+        """
+        interval = self._lease.renew_interval_seconds
+        left_seconds = self._renew_at - loop_time() - RENEWAL_MARGIN * interval
+        if not self._renewals_list or not 0 < left_seconds <= within:
+            return None
+        return left_seconds + (within - left_seconds) // interval * interval
+
+    async def look(self) -> GroupState:
+        """The group as it is now, for a plan. Where a renewal lists it and is nearly due, this is the renewal."""
+        is_due = self._renew_at - loop_time() <= RENEWAL_EARLY * self._lease.renew_interval_seconds
+        group = (await self.renew()).group if self._renewals_list and is_due else None
+        return group or await self._calls.list_ownership()
+
+    async def renew(self) -> Renewal:
         async with self.versions:
-            missing = await self._renew_leases(list(self.held))
-            if missing:
+            held = list(self.held)
+            renewal = await self._renew_leases(held)
+            kept = {ownership.key.partition for ownership in renewal.renewed}
+            if missing := [partition for partition in held if partition not in kept]:
                 # Not renewed is not yet lost: an earlier renewal may have taken effect without its answer.
-                self.reconcile(await self._calls.list_ownership(), missing)
+                self.reconcile(renewal.group or await self._calls.list_ownership(), missing)
                 if still_held := [partition for partition in missing if partition in self.held]:
-                    await self._renew_leases(still_held)
+                    again = await self._renew_leases(still_held)
+                    renewal = Renewal([*renewal.renewed, *again.renewed], again.group)
+            return renewal
 
     def reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
         """Learns the versions of what is still this processor's, and loses the rest.
@@ -137,27 +168,28 @@ class LeaseKeeper:
                 self._lose(record.key.partition, self._loss_reason(record))
 
     async def _renew_forever(self) -> None:
-        delay = self._lease.renew_interval_seconds
         while True:
-            await asyncio.sleep(delay)
-            started_at = loop_time()
+            await asyncio.sleep(self._renew_at - loop_time())
+            if loop_time() < self._renew_at:
+                continue  # a look has renewed meanwhile
             try:
-                await self.renew()
-                delay = self._lease.renew_interval_seconds - (loop_time() - started_at)
+                renewed = (await self.renew()).renewed
             except StoreError as error:
                 self._holder.report_of(error, None)
-                delay = self._lease.renew_interval_seconds / RENEWAL_RETRIES
+                self._renew_at = loop_time() + self._lease.renew_interval_seconds / RENEWAL_RETRIES
+                continue
+            if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
+                self._wake.set()
 
-    async def _renew_leases(self, partitions: Sequence[str]) -> list[str]:
-        """Announces the member and renews these leases; returns those of which the store has another version."""
+    async def _renew_leases(self, partitions: Sequence[str]) -> Renewal:
+        """Announces the member and renews these leases, but those of which the store has another version."""
         sent_at = loop_time()
-        renewed = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
-        for ownership in renewed:
+        renewal = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
+        self._renew_at = sent_at + self._lease.renew_interval_seconds
+        self._renewals_list = renewal.group is not None
+        for ownership in renewal.renewed:
             self._keep(ownership, sent_at)
-        if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
-            self._wake.set()
-        kept = {ownership.key.partition for ownership in renewed}
-        return [partition for partition in partitions if partition not in kept]
+        return renewal
 
     def _keep(self, ownership: Ownership, sent_at: float) -> None:
         held = self.held.get(ownership.key.partition)

@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.model.keys import GroupKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.ports import CheckpointStore
 
 P = ParamSpec("P")
@@ -41,10 +41,10 @@ class GroupCalls:
         self.group = group
         self._seconds_max = seconds_max
 
-    async def join(self, member: Member, *, seconds_max: float) -> None:
-        await bounded(seconds_max, self.store.renew_ownership)(self.group, member, ())
+    async def join(self, member: Member, *, seconds_max: float) -> Renewal:
+        return await bounded(seconds_max, self.store.renew_ownership)(self.group, member, ())
 
-    async def renew(self, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew(self, member: Member, owned: Sequence[Ownership]) -> Renewal:
         return await self._bounded(self.store.renew_ownership)(self.group, member, owned)
 
     async def list_ownership(self) -> GroupState:
@@ -56,9 +56,6 @@ class GroupCalls:
     async def request_handover(self, partitions: Iterable[str], *, owner_id: str) -> None:
         keys = [self.group.partition(partition) for partition in partitions]
         await self._bounded(self.store.request_handover)(keys, owner_id=owner_id)
-
-    async def leave(self, owner_id: str) -> None:
-        await self._bounded(self.store.leave)(self.group, owner_id)
 
     def _bounded(self, function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         return bounded(self._seconds_max, function)

@@ -30,7 +30,7 @@ from hubline.doctor.examination import Examination, attempt
 from hubline.doctor.findings import error, ok, warning
 from hubline.doctor.observations import ClockFacts, GroupFacts
 from hubline.model.keys import GroupKey
-from hubline.model.ownership import GroupState
+from hubline.model.ownership import GroupState, Member
 from hubline.ports import CheckpointStore, Examinable, shares_with_sdks
 
 # Nobody has this id: forgetting it changes nothing, and needs the right to write.
@@ -63,7 +63,7 @@ async def examine_store(
     if facts is None:
         return None
     examination.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
-    await examination.ask("store", store.leave(group, NOBODYS_ID), code="store.read-only")
+    await examination.ask("store", store.renew_ownership(group, Member(NOBODYS_ID, 0), ()), code="store.read-only")
     if shares_with_sdks(store):
         facts = replace(facts, sdk_owners=_sdk_owners(facts.state, lease))
     if isinstance(store, BlobStore):

@@ -44,7 +44,7 @@ TRACEBACK_LENGTH_MAX = 16_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that could not be taken, with the reason. Make one of an exception with :meth:`of`.
+    """An event that could not be taken, with the reason. Make one of an exception with `of`.
 
     ``failed_at`` is by the clock of the processor; once it is stored, by the store's. Of a dead letter that was stored
     without its body (``is_body_kept`` is False), the event has neither body nor properties: the hub may.

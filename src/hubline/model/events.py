@@ -51,7 +51,7 @@ class Event:
 
 
 class EventBatch:
-    """Consecutive events of one partition: one Arrow record batch with :data:`EVENT_SCHEMA`.
+    """Consecutive events of one partition: one Arrow record batch with `EVENT_SCHEMA`.
 
     ``len(batch)``, iteration and indexing give events; ``batch.arrow`` gives the columns, which is the fast way.
     An empty batch is a heartbeat: nothing arrived within the wait.
@@ -146,10 +146,10 @@ class EventBatch:
 
 
 NewEvent: TypeAlias = bytes | str | Mapping[str, Any] | Event
-"""An event to send: its body, a mapping with :data:`OUTGOING_SCHEMA`'s names, or one that was received."""
+"""An event to send: its body, a mapping with `OUTGOING_SCHEMA`'s names, or one that was received."""
 
 OutgoingRow: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]] | None]
-"""An event to send, as the columns of :data:`OUTGOING_SCHEMA` take it."""
+"""An event to send, as the columns of `OUTGOING_SCHEMA` take it."""
 
 
 _OUTGOING_NAMES: Final = frozenset(OUTGOING_SCHEMA.names)

@@ -86,11 +86,28 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """All that a store knows of who reads a group. ``damaged`` maps partitions to what is wrong with their record."""
+    """Who reads a group, as a store knows it. ``damaged`` maps partitions to what is wrong with their record.
+
+    ``is_partial``: requests are missing, and of the members there are only those that own something. Both would only
+    make a share smaller: a member that has nothing to do by a partial state has nothing to do by a complete one.
+    """
 
     ownerships: tuple[Ownership, ...]
     members: tuple[Member, ...]
     damaged: Mapping[str, str] = field(default_factory=dict)
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of a renewal: the records that were renewed, with their requests.
+
+    ``group`` is for stores that have to list the group to renew: then nobody has to list it once more. It may be
+    partial, but not if somebody requested a partition of the member that renews.
+    """
+
+    renewed: list[Ownership]
+    group: GroupState | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,9 @@ class Pipeline:
     ) -> Callable[[Function], Function]:
         """Add a stage whose function takes the events as a streaming DataFrame, and returns what is to be written.
 
-        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once,
-        when the stage starts. Its further parameters are datasets: each is read as a static DataFrame, to join with.
+        Use it wherever Spark's own functions suffice: it is the fastest kind of stage. The function is called once
+        for each query, when the stage starts. Its further parameters are datasets: each is read as a static DataFrame,
+        to join with.
 
         Args:
             source: The dataset to read, a hub. Of several, each is a DataFrame of its own.
@@ -147,9 +148,12 @@ class Pipeline:
                 consumer_group: Default: `"$Default"`. Two stages that read one hub need two groups.
                 load_balancing: How instances share the partitions: `hubline.Balanced()`, `hubline.Greedy()`,
                     `hubline.Fixed(n)` or `"all"`. Default: `"greedy"`.
+                queries: How many queries of Spark's share the instance's partitions, each at its own pace: a commit
+                    that is blocked holds up the partitions of its own query alone. For stages whose rows each come
+                    of one event. Default: 1.
                 starting_position: Where partitions without a checkpoint start, such as `"latest"` or `"time:-24h"`.
                     Default: `"earliest"`.
-                max_batch_size: The most events in a batch, over all partitions. Default: 1,000,000.
+                max_batch_size: The most events in a batch of a query, over all its partitions. Default: 1,000,000.
                 trigger_interval: The least time from the start of one batch to the next, such as `"5s"`.
                     Default: `"200ms"`.
                 checkpoint: When progress is stored: `"every_batch"`; `"manual"`, only by `hubline checkpoints set`;

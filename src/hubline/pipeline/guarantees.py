@@ -28,6 +28,8 @@ def _sentences(stage: PlannedStage) -> Iterator[str]:
             "what arrived meanwhile is"
         )
     yield _progress(stage)
+    if stage.options.queries > 1:
+        yield f"{stage.options.queries} queries, each with its own partitions: a blocked commit holds up only its query"
     if stage.options.on_data_loss != "fail":
         yield (
             "events that are gone before they were read are skipped: reading continues at the "

@@ -51,6 +51,12 @@ def output_problems(
             f"it drops the column {min(missing)}, by which duplicates are known",
             "keep it, or leave drop_duplicates out",
         ))  # fmt: skip
+    if stage.options.queries > 1 and (moving := moving_step(frame)):
+        wrong.append((
+            f"queries={stage.options.queries} share its partitions, and its function brings rows of several together "
+            f"({moving}): each query would only have those of its own",
+            "leave queries out, or let each row come of one event; a static table is joined as F.broadcast(table)",
+        ))  # fmt: skip
     if isinstance(sink, HubDataset):
         wrong += _hub_problems(stage, frame, given_ids)
     elif isinstance(sink, TableDataset):

@@ -11,6 +11,7 @@ from hubline.pipeline.datasets import FLEETING_FORMATS, Dataset, FormatDataset, 
 from hubline.pipeline.definition import Stage, Where
 from hubline.pipeline.graph import StageGraph
 from hubline.pipeline.stage_options import CheckedOptions, DuplicatePolicy
+from hubline.spark.source.query_share import QueryShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class PlannedStage:
     dead_letters: HubDataset | None
     store: str | None
     folder: str
-    """Spark's own checkpoints of this stage."""
+    """Spark's own checkpoints of this stage: each of several queries has a folder of its own in it."""
     drop_duplicates: DuplicatePolicy
     """As the options have it, with `auto` decided."""
     is_read_in_order: bool = False
@@ -38,6 +39,10 @@ class PlannedStage:
     @property
     def where(self) -> Where:
         return self.stage.where
+
+    @property
+    def queries(self) -> tuple[PlannedQuery, ...]:
+        return tuple(PlannedQuery(self, share) for share in QueryShare.of_all(self.options.queries))
 
     @property
     def outputs(self) -> frozenset[str]:
@@ -57,6 +62,29 @@ class PlannedStage:
         """
         is_fleeting = isinstance(self.sink, FormatDataset) and self.sink.format in FLEETING_FORMATS
         return self.options.lookback is not None or is_fleeting
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """One of Spark's queries that a stage runs as: one alone, unless its options say otherwise."""
+
+    stage: PlannedStage
+    share: QueryShare
+
+    @property
+    def id(self) -> str:
+        """Its name for Spark, and in names of files. No stage has a dot in its name."""
+        return self.stage.name if self.share.is_alone else f"{self.stage.name}.{self.share.number}"
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return self.stage.name if self.share.is_alone else f"{self.stage.name} {self.share}"
+
+    @property
+    def folder(self) -> str:
+        """Spark's own checkpoints of this query."""
+        return self.stage.folder if self.share.is_alone else f"{self.stage.folder}/{self.share.number}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from hubline.addresses.store_address import SqliteAddress, parse_store
 from hubline.errors import ConfigError
 from hubline.hubs.local import create_hub
 from hubline.pipeline.datasets import HubDataset
-from hubline.pipeline.plan import Plan, PlannedStage, local_folder
+from hubline.pipeline.plan import Plan, PlannedQuery, local_folder
 from hubline.pipeline.progress import View
 from hubline.pipeline.stop_gate import Gate
 
@@ -79,7 +79,7 @@ def owner_id_of(plan: Plan) -> str | None:
     return f"{plan.name}@{socket.gethostname()[:40]}-{mark}"
 
 
-def gate_of(plan: Plan, stage: PlannedStage) -> Gate:
+def gate_of(plan: Plan, query: PlannedQuery) -> Gate:
     """Within the state folder, where that is on this machine: nobody tidies up there while the run continues."""
     folder = local_folder(plan.run.spark_checkpoints)
-    return Gate(folder / f".gate-{stage.name}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))
+    return Gate(folder / f".gate-{query.id}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))

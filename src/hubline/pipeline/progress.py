@@ -18,7 +18,8 @@ RATE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class StageReport:
-    """How a stage is doing. ``state`` is waiting, running, restarting, failed, stopped or done.
+    """How a stage is doing, or one of its queries: ``query`` is 2/4 then. ``state`` is waiting, running, restarting,
+    failed, stopped or done.
 
     ``rows`` and ``duplicates`` (events that were left out, since they had come before) are known of tables.
     ``lost_events`` were gone before the stage could read them, and were skipped, as ``on_data_loss`` says.
@@ -26,6 +27,7 @@ class StageReport:
 
     name: str
     state: str
+    query: str = ""
     events: int = 0
     events_per_second: float = 0.0
     lag_events: int | None = None
@@ -37,6 +39,11 @@ class StageReport:
     lost_events: int = 0
     restarts: int = 0
     error: str = ""
+
+    @property
+    def label(self) -> str:
+        """Its name for people."""
+        return f"{self.name} {self.query}".rstrip()
 
 
 class View(Protocol):

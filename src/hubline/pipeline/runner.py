@@ -1,9 +1,9 @@
-"""Runs a checked pipeline: one Spark session, a query for each stage, restarts, and a clean end.
+"""Runs a checked pipeline: one Spark session, a query or several for each stage, restarts, and a clean end.
 
     1. prepare   the state folder is this run's alone; hubs that are to be created are (preparation)
     2. session   Spark starts, or the one that was given is used
     3. build     every stage's query is analysed; what is wrong is reported, and nothing has started yet (stage_frame)
-    4. run       stages side by side; one that fails is started again after a pause, the others continue (stage_run)
+    4. run       queries side by side; one that fails is started again after a pause, the others continue (stage_run)
     5. end       gates close, batches in progress commit, partitions are released, queries stop (shutdown)
 
 A first SIGINT or SIGTERM leads to 5; a second one does not wait for batches: what is cut short comes again.
@@ -23,10 +23,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from hubline.errors import PipelineError, PipelineInvalid, Problem, StageFailed
+from hubline.pipeline.checkpoint_folders import fit_to_queries
 from hubline.pipeline.checks import CheckedPlan
 from hubline.pipeline.config import validate_master
 from hubline.pipeline.output_folders import claim
-from hubline.pipeline.plan import Plan
+from hubline.pipeline.plan import Plan, PlannedStage
 from hubline.pipeline.preparation import create_what_is_missing, gate_of, locked, owner_id_of
 from hubline.pipeline.progress import View
 from hubline.pipeline.shutdown import drain, signals_to
@@ -137,7 +138,7 @@ def _stop_session(spark: SparkSession) -> None:
 
 
 class PipelineRun:
-    """The stages of a run. Everything happens in the caller's thread; signals only set events."""
+    """The queries of a run. Everything happens in the caller's thread; signals only set events."""
 
     def __init__(self, checked: CheckedPlan, request: Request, spark: SparkSession, view: View) -> None:
         plan = self._plan = checked.plan
@@ -149,7 +150,8 @@ class PipelineRun:
         self._view = GuardedView(view, self._stopping)
         rng = random.Random()  # noqa: S311 - spreads restarts, guards nothing
         context = RunContext(plan, request.once, spark, self._view, rng)
-        self._stages = {stage.name: StageRun(stage, gate_of(plan, stage), context) for stage in plan.stages}
+        queries = [query for stage in plan.stages for query in stage.queries]
+        self._queries = [StageRun(query, gate_of(plan, query), context) for query in queries]
         self._shown_at = 0.0
 
     def build(self) -> None:
@@ -159,22 +161,25 @@ class PipelineRun:
             logging.getLogger(name).setLevel(logging.CRITICAL)
         problems: list[Problem] = []
         owner_id = owner_id_of(self._plan)
-        for each in self._stages.values():
+        for each in self._queries:
             if self._stopping.is_set():
                 return
             try:
                 each.build(Reading(each.gate, owner_id, self._is_once, self._tables))
             except PipelineInvalid as error:
-                problems += error.problems
-        problems = problems or [found for each in self._stages.values() if (found := claim(self._spark, each.stage))]
+                problems += [found for found in error.problems if found not in problems]
+        problems = problems or [found for stage in self._plan.stages if (found := self._folder_problem(stage))]
         if problems:
             raise PipelineInvalid(problems)
 
+    def _folder_problem(self, stage: PlannedStage) -> Problem | None:
+        return claim(self._spark, stage) or fit_to_queries(self._spark, stage)
+
     def run(self) -> bool:
-        groups = self._plan.levels if self._is_once else [tuple(self._stages)]
+        groups = self._plan.levels if self._is_once else [tuple(stage.name for stage in self._plan.stages)]
         try:
             for names in groups:
-                self._run_together([self._stages[name] for name in names])
+                self._run_together([each for each in self._queries if each.stage.name in names])
                 if self._stopping.is_set():
                     break
         finally:
@@ -182,10 +187,10 @@ class PipelineRun:
             self._show(is_last=True)
         if self._view.closed_by is not None:
             raise self._view.closed_by
-        failed = [each for each in self._stages.values() if each.state is State.FAILED]
+        failed = [each for each in self._queries if each.state is State.FAILED]
         if failed:
             lines = [f"stage {each.name} failed {counted(each.failures, 'time')}: {each.error}" for each in failed]
-            raise StageFailed("\n".join(lines), stage=failed[0].name)
+            raise StageFailed("\n".join(lines), stage=failed[0].stage.name)
         return not self._stopping.is_set()
 
     @property
@@ -194,7 +199,7 @@ class PipelineRun:
         return self._view.is_closed
 
     def close(self) -> None:
-        for each in self._stages.values():
+        for each in self._queries:
             each.gate.remove()
 
     def stopped_by_signals(self) -> AbstractContextManager[None]:
@@ -224,21 +229,20 @@ class PipelineRun:
 
     def _start_if_due(self, each: StageRun) -> None:
         now = time.monotonic()
-        all_stages = self._stages.values()
-        if each.is_due(now) and not any(other.is_starting(now) for other in all_stages):
-            each.start(is_alone=all(other.query is None for other in all_stages))
+        if each.is_due(now) and not any(other.is_starting(now) for other in self._queries):
+            each.start(is_alone=all(other.query is None for other in self._queries))
 
     def _show(self, *, is_last: bool = False) -> None:
         now = time.monotonic()
         if now - self._shown_at < SHOW_SECONDS and not is_last:
             return
         self._shown_at = now
-        for each in self._stages.values():
+        for each in self._queries:
             if each.state is State.RUNNING:
                 each.take_progress()
-        self._view.show([each.report(now) for each in self._stages.values()])
+        self._view.show([each.report(now) for each in self._queries])
 
     def _end(self) -> None:
-        if names := ", ".join(each.name for each in self._stages.values() if each.is_active):
+        if names := ", ".join(each.name for each in self._queries if each.is_active):
             self._view.note(f"stopping {names}: batches in progress commit first; a second signal does not wait")
-        drain(list(self._stages.values()), is_forced=lambda: self._is_forced)
+        drain(self._queries, is_forced=lambda: self._is_forced)

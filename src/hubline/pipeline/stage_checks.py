@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
 from hubline.addresses.store_address import parse_store
+from hubline.coordination.strategies import Fixed, parse_load_balancing
 from hubline.pipeline.datasets import Dataset, FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.graph import StageGraph
@@ -68,6 +69,8 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
     if stage.kind is not StageKind.FRAME and len(stage.sources) > 1:
         yield (), "a handler takes the events of one source", "use @pipeline.stage for several"
     is_counted = isinstance(sink, FormatDataset) and sink.counted_folder is not None and options.dead_letters is None
+    if options.queries > 1:
+        yield from _contradictions_of_queries(sink, options, is_counted=is_counted)
     if is_counted and (options.lookback is not None or not is_automatic):
         yield (
             ("checkpoint", "lookback"),
@@ -76,6 +79,23 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
         )
     if stage.kind is not StageKind.FRAME and not (isinstance(stage.schema, str) and stage.schema):
         yield (), "a handler needs the columns that it returns", "add schema='id long, celsius double'"
+
+
+def _contradictions_of_queries(sink: Dataset, options: CheckedOptions, *, is_counted: bool) -> Iterator[Found]:
+    queries = f"queries={options.queries}"
+    strategy = parse_load_balancing(options.load_balancing)
+    if isinstance(strategy, Fixed) and strategy.count % options.queries:
+        yield (
+            ("queries", "load_balancing"),
+            f"{queries} cannot share the {strategy.count} partitions of Fixed({strategy.count}) evenly, and some "
+            "would be read by nobody",
+            "let the count be a multiple of queries",
+        )
+    if is_counted:
+        message = f"{queries} would each count the batches of one folder of files, and rows would be left out"
+        yield ("queries",), message, "leave queries out, or write to a table or a hub"
+    if isinstance(sink, FormatDataset) and sink.format == "memory":
+        yield ("queries",), f"{queries} cannot write one table in memory", "leave queries out"
 
 
 def shared_groups(stages: Sequence[PlannedStage]) -> Iterator[tuple[PlannedStage, str]]:

@@ -9,13 +9,14 @@ import asyncio
 import json
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.store_address import parse_store
+from hubline.coordination.strategies import Fixed, load_balancing_text, parse_load_balancing
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import HubDataset, TableDataset
@@ -23,9 +24,9 @@ from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.handler_frame import handled
 from hubline.pipeline.output_checks import output_problems
-from hubline.pipeline.plan import PlannedStage
+from hubline.pipeline.plan import PlannedQuery, PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
-from hubline.pipeline.stage_source import GATE_OPTION, StageSource
+from hubline.pipeline.stage_source import GATE_OPTION, SHARE_OPTION, StageSource
 from hubline.pipeline.static_tables import static_tables
 from hubline.pipeline.stop_gate import Gate
 from hubline.sinks.sql_sink.table_schema import Column
@@ -36,7 +37,7 @@ from hubline.spark.functions import event_id
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a stage is read in this run, and the columns of the tables that exist, by dataset."""
+    """How a query reads in this run, and the columns of the tables that exist, by dataset."""
 
     gate: Gate
     owner_id: str | None
@@ -44,9 +45,10 @@ class Reading:
     tables: Mapping[str, Sequence[Column]]
 
 
-def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> DataFrame:
-    """What the stage writes. Raises PipelineInvalid with what is wrong with its function or its columns."""
-    events = _all_events(spark, stage, reading)
+def build_frame(spark: SparkSession, query: PlannedQuery, reading: Reading) -> DataFrame:
+    """What the query writes. Raises PipelineInvalid with what is wrong with the stage's function or its columns."""
+    stage = query.stage
+    events = _all_events(spark, query, reading)
     frame = _transformed(spark, stage, events)
     columns = [column.name for column in reading.tables.get(stage.sink.name, ())]
     problems = output_problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
@@ -58,16 +60,18 @@ def build_frame(spark: SparkSession, stage: PlannedStage, reading: Reading) -> D
 # Reading -----------------------------------------------------------------------------------------------------------
 
 
-def _all_events(spark: SparkSession, stage: PlannedStage, reading: Reading) -> list[DataFrame]:
+def _all_events(spark: SparkSession, query: PlannedQuery, reading: Reading) -> list[DataFrame]:
+    stage = query.stage
     problem = None
     try:
-        return [_events(spark, stage, source, reading) for source in stage.sources]
+        return [_events(spark, query, source, reading) for source in stage.sources]
     except (HublineError, *SPARK_ERRORS) as error:
         problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
     raise PipelineInvalid([problem])
 
 
-def _events(spark: SparkSession, stage: PlannedStage, source: HubDataset, reading: Reading) -> DataFrame:
+def _events(spark: SparkSession, query: PlannedQuery, source: HubDataset, reading: Reading) -> DataFrame:
+    stage = query.stage
     options = {
         "hub": source.option,
         "consumerGroup": stage.options.consumer_group,
@@ -75,26 +79,30 @@ def _events(spark: SparkSession, stage: PlannedStage, source: HubDataset, readin
         "maxEventsPerTrigger": str(stage.options.max_batch_size),
         "onDataLoss": stage.options.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
+        SHARE_OPTION: str(query.share),
     }
     if stage.options.lookback is not None:
         options["lookback"] = stage.options.lookback
     match stage.options.checkpoint:
         case "every_batch":
-            options |= _sharing(stage, reading)
+            options |= _sharing(query, reading)
         case "manual":
             options["startingPositions"] = json.dumps(_set_manually(stage, source))
         case "never" if stage.options.has_owners:
-            options |= {**_sharing(stage, reading), "checkpoint": "never"}
+            options |= {**_sharing(query, reading), "checkpoint": "never"}
         case "never":
             pass
     events = spark.readStream.format(StageSource.name()).options(**options).load()
     return events.withColumn(EVENT_ID, event_id(source.option))
 
 
-def _sharing(stage: PlannedStage, reading: Reading) -> dict[str, str]:
+def _sharing(query: PlannedQuery, reading: Reading) -> dict[str, str]:
+    stage = query.stage
     load_balancing = stage.options.load_balancing
     if reading.is_once and load_balancing == "balanced":
         load_balancing = "greedy"  # the same share, at once: a run that ends must not wait for a cycle a partition
+    elif isinstance(fixed := parse_load_balancing(load_balancing), Fixed):
+        load_balancing = load_balancing_text(replace(fixed, count=fixed.count // query.share.count))
     owner = {"ownerId": f"{reading.owner_id}.{stage.name}"} if reading.owner_id else {}
     return {"store": stage.store or "", "loadBalancing": load_balancing, **owner}
 

@@ -41,6 +41,9 @@ DEFAULT_MAX_BATCH_SIZE: Final = 1_000_000
 DEFAULT_TRIGGER_INTERVAL_MS: Final = 200
 """An idle stage asks its hub five times a second, and not a hundred times; a busy one does not wait at all."""
 
+MAX_QUERIES: Final = 64
+"""Each has a process that plans its batches: for more, start more instances."""
+
 # A batch of a day is not a stream any more; and Spark keeps triggers in milliseconds.
 MAX_TRIGGER_INTERVAL_SECONDS: Final = 86_400.0
 MAX_EVENTS: Final = 2**53
@@ -51,6 +54,7 @@ class StageOptions(TypedDict, total=False):
 
     consumer_group: str
     load_balancing: LoadBalancing
+    queries: int
     starting_position: str | Position
     max_batch_size: int
     trigger_interval: str
@@ -75,6 +79,7 @@ class CheckedOptions:
 
     consumer_group: str = DEFAULT_GROUP
     load_balancing: str = "greedy"
+    queries: int = 1
     starting_position: str = "earliest"
     max_batch_size: int = DEFAULT_MAX_BATCH_SIZE
     trigger_interval: int = DEFAULT_TRIGGER_INTERVAL_MS
@@ -168,6 +173,7 @@ _ANNOTATIONS: Final[Mapping[str, Any]] = {
         Named("a Position, or text such as 'earliest', 'latest' or 'time:-24h'"),
         Parsed(_starting_position),
     ],
+    "queries": Annotated[int, Range(least=1, most=MAX_QUERIES)],
     "max_batch_size": Annotated[int, Range(least=1, most=MAX_EVENTS)],
     "checkpoint": CheckpointMode,
     "trigger_interval": Annotated[_Duration, Parsed(_trigger_interval)],

@@ -1,4 +1,4 @@
-"""One stage of a run: its query is started, watched, started again after a failure, and stopped."""
+"""A stage of a run, or one of its queries: it is started, watched, started again after a failure, and stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hubline.addresses.store_address import parse_store
 from hubline.errors import PipelineInvalid, Problem
 from hubline.hubs.position_check import OF_ANOTHER_HUB
 from hubline.pipeline.datasets import FormatDataset
-from hubline.pipeline.plan import Plan, PlannedStage
+from hubline.pipeline.plan import Plan, PlannedQuery, PlannedStage
 from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.spark_errors import summarize_failure, summarize_spark_error
 from hubline.pipeline.stage_frame import Reading, build_frame
@@ -55,7 +55,7 @@ class State(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What all stages of a run have in common."""
+    """What all queries of a run have in common."""
 
     plan: Plan
     is_once: bool
@@ -65,10 +65,11 @@ class RunContext:
 
 
 class StageRun:
-    """A stage and its query. `failures` counts those in a row: a batch that gets further begins again at 0."""
+    """A query of a stage. `failures` counts those in a row: a batch that gets further begins again at 0."""
 
-    def __init__(self, stage: PlannedStage, gate: Gate, context: RunContext) -> None:
-        self.stage = stage
+    def __init__(self, planned: PlannedQuery, gate: Gate, context: RunContext) -> None:
+        self.planned = planned
+        self.stage = planned.stage
         self.gate = gate
         self.query: StreamingQuery | None = None
         self.state = State.WAITING
@@ -83,7 +84,7 @@ class StageRun:
 
     @property
     def name(self) -> str:
-        return self.stage.name
+        return self.planned.label
 
     @property
     def is_over(self) -> bool:
@@ -112,8 +113,9 @@ class StageRun:
     def report(self, now: float) -> StageReport:
         tally = self._tally
         return StageReport(
-            self.name,
+            self.stage.name,
             self.state.value,
+            query="" if self.planned.share.is_alone else str(self.planned.share),
             events=tally.events,
             events_per_second=tally.rate(now) if self.state is State.RUNNING else 0.0,
             lag_events=tally.lag_events,
@@ -134,7 +136,7 @@ class StageRun:
         self._note("checking its columns")
         problem = None
         try:
-            self._frame = build_frame(self._context.spark, self.stage, reading)
+            self._frame = build_frame(self._context.spark, self.planned, reading)
             self._require_streamable(self._frame)
         except AnalysisException as error:
             problem = self._problem(error)
@@ -170,11 +172,11 @@ class StageRun:
     def _start(self, *, is_first: bool) -> None:
         stage, spark = self.stage, self._context.spark
         if stage.is_new_each_start or (is_first and stage.is_new_each_run):
-            HadoopFolder(spark, stage.folder).remove()
+            HadoopFolder(spark, self.planned.folder).remove()
         assert self._frame is not None  # noqa: S101 - all were built before the first is started
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", stage.name)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
         writing = writer(stage, self._frame, self._tally.add_written).queryName(self._query_name)
-        writing = writing.option("checkpointLocation", stage.folder)
+        writing = writing.option("checkpointLocation", self.planned.folder)
         if self._context.is_once:
             writing = writing.trigger(availableNow=True)
         else:
@@ -190,7 +192,7 @@ class StageRun:
         sink = self.stage.sink
         if isinstance(sink, FormatDataset) and sink.format == "memory":
             return sink.name  # Spark makes a table of this name
-        return f"{self._context.plan.name}.{self.name}"
+        return f"{self._context.plan.name}.{self.planned.id}"
 
     # Watching
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,10 +15,12 @@ from hubline.pipeline.stop_gate import Gate
 from hubline.spark.options import Options
 from hubline.spark.source.data_source import EventHubs
 from hubline.spark.source.offsets import StreamOffset
+from hubline.spark.source.query_share import QueryShare
 from hubline.spark.source.stream_planner import StreamPlanner
 from hubline.spark.source.stream_reader import StreamReader
 
 GATE_OPTION: Final = "gate"
+SHARE_OPTION: Final = "share"
 
 
 class StageSource(EventHubs):
@@ -26,7 +29,9 @@ class StageSource(EventHubs):
     def __init__(self, options: Mapping[str, str]) -> None:
         given = {name.lower(): value for name, value in options.items()}
         self.gate = Gate(Path(given.pop(GATE_OPTION)))
+        share = QueryShare.parse(given.pop(SHARE_OPTION))
         super().__init__(given)
+        self.parsed = replace(self.parsed, share=share)
 
     @classmethod
     def name(cls) -> str:

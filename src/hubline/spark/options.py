@@ -34,6 +34,7 @@ from hubline.spark.connector_options import (
     parse_starting_positions,
     plain_connection_string,
 )
+from hubline.spark.source.query_share import QueryShare
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -103,7 +104,8 @@ class Options:
     ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
     to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the instances
     that use the same store share the partitions, ``checkpoint`` whether it keeps their progress as well.
-    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts.
+    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts. ``share`` is not an
+    option: a pipeline gives it to each query of a stage.
     """
 
     hub: HubAddress
@@ -124,6 +126,7 @@ class Options:
     lookback_seconds: float | None = None
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
+    share: QueryShare = field(default_factory=QueryShare)
 
     @property
     def stream_start(self) -> StartPositions:

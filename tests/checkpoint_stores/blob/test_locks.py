@@ -61,7 +61,7 @@ class TestClaims:
 
             assert await other.claim_ownership([replace(held, owner_id="b", epoch=2)]) == []
             assert await other.claim_ownership([Ownership(KEY, "b", epoch=2)]) == []
-            assert len(await store.renew_ownership(GROUP, ME, [held])) == 1
+            assert len((await store.renew_ownership(GROUP, ME, [held])).renewed) == 1
             assert (await listed_ownership(other)).owner_id == "a"
             await other.close()
 
@@ -90,7 +90,7 @@ class TestClaims:
             held = await claim(store, "a", epoch=1)
             await other.request_handover([KEY], owner_id="b")
 
-            (renewed,) = await store.renew_ownership(GROUP, ME, [held])
+            (renewed,) = (await store.renew_ownership(GROUP, ME, [held])).renewed
 
             assert renewed.requested_by == "b"
             assert await other.claim_ownership([replace(renewed, owner_id="b", epoch=2)]) == []
@@ -128,9 +128,9 @@ class TestClaims:
 
             (taken,) = await restarted.claim_ownership([replace(await listed_ownership(restarted), epoch=2)])
 
-            assert await former.renew_ownership(GROUP, ME, [held]) == []
+            assert (await former.renew_ownership(GROUP, ME, [held])).renewed == []
             assert await former.claim_ownership([replace(held, owner_id="")]) == []
-            assert len(await restarted.renew_ownership(GROUP, ME, [taken])) == 1
+            assert len((await restarted.renew_ownership(GROUP, ME, [taken])).renewed) == 1
             assert await is_locked(restarted)
             await restarted.close()
 
@@ -179,7 +179,7 @@ class TestRenewals:
         async def scenario(store: BlobStore) -> None:
             renewed = [await claim(store, "a", epoch=1)]
             for _ in range(3):
-                renewed = await store.renew_ownership(GROUP, ME, renewed)
+                renewed = (await store.renew_ownership(GROUP, ME, renewed)).renewed
             assert len(renewed) == 1
             assert await is_locked(store)
 
@@ -191,10 +191,10 @@ class TestRenewals:
             await break_lock(store)
 
             for _ in range(2):
-                assert await store.renew_ownership(GROUP, ME, [held]) == []
+                assert (await store.renew_ownership(GROUP, ME, [held])).renewed == []
 
             (taken,) = await store.claim_ownership([replace(await listed_ownership(store), epoch=2)])
-            assert len(await store.renew_ownership(GROUP, ME, [taken])) == 1
+            assert len((await store.renew_ownership(GROUP, ME, [taken])).renewed) == 1
 
         play(container, scenario)
 
@@ -204,7 +204,7 @@ class TestRenewals:
             await break_lock(store)
             assert await store.container.delete(ownership_blob(KEY))
 
-            assert await store.renew_ownership(GROUP, ME, [held]) == []
+            assert (await store.renew_ownership(GROUP, ME, [held])).renewed == []
             assert (await store.list_ownership(GROUP)).ownerships == ()
 
         play(container, scenario)
@@ -221,7 +221,7 @@ class TestRenewals:
 
             with pytest.raises(Fenced) as refused:
                 await late.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
-            assert await late.renew_ownership(GROUP, ME, [held]) == []
+            assert (await late.renew_ownership(GROUP, ME, [held])).renewed == []
             assert await late.claim_ownership([replace(held, owner_id="")]) == []
 
             assert refused.value.held_epoch == 2
@@ -242,7 +242,7 @@ def test_a_reset_breaks_the_lock(container: str, checkpoint: Checkpoint | None) 
 
         await operator.reset_checkpoint(KEY, checkpoint)
 
-        assert await store.renew_ownership(GROUP, ME, [held]) == []
+        assert (await store.renew_ownership(GROUP, ME, [held])).renewed == []
         listed = await listed_ownership(store)
         assert (listed.owner_id, listed.epoch) == ("", 2)
         assert len(await store.claim_ownership([replace(listed, owner_id="b", epoch=3)])) == 1

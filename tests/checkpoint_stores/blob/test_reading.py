@@ -114,7 +114,7 @@ def test_an_ownership_that_does_not_read_stops_its_partition_only(
         assert list(state.damaged) == ["0"]
         assert problem in state.damaged["0"]
         assert OWNERSHIP in state.damaged["0"]
-        renewed = await store.renew_ownership(GROUP, Member("a"), state.ownerships)
+        renewed = (await store.renew_ownership(GROUP, Member("a"), state.ownerships)).renewed
         assert [one.key.partition for one in renewed] == ["1"]
 
     play(container, scenario)

@@ -71,7 +71,7 @@ class TestOwnership:
 
             taken = await listed_ownership(store)
             assert (taken.owner_id, taken.epoch > held.epoch) == ("theirs", True)
-            assert await store.renew_ownership(GROUP, Member("ours"), [held]) == []
+            assert (await store.renew_ownership(GROUP, Member("ours"), [held])).renewed == []
             assert await store.claim_ownership([replace(held, epoch=8)]) == []
 
         beside(scenario)

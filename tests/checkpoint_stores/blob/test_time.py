@@ -147,7 +147,7 @@ class TestPace:
                 now = asyncio.get_running_loop().time()
                 store._ownership._renewed_at[GROUP, "a"] = now - 10
                 before = {one.key: one.version for one in held}
-                held = await store.renew_ownership(GROUP, Member("a"), held)
+                held = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
                 changed.append(sum(one.version != before[one.key] for one in held))
                 await asyncio.sleep(1.1)  # so that the oldest differs from the others
 
@@ -160,10 +160,10 @@ class TestPace:
     def test_beside_an_sdk_every_renewal_writes_all(self, container: str) -> None:
         async def scenario(store: BlobStore) -> None:
             held = await store.claim_ownership([Ownership(GROUP.partition(p), "a", epoch=1) for p in "012"])
-            alone = await store.renew_ownership(GROUP, Member("a"), held)
+            alone = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
             await write(store.container, "namespace.example/orders/$default/ownership/3", {"ownerid": "an-sdk"})
 
-            beside = await store.renew_ownership(GROUP, Member("a"), alone)
+            beside = (await store.renew_ownership(GROUP, Member("a"), alone)).renewed
 
             assert {one.version for one in alone} == {one.version for one in held}
             assert len(beside) == 3
@@ -176,7 +176,7 @@ class TestPace:
             held = await store.claim_ownership([Ownership(GROUP.partition(p), "a", epoch=1) for p in ("0", "1")])
             (taken,) = await store.claim_ownership([replace(held[0], owner_id="b", epoch=2)])
 
-            renewed = await store.renew_ownership(GROUP, Member("a"), held)
+            renewed = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
 
             assert [one.key.partition for one in renewed] == ["1"]
             assert (await listed_ownership(store, "0")).version == taken.version
@@ -188,7 +188,7 @@ class TestPace:
             held = await store.claim_ownership([Ownership(KEY, "a", epoch=5)])
             await store.container.delete("namespace.example/orders/$default/ownership/0")
 
-            (renewed,) = await store.renew_ownership(GROUP, Member("a"), held)
+            (renewed,) = (await store.renew_ownership(GROUP, Member("a"), held)).renewed
 
             assert (renewed.owner_id, renewed.epoch) == ("a", 5)
             assert (await listed_ownership(store)).version == renewed.version

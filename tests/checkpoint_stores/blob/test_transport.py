@@ -71,13 +71,13 @@ class TestLostAnswers:
             store = locking_blob_store(container)
             (first,) = await store.claim_ownership([Ownership(KEY, "a", epoch=1)])
             (own,) = await store.claim_ownership([Ownership(KEY, "a", 2, first.version)])
-            assert len(await store.renew_ownership(GROUP, Member("a"), [own])) == 1
+            assert len((await store.renew_ownership(GROUP, Member("a"), [own])).renewed) == 1
             (given_up,) = await store.claim_ownership([Ownership(KEY, "", 2, own.version)])
 
             (next_one,) = await store.claim_ownership([Ownership(KEY, "b", 3, given_up.version)])
 
             await store.reset_checkpoint(KEY, Checkpoint(KEY, "1", 1))
-            assert await store.renew_ownership(GROUP, Member("b"), [next_one]) == []
+            assert (await store.renew_ownership(GROUP, Member("b"), [next_one])).renewed == []
             await store.close()
 
         play(container, scenario)

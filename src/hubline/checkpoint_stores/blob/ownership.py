@@ -6,6 +6,8 @@ Where the service offers one blob at a time, these are the steps, and what dying
              between: a request for what was just taken; its requester has it, or it is forgotten in time
     renew    1. write the member's heartbeat   2. write those ownership blobs whose turn it is
              between: leases that are as young as the heartbeat, and blobs that are a little older
+    request  1. write the requests   2. ring their owners: write their heartbeats, so that they look for requests
+             between: a request that its owner does not see; the partition is taken after the handover timeout
 
 With locks there are more steps: see :mod:`.locks`.
 """
@@ -14,10 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from hubline.checkpoint_stores.blob import layout
@@ -26,6 +29,8 @@ from hubline.checkpoint_stores.blob.contention import contend
 from hubline.checkpoint_stores.blob.http import BULK_REQUESTS_MAX
 from hubline.checkpoint_stores.blob.locks import PartitionLocks, lock_id
 from hubline.checkpoint_stores.blob.records import (
+    EPOCH,
+    HEARD,
     OWNER,
     Damage,
     OwnRecords,
@@ -41,7 +46,7 @@ from hubline.checkpoint_stores.blob.records import (
 from hubline.concurrency import gather_two, map_bounded
 from hubline.errors import StoreError
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import GroupState, Member, Ownership
+from hubline.model.ownership import GroupState, Member, Ownership, Renewal
 from hubline.sql.fence import NOBODY
 
 REFRESH_SECONDS: Final = 40.0
@@ -58,6 +63,13 @@ FORGET_SECONDS: Final = 86_400.0
 TIDY_MAX: Final = 8
 """Blobs deleted in one renewal: what is old can wait, a lease cannot."""
 
+LOOK_SECONDS: Final = 600.0
+"""A member that nobody rings looks this often at hubline's own blobs, to delete those that are old."""
+
+PENDING_SECONDS: Final = 60.0
+"""A member looks at every renewal while a request for one of its partitions is younger than this: its first plan may
+not release the partition, and the next one may."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
@@ -67,18 +79,26 @@ class _Listing:
     blobs: Mapping[str, Blob]
     own: OwnRecords
 
-    def has_sdk_owners(self, *, beside: Member) -> bool:
-        """Whether somebody owns a partition who has not announced itself, as the member that asks is about to."""
-        known = {"", beside.owner_id, *self.own.members}
-        return any(one.owner_id not in known and one.age_seconds < SDK_SECONDS_MAX for one in self.state.ownerships)
+    @property
+    def has_sdk_owners(self) -> bool:
+        """Whether somebody owns a partition whose record hubline did not write."""
+        return any(
+            blob.metadata.get(OWNER) and EPOCH not in blob.metadata and blob.age_seconds < SDK_SECONDS_MAX
+            for blob in self.blobs.values()
+        )
+
+    def has_requests_for(self, owned: Sequence[Ownership]) -> bool:
+        """Whether somebody has just asked for one of these partitions."""
+        requests = (self.own.requests.get(one.key.partition) for one in owned)
+        return any(one.age_seconds < PENDING_SECONDS for one in requests if one is not None)
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """What a renewal has kept, and whether official SDKs own partitions of the group."""
+class _Heartbeat:
+    """A member's blob as it wrote it last, and when it last looked at the others' by the loop's clock."""
 
-    kept: list[Ownership]
-    has_sdk_owners: bool
+    etag: str
+    looked_at: float
 
 
 class BlobOwnership:
@@ -94,6 +114,8 @@ class BlobOwnership:
         self._refresh_seconds = refresh_seconds
         self._locks = locks
         self._renewed_at: dict[tuple[GroupKey, str], float] = {}
+        self._heartbeats: dict[tuple[GroupKey, str], _Heartbeat] = {}
+        self._unrung: dict[PartitionKey, str] = {}
 
     def with_locks(self, seconds: int) -> BlobOwnership:
         """The same records, for an owner whose claims also lock their partitions."""
@@ -101,7 +123,9 @@ class BlobOwnership:
         return BlobOwnership(self._container, refresh_seconds=self._refresh_seconds, locks=locks)
 
     async def list_group(self, group: GroupKey) -> GroupState:
-        return (await self._list(group)).state
+        await self._request_again(group)
+        listed, own = await gather_two(self._list_owners(group), self._list_own(group))
+        return _read_listing(group, *listed, own).state
 
     async def claim(self, claims: Sequence[Ownership]) -> list[Ownership]:
         won: list[Ownership] = []
@@ -117,42 +141,57 @@ class BlobOwnership:
                     won.append(_with_request(claimed, own))
         return won
 
-    async def renew(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        """Announces the member, and renews what it owns."""
-        announcing = self._container.put(layout.member_blob(group, member.owner_id), member_metadata(member))
+    async def renew(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> tuple[Renewal, bool]:
+        """Announces the member, renews what it owns, and lists the group. Also: whether SDKs own something there."""
+        name = (group, member.owner_id)
+        # Forgotten until all is done: a renewal that fails half way may have been rung, and nobody would know.
+        last = self._heartbeats.pop(name, None)
+        if member.max_partitions == 0 and not owned:
+            self._renewed_at.pop(name, None)
+            await self._container.delete(layout.member_blob(*name))
+            return Renewal([], await self.list_group(group)), False
         part = self._refreshed_part(group, member)
-        if not owned:
-            await announcing
-            return Renewal([], has_sdk_owners=False)
         # At the same time: who takes a partition in between is seen by the next renewal, as who takes it just after.
-        _, listing = await gather_two(announcing, self._list(group))
-        listed = {one.key.partition: one for one in listing.state.ownerships}
-        kept = [found for one in owned if (found := listed.get(one.key.partition)) and found.version == one.version]
+        heartbeat, listed = await gather_two(self._announce(group, member, last), self._list_owners(group))
+        # After the heartbeat: a request comes before its ring.
+        must_look = last is None or heartbeat.looked_at != last.looked_at
+        own = await self._list_own(group) if must_look else None
+        listing = _read_listing(group, *listed, own)
+        records = {one.key.partition: one for one in listing.state.ownerships}
+        kept = [found for one in owned if (found := records.get(one.key.partition)) and found.version == one.version]
         if self._locks is not None:
             kept = await self._locks.renew(kept)
         # Beside SDKs at the pace of those that renew most often (Go and JavaScript, every 10 s): they judge by their
         # own clocks, and one that is ahead must find as much room here as it finds among its own kind.
-        has_sdk_owners = listing.has_sdk_owners(beside=member)
-        due = self._due(kept, listing.blobs, 1.0 if has_sdk_owners else part)
+        due = self._due(kept, listing.blobs, 1.0 if listing.has_sdk_owners else part)
         vanished = [one for one in owned if one.key.partition not in listing.blobs]
         rewritten = await map_bounded(self._rewrite, [*due.values(), *vanished], max_concurrent=BULK_REQUESTS_MAX)
-        await self._tidy(listing.own)
+        if must_look:
+            await self._tidy(listing.own)
         renewed = [
             # The heartbeat has made it young, whatever the list said at the same moment.
             *(replace(one, age_seconds=0.0) for one in kept if one.key.partition not in due),
             *(_with_request(one, listing.own) for one in rewritten if one is not None),
         ]
-        return Renewal(renewed, has_sdk_owners=has_sdk_owners)
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        await self._container.delete(layout.member_blob(group, owner_id))
-        self._renewed_at.pop((group, owner_id), None)
+        if not listing.has_requests_for(owned):
+            self._heartbeats[name] = heartbeat
+        # A write that was refused: another owner came after the listing.
+        state = listing.state if all(rewritten) else await self.list_group(group)
+        return Renewal(renewed, state), listing.has_sdk_owners
 
     async def request(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
+        """Writes the requests, and then rings the owners: at rest, each looks at its own heartbeat only."""
+
         async def ask(key: PartitionKey) -> None:
             await self._container.put(layout.request_blob(key), {OWNER: owner_id})
 
+        # Until it has succeeded: dying here, or failing, leaves requests that their owners do not see.
+        self._unrung |= dict.fromkeys(keys, owner_id)
         await map_bounded(ask, keys, max_concurrent=BULK_REQUESTS_MAX)
+        for group in {key.group_key for key in keys}:
+            await self._ring_owners(group, {key.partition for key in keys if key.group_key == group})
+        for key in keys:
+            self._unrung.pop(key, None)
 
     async def owner_epoch(self, key: PartitionKey) -> int:
         """The epoch of the ownership record, or NOBODY if there is none that reads."""
@@ -166,19 +205,45 @@ class BlobOwnership:
         """Takes the partition from its owner, by an operator's hand: the record has no owner, in the next epoch."""
         await contend(lambda: self._take_from_owner(key), what=f"{self._container.shown}: the owner of {key}")
 
-    async def _list(self, group: GroupKey) -> _Listing:
+    async def _announce(self, group: GroupKey, member: Member, last: _Heartbeat | None) -> _Heartbeat:
+        """Writes the member's heartbeat. If it was rung, and now and then, it has to look at the others' blobs."""
+        name, metadata = layout.member_blob(group, member.owner_id), member_metadata(member)
+        now = asyncio.get_running_loop().time()
+        if last is not None:
+            written = await self._container.replace(name, metadata, etag=last.etag)
+            if isinstance(written, Written):
+                return _Heartbeat(written.etag, last.looked_at if now - last.looked_at < LOOK_SECONDS else now)
+        return _Heartbeat((await self._container.put(name, metadata)).etag, now)
+
+    async def _request_again(self, group: GroupKey) -> None:
+        """Repeats requests that may not have rung. They start again: nobody takes what its owner did not hear of."""
+        unrung = [(owner_id, key) for key, owner_id in self._unrung.items() if key.group_key == group]
+        for owner_id, keys in groupby(sorted(unrung), key=itemgetter(0)):
+            await self.request([key for _, key in keys], owner_id=owner_id)
+
+    async def _ring_owners(self, group: GroupKey, partitions: Set[str]) -> None:
+        blobs, _ = await self._list_owners(group)
+        owners = {blob.metadata.get(OWNER, "") for partition, blob in blobs.items() if partition in partitions}
+
+        async def ring(owner: str) -> None:
+            heartbeat = layout.member_blob(group, owner)
+            await contend(lambda: self._ring(heartbeat), what=f"{self._container.shown}: {heartbeat!r}")
+
+        await map_bounded(ring, sorted(owners - {""}), max_concurrent=BULK_REQUESTS_MAX)
+
+    async def _ring(self, heartbeat: str) -> bool:
+        """Writes a heartbeat, so that its member finds another one than it left. Whether nobody came in between."""
+        found = await self._container.look(heartbeat)
+        if found is None or HEARD in found.metadata:
+            return True  # the member's next heartbeat is a new blob; or it was rung, and has not renewed since
+        metadata = {**found.metadata, HEARD: str(int(found.modified_at))}
+        return isinstance(await self._container.replace(heartbeat, metadata, etag=found.etag), Written)
+
+    async def _list_owners(self, group: GroupKey) -> tuple[dict[str, Blob], float]:
+        """The ownership blobs by partition, and the service's time."""
         prefix = layout.ownership_prefix(group)
-        (blobs, now), own = await gather_two(self._container.list(prefix), self._list_own(group))
-        ownerships: list[Ownership] = []
-        damaged: dict[str, str] = {}
-        by_partition: dict[str, Blob] = {}
-        for key, blob in partitions_of(group, blobs, prefix):
-            by_partition[key.partition] = blob
-            try:
-                ownerships.append(read_ownership(key, blob, own, now=now))
-            except Damage as damage:
-                damaged[key.partition] = damaged_ownership(blob, damage)
-        return _Listing(GroupState(tuple(ownerships), own.listed_members(), damaged), by_partition, own)
+        blobs, now = await self._container.list(prefix)
+        return {key.partition: blob for key, blob in partitions_of(group, blobs, prefix)}, now
 
     async def _list_own(self, group: GroupKey) -> OwnRecords:
         prefix = layout.own_prefix(group)
@@ -289,6 +354,20 @@ class BlobOwnership:
             await self._container.break_lease(found.name)
         taken = await self._container.replace(found.name, ownership_metadata("", epoch + 1), etag=found.etag)
         return isinstance(taken, Written)
+
+
+def _read_listing(group: GroupKey, blobs: Mapping[str, Blob], now: float, own: OwnRecords | None) -> _Listing:
+    """A group as it was listed. It is partial where hubline's own blobs were not."""
+    known = OwnRecords.of_owners(blobs.values()) if own is None else own
+    ownerships: list[Ownership] = []
+    damaged: dict[str, str] = {}
+    for partition, blob in blobs.items():
+        try:
+            ownerships.append(read_ownership(group.partition(partition), blob, known, now=now))
+        except Damage as damage:
+            damaged[partition] = damaged_ownership(blob, damage)
+    members = known.listed_members(now=now)
+    return _Listing(GroupState(tuple(ownerships), members, damaged, is_partial=own is None), blobs, known)
 
 
 def _group_of(claim: Ownership) -> GroupKey:

@@ -22,6 +22,8 @@ EPOCH: Final = "hublineepoch"
 OFFSET: Final = "offset"
 SEQUENCE: Final = "sequencenumber"
 PARTITIONS_MAX: Final = "partitionsmax"
+HEARD: Final = "heardat"
+"""When a member wrote its heartbeat, in seconds since 1970, where somebody else has written the blob since."""
 
 COVER_SECONDS: Final = 60.0
 """How long after it was written an ownership blob stays as young as its owner's heartbeat.
@@ -66,9 +68,20 @@ class OwnRecords:
     members: Mapping[str, Blob]
     requests: Mapping[str, Blob]
 
-    def listed_members(self) -> tuple[Member, ...]:
+    @classmethod
+    def of_owners(cls, blobs: Iterable[Blob]) -> Self:
+        """What ownership blobs alone say: of each owner of hubline's, the last blob that it wrote is its heartbeat."""
+        last: dict[str, Blob] = {}
+        for blob in sorted(blobs, key=lambda blob: blob.modified_at):
+            owner_id = blob.metadata.get(OWNER)
+            if owner_id and EPOCH in blob.metadata:
+                last[owner_id] = blob
+        return cls(last, {})
+
+    def listed_members(self, *, now: float) -> tuple[Member, ...]:
         return tuple(
-            Member(owner_id, _max_partitions(blob), blob.age_seconds) for owner_id, blob in self.members.items()
+            Member(owner_id, _max_partitions(blob), age_seconds(heard_at(blob), now))
+            for owner_id, blob in self.members.items()
         )
 
 
@@ -126,7 +139,16 @@ def _renewed_at(blob: Blob, heartbeat: Blob | None) -> float:
     """When the lease was last renewed: by its owner's heartbeat, for a while after the blob itself was written."""
     if heartbeat is None:
         return blob.modified_at
-    return max(blob.modified_at, min(heartbeat.modified_at, blob.modified_at + COVER_SECONDS))
+    return max(blob.modified_at, min(heard_at(heartbeat), blob.modified_at + COVER_SECONDS))
+
+
+def heard_at(heartbeat: Blob) -> float:
+    """When the member wrote its heartbeat. A blob that was rung since says so itself."""
+    try:
+        written_at = _number(HEARD, heartbeat.metadata.get(HEARD, ""))
+    except Damage:
+        written_at = None
+    return heartbeat.modified_at if written_at is None else min(written_at, heartbeat.modified_at)
 
 
 def read_checkpoint(key: PartitionKey, blob: Blob) -> Checkpoint | None:

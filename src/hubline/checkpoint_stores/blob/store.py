@@ -14,7 +14,7 @@ from hubline.checkpoint_stores.blob.http import Transport
 from hubline.checkpoint_stores.blob.ownership import REFRESH_SECONDS, BlobOwnership
 from hubline.credentials import Credential
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, StoreExamination
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal, StoreExamination
 
 
 class BlobStore:
@@ -54,14 +54,11 @@ class BlobStore:
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         return await self._ownership.claim(claims)
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        renewal = await self._ownership.renew(group, member, owned)
-        if renewal.has_sdk_owners:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        renewal, has_sdk_owners = await self._ownership.renew(group, member, owned)
+        if has_sdk_owners:
             await self._checkpoints.repair(group)
-        return renewal.kept
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        await self._ownership.leave(group, owner_id)
+        return renewal
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         await self._ownership.request(keys, owner_id=owner_id)

@@ -47,7 +47,7 @@ def session(app_name: str = "hubline", *, master: str | None = None, **config: o
     given, but for redaction: expressions of your own are joined to ours, and a setting that is a
     `hubline.secrets.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
     machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
-    looked for first, see :func:`~hubline.spark.sessions.java.find_java`.
+    looked for first, see `find_java`.
 
     A session that runs already is given back if it has the settings asked for; otherwise ConfigError names those that
     differ, since Spark would ignore them in silence.

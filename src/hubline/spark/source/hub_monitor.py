@@ -16,6 +16,7 @@ from hubline.errors import HubError, HubUnavailable
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.position_lookup import Places
+from hubline.spark.source.query_share import QueryShare
 
 log = logging.getLogger("hubline.spark")
 
@@ -35,10 +36,14 @@ RETRY: Final = RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=LOOK
 
 
 class HubMonitor:
-    """Looks at a hub. Lives on one event loop. ``outage_seconds`` is how long it may be out of reach."""
+    """Looks at a hub, and at the partitions that are in the query's share. Lives on one event loop.
 
-    def __init__(self, places: Places, *, outage_seconds: float) -> None:
+    ``outage_seconds`` is how long the hub may be out of reach.
+    """
+
+    def __init__(self, places: Places, share: QueryShare, *, outage_seconds: float) -> None:
         self._places = places
+        self._share = share
         self._outage_seconds = outage_seconds
         self._hub: HubProperties | None = None
         self._partitions: dict[str, PartitionProperties] = {}
@@ -53,7 +58,7 @@ class HubMonitor:
         """Takes the first look, and tries again while the hub is out of reach. Raises if that lasts."""
         backoff = Backoff(RETRY)
         await self._look()
-        while self._hub is None or not self._partitions.keys() >= set(self._hub.partition_ids):
+        while self._hub is None or not self._partitions.keys() >= set(self._share.partitions(self._hub.partition_ids)):
             self._check()
             await backoff.wait()
             await self._look()
@@ -68,7 +73,7 @@ class HubMonitor:
 
     @property
     def partition_ids(self) -> tuple[str, ...]:
-        """The partitions of which is known what they hold."""
+        """The query's partitions of which is known what they hold."""
         return tuple(partition for partition in self.hub.partition_ids if partition in self._partitions)
 
     @property
@@ -125,7 +130,7 @@ class HubMonitor:
         try:
             # The hub first: should it be re-created in between, the next look sees that before anything is read.
             self._hub = await self._places.hub()
-            await self._look_at_partitions(self._hub.partition_ids)
+            await self._look_at_partitions(self._share.partitions(self._hub.partition_ids))
         except HubUnavailable as error:
             self._note_outage(error)
         except HubError as error:

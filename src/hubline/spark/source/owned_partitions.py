@@ -39,6 +39,7 @@ from hubline.spark.source.held_partition import HeldPartition
 from hubline.spark.source.offsets import Entry, StreamOffset
 from hubline.spark.source.partition_opener import PartitionOpener, SequenceAfterLoss
 from hubline.spark.source.position_lookup import Places
+from hubline.spark.source.query_share import QueryShare
 from hubline.spark.source.settled_strategy import SettledStrategy
 
 log = logging.getLogger("hubline.spark")
@@ -56,6 +57,7 @@ class Membership:
     group: GroupKey
     owner_id: str
     strategy: Strategy
+    share: QueryShare
     lease: LeaseOptions
     start: StartPositions
     lookback_seconds: float | None = None
@@ -98,7 +100,7 @@ class OwnedPartitions:
             sequence_after_loss=sequence_after_loss,
             now=now,
         )
-        self._settling = SettledStrategy(membership.strategy)
+        self._settling = SettledStrategy(membership.share.strategy(membership.strategy))
         self._dispatcher = Dispatcher(
             locking_store(store, membership.strategy, lease),
             self,

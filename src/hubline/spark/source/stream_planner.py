@@ -51,7 +51,7 @@ class StreamPlanner:
         self._store = store
         self._now = now
         self._places = Places(hub, group=options.consumer_group, seconds_max=options.receiver_timeout_seconds)
-        self._monitor = HubMonitor(self._places, outage_seconds=options.operation_timeout_seconds)
+        self._monitor = HubMonitor(self._places, options.share, outage_seconds=options.operation_timeout_seconds)
         self._validation = StartValidation(options, self._places, self._monitor)
         self._limit = RateLimit(options, self._places, self._monitor)
         self._owned: OwnedPartitions | None = None
@@ -59,7 +59,7 @@ class StreamPlanner:
 
     async def start(self) -> None:
         await self._monitor.start()
-        self._options.require_partitions(in_order(self._monitor.partition_ids))
+        self._options.require_partitions(in_order(self._monitor.hub.partition_ids))
         if self._store is not None:
             owned = OwnedPartitions(
                 self._store,
@@ -85,8 +85,9 @@ class StreamPlanner:
         reads_all = isinstance(options.load_balancing, All)
         return Membership(
             self._group,
-            owner_id=options.owner_id or _fresh_owner_id(),
+            owner_id=options.share.owner_id(options.owner_id or _fresh_owner_id()),
             strategy=options.load_balancing,
+            share=options.share,
             # A query that reads all partitions does not wait for others to share with.
             lease=replace(options.lease, startup_delay_seconds=0.0) if reads_all else options.lease,
             start=options.stream_start,

@@ -11,7 +11,7 @@ from hubline.errors import HubUnavailable, StoreUnavailable
 from hubline.model.events import EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership
+from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.model.positions import Position
 from hubline.ports import CheckpointStore, Hub, Receiver, Sender
 from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
@@ -81,11 +81,8 @@ class RemoteStore:
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
         return await self._call(lambda: self._store.claim_ownership(claims))
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
         return await self._call(lambda: self._store.renew_ownership(group, member, owned))
-
-    async def leave(self, group: GroupKey, owner_id: str) -> None:
-        await self._call(lambda: self._store.leave(group, owner_id))
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
         await self._call(lambda: self._store.request_handover(keys, owner_id=owner_id))

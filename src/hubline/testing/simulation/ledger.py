@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import Fenced
 from hubline.model.keys import GroupKey, PartitionKey
-from hubline.model.ownership import Checkpoint, Member, Ownership
+from hubline.model.ownership import Checkpoint, Member, Ownership, Renewal
 from hubline.testing.simulation.virtual_loop import World
 
 
@@ -215,11 +215,11 @@ class LedgerStore(MemoryStore):
             self._ledger.claimed(ownership)
         return written
 
-    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> list[Ownership]:
-        written = await super().renew_ownership(group, member, owned)
-        for ownership in written:
+    async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        renewal = await super().renew_ownership(group, member, owned)
+        for ownership in renewal.renewed:
             self._ledger.renewed(ownership)
-        return written
+        return renewal
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
         checkpoint = await super().fence(key, epoch)

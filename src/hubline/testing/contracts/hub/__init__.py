@@ -1,4 +1,4 @@
-"""What every :class:`~hubline.ports.Hub` must do, as pytest tests over a factory.
+"""What every `Hub` must do, as pytest tests over a factory.
 
     class TestMyHub(HubContract):
         @pytest.fixture(autouse=True)

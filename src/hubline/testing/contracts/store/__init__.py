@@ -1,4 +1,4 @@
-"""What every :class:`~hubline.ports.CheckpointStore` must do, as pytest tests over a factory.
+"""What every `CheckpointStore` must do, as pytest tests over a factory.
 
     class TestMyStore(CheckpointStoreContract):
         @pytest.fixture(autouse=True)

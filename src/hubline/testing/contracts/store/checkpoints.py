@@ -131,7 +131,7 @@ class CheckpointContract(StoreFactory):
 
         await store.reset_checkpoint(KEY, Checkpoint(KEY, "5", 5))
 
-        assert await store.renew_ownership(GROUP, Member("a"), [held]) == []
+        assert (await store.renew_ownership(GROUP, Member("a"), [held])).renewed == []
         free = await listed_ownership(store)
         assert (free.owner_id, free.epoch) == ("", 2)
         assert await store.fence(KEY, free.epoch + 1) == Checkpoint(KEY, "5", 5)

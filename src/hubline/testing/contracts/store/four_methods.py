@@ -120,7 +120,7 @@ class FourMethodStoreContract(CheckpointStoreContract):
         found = await listed_ownership(stores[1])
         await stores[1].claim_ownership([replace(found, owner_id="b", epoch=found.epoch + 1)])
 
-        assert await stores[0].renew_ownership(GROUP, Member("a"), [held]) == []
+        assert (await stores[0].renew_ownership(GROUP, Member("a"), [held])).renewed == []
         record = await listed_ownership(stores[0])
         assert record.owner_id == "b"
         assert record.epoch > held.epoch
@@ -152,7 +152,7 @@ class FourMethodStoreContract(CheckpointStoreContract):
 
         with pytest.raises(Fenced):
             await stores[0].update_checkpoint(Checkpoint(KEY, "21", 21), epoch=1)
-        assert await stores[0].renew_ownership(GROUP, Member("a"), [held]) == []
+        assert (await stores[0].renew_ownership(GROUP, Member("a"), [held])).renewed == []
         free = await listed_ownership(stores[0])
         assert free.owner_id == ""
         (again,) = await stores[0].claim_ownership([replace(free, owner_id="a", epoch=free.epoch + 1)])

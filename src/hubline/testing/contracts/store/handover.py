@@ -25,11 +25,12 @@ from hubline.testing.contracts.store.support import (
 class HandoverContract(StoreFactory):
     @scenario
     async def test_a_request_reaches_the_owner_at_its_renewal(self, store: CheckpointStore) -> None:
-        held = await claim(store, "a", epoch=1)
+        first = await claim(store, "a", epoch=1)
+        (held,) = (await store.renew_ownership(GROUP, Member("a"), [first])).renewed  # with nothing requested yet
 
         await store.request_handover([KEY], owner_id="b")
         await self.pass_time(TICK_SECONDS)
-        (renewed,) = await store.renew_ownership(GROUP, Member("a"), [held])
+        (renewed,) = (await store.renew_ownership(GROUP, Member("a"), [held])).renewed
 
         assert renewed.requested_by == "b"
         assert renewed.request_age_seconds > 0
@@ -96,7 +97,7 @@ class HandoverContract(StoreFactory):
         async def renew() -> None:
             nonlocal held
             for _ in range(self.round_count):
-                held = await stores[0].renew_ownership(GROUP, Member("a"), held)
+                held = (await stores[0].renew_ownership(GROUP, Member("a"), held)).renewed
                 assert len(held) == len(keys)
 
         async def ask(store: CheckpointStore) -> None:
@@ -105,7 +106,7 @@ class HandoverContract(StoreFactory):
 
         await at_once([renew(), *(ask(store) for store in stores[1:])])
 
-        (held,) = await at_once([stores[0].renew_ownership(GROUP, Member("a"), held)])
+        await renew()
         assert [one.requested_by for one in held] == ["b"] * len(keys)
 
     @race

@@ -20,7 +20,7 @@ from hubline.testing.contracts.store.support import (
 class MembershipContract(StoreFactory):
     @scenario
     async def test_a_member_without_partitions_is_listed(self, store: CheckpointStore) -> None:
-        assert await store.renew_ownership(GROUP, Member("a", max_partitions=3), []) == []
+        assert (await store.renew_ownership(GROUP, Member("a", max_partitions=3), [])).renewed == []
 
         (member,) = (await store.list_ownership(GROUP)).members
         assert (member.owner_id, member.max_partitions) == ("a", 3)
@@ -51,8 +51,8 @@ class MembershipContract(StoreFactory):
         await store.renew_ownership(GROUP, Member("a"), [])
         await store.renew_ownership(GROUP, Member("b"), [])
 
-        await store.leave(GROUP, "a")
-        await store.leave(GROUP, "a")
+        for _ in range(2):
+            await store.renew_ownership(GROUP, Member("a", max_partitions=0), [])
 
         assert [one.owner_id for one in (await store.list_ownership(GROUP)).members] == ["b"]
 
@@ -60,11 +60,25 @@ class MembershipContract(StoreFactory):
     async def test_renewing_keeps_owner_and_epoch(self, store: CheckpointStore) -> None:
         held = await claim(store, "a", epoch=5)
 
-        (renewed,) = await store.renew_ownership(GROUP, Member("a"), [replace(held, owner_id="x", epoch=9)])
+        (renewed,) = (await store.renew_ownership(GROUP, Member("a"), [replace(held, owner_id="x", epoch=9)])).renewed
 
         assert (renewed.owner_id, renewed.epoch) == ("a", 5)
         assert (renewed.version != held.version) == self.renewal_is_a_write
         assert untimed(await listed_ownership(store)) == untimed(renewed)
+
+    @scenario
+    async def test_a_listing_that_comes_with_a_renewal_is_of_the_group(self, store: CheckpointStore) -> None:
+        held = await claim(store, "a", epoch=1, partition="0")
+        await claim(store, "b", epoch=2, partition="1")
+        for _ in range(2):
+            renewal = await store.renew_ownership(GROUP, Member("a"), [held])
+            (held,) = renewal.renewed
+            if renewal.group is not None:
+                listed = (await store.list_ownership(GROUP)).ownerships
+                assert {(one.key, one.owner_id, one.epoch) for one in renewal.group.ownerships} == {
+                    (one.key, one.owner_id, one.epoch) for one in listed
+                }
+                assert "a" in {one.owner_id for one in renewal.group.members}
 
     @scenario
     async def test_what_was_taken_meanwhile_is_not_renewed(self, store: CheckpointStore) -> None:
@@ -73,7 +87,7 @@ class MembershipContract(StoreFactory):
         await self.lapse(lost)
         (taken,) = await store.claim_ownership([replace(lost, owner_id="b", epoch=2)])
 
-        renewed = await store.renew_ownership(GROUP, Member("a"), [lost, kept])
+        renewed = (await store.renew_ownership(GROUP, Member("a"), [lost, kept])).renewed
 
         assert [one.key.partition for one in renewed] == ["0"]
         assert untimed(await listed_ownership(store, "1")) == untimed(taken)
@@ -83,11 +97,13 @@ class MembershipContract(StoreFactory):
         held = await claim(store, "a", epoch=1)
 
         for version in ("", "0x8DCF", "\0", f"{held.version}\0"):
-            assert await store.renew_ownership(GROUP, Member("a"), [replace(held, version=version)]) == []
+            assert (await store.renew_ownership(GROUP, Member("a"), [replace(held, version=version)])).renewed == []
 
     @scenario
     async def test_a_renewal_works_once(self, store: CheckpointStore) -> None:
         held = await claim(store, "a", epoch=1)
 
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == 1
-        assert len(await store.renew_ownership(GROUP, Member("a"), [held])) == (0 if self.renewal_is_a_write else 1)
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == 1
+        assert len((await store.renew_ownership(GROUP, Member("a"), [held])).renewed) == (
+            0 if self.renewal_is_a_write else 1
+        )

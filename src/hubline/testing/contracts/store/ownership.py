@@ -154,7 +154,7 @@ class OwnershipContract(StoreFactory):
         young = await listed_ownership(store)
         await self.pass_time(TICK_SECONDS)
         old = await listed_ownership(store)
-        (renewed,) = await store.renew_ownership(GROUP, Member("a"), [held])
+        (renewed,) = (await store.renew_ownership(GROUP, Member("a"), [held])).renewed
 
         assert 0 <= held.age_seconds < young.age_seconds < old.age_seconds
         assert renewed.age_seconds < old.age_seconds
@@ -164,7 +164,7 @@ class OwnershipContract(StoreFactory):
         keys = [GROUP.partition(str(number)) for number in range(self.partition_count)]
 
         claimed = await store.claim_ownership([Ownership(key, "a", epoch=1) for key in keys])
-        renewed = await store.renew_ownership(GROUP, Member("a"), claimed)
+        renewed = (await store.renew_ownership(GROUP, Member("a"), claimed)).renewed
         state = await store.list_ownership(GROUP)
 
         assert {one.key for one in claimed} == {one.key for one in renewed} == set(keys)

@@ -63,12 +63,13 @@ class RaceContract(StoreFactory):
         for number in range(self.round_count):
             taking = [replace(one, owner_id="b", epoch=number + 1) for one in held]
 
-            renewed, *claimed = await at_once(
-                [
-                    stores[0].renew_ownership(GROUP, Member("a"), held),
-                    *(stores[1 + place % 3].claim_ownership([one]) for place, one in enumerate(reversed(taking))),
-                ]
-            )
+            async def renew(held: list[Ownership]) -> list[Ownership]:
+                return (await stores[0].renew_ownership(GROUP, Member("a"), held)).renewed
+
+            async def take(place: int, one: Ownership) -> list[Ownership]:
+                return await stores[1 + place % 3].claim_ownership([one])
+
+            renewed, *claimed = await at_once([renew(held), *(take(*each) for each in enumerate(reversed(taking)))])
 
             won = {one.key: one for claims in claimed for one in claims}
             kept = {one.key: one for one in renewed}
@@ -172,7 +173,7 @@ class RaceContract(StoreFactory):
 
         renewed: list[Ownership] = []
         while not renewed:
-            renewed = await store.renew_ownership(GROUP, Member("a"), [await listed_ownership(store)])
+            renewed = (await store.renew_ownership(GROUP, Member("a"), [await listed_ownership(store)])).renewed
         assert renewed[0].owner_id == "a"
 
     def test_one_event_loop_after_another_may_use_the_store(self) -> None:
