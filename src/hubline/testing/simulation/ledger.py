@@ -57,7 +57,6 @@ class Session:
     partition: str
     epoch: int
     next_sequence: int
-    given_to: int
     uncommitted: list[range] = field(default_factory=list)
 
 
@@ -68,7 +67,7 @@ class Ledger:
         trace: The notes.
         last_failure: What a handler raised last.
         lease_seconds: No handler starts so long after its lease was last renewed.
-        may_skip: A handler's event may be passed over once the handler failed: it is a dead letter, or will be.
+        may_skip: Events may be passed over: they are dead letters, or will be, at a commit and in the end.
         may_checkpoint_ahead: A handler may checkpoint what it is at, whether or not it is done with it.
     """
 
@@ -115,22 +114,19 @@ class Ledger:
     def session(self, process: str, partition: str, epoch: int, checkpoint: Checkpoint | None) -> Session:
         following = 0 if checkpoint is None else checkpoint.sequence_number + 1
         self.note(f"{process} opened {partition} epoch {epoch} at {following}")
-        session = self.partition(partition).sessions[epoch] = Session(
-            process, partition, epoch, following, following - 1
-        )
+        session = self.partition(partition).sessions[epoch] = Session(process, partition, epoch, following)
         return session
 
     def handling(self, session: Session, first: int, last: int) -> None:
         book = self.partition(session.partition)
         who = f"{session.process}, partition {session.partition}, epoch {session.epoch}"
-        next_at_most = session.given_to + 1 if self.may_skip else session.next_sequence
-        if not session.next_sequence <= first <= next_at_most:
-            law = "no gap" if first > session.next_sequence else "order"
+        is_gap = first > session.next_sequence
+        if first != session.next_sequence and not (is_gap and self.may_skip):
+            law = "no gap" if is_gap else "order"
             self.object(law, f"{who}: {session.next_sequence} was due, and {first} was delivered")
         age = self._world.now - book.lease_started_at.get(session.epoch, -1e9)
         if age >= self.lease_seconds:
             self.object("lease", f"{who}: a handler started {age:.3f} s after the lease was last renewed")
-        session.given_to = max(session.given_to, last)
         book.given_to = max(book.given_to, last)
 
     def handled(self, session: Session, first: int, last: int) -> None:
