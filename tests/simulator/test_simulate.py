@@ -54,23 +54,37 @@ def test_a_correct_program_passes_and_says_what_it_went_through() -> None:
     assert {"crash", "pause", "stop", "store_outage", "store_clock_jump", "fail_after", "latency"} <= faults
 
 
-def test_a_checkpoint_before_the_work_is_done_loses_events_also_without_a_law_of_ones_own() -> None:
-    def build(instance: Instance) -> hubline.Processor:
-        options = hubline.ProcessorOptions(checkpoint_policy=hubline.CheckpointPolicy.manual())
-        processor = processor_of(instance, options=options)
+def checkpointing(instance: Instance, *, is_done_before: bool) -> hubline.Processor:
+    """Checkpoints by hand, after its work or before it."""
+    options = hubline.ProcessorOptions(checkpoint_policy=hubline.CheckpointPolicy.manual())
+    processor = processor_of(instance, options=options)
 
-        @processor.on_batch
-        async def handle(batch: EventBatch, partition: PartitionContext) -> None:
+    @processor.on_batch
+    async def handle(batch: EventBatch, partition: PartitionContext) -> None:
+        if not is_done_before:
             await partition.checkpoint()
-            await asyncio.sleep(0.5)
+        places = {(event.partition, event.sequence_number): event.body for event in batch}
+        await instance.call(lambda: instance.world.durable.update(places))
+        if is_done_before:
+            await partition.checkpoint()
 
-        return processor
+    return processor
 
-    with pytest.raises(SimulationFailed, match=r"never handled to its end, .* the checkpoint is at") as failed:
-        simulate(build=build)
 
-    assert f"seed {failed.value.seed} failed" in str(failed.value)
-    assert f"simulate(seeds=[{failed.value.seed}], build=build, trace=True)" in str(failed.value)
+def test_a_checkpoint_before_the_work_is_done_loses_events() -> None:
+    def build(instance: Instance) -> hubline.Processor:
+        return checkpointing(instance, is_done_before=False)
+
+    with pytest.raises(SimulationFailed, match="assert len") as failed:
+        simulate(build=build, after=everything_is_stored)
+
+    seed = failed.value.seed
+    assert f"seed {seed} failed" in str(failed.value)
+    assert f"simulate(seeds=[{seed}], build=build, after=everything_is_stored, trace=True)" in str(failed.value)
+
+
+def test_a_checkpoint_by_hand_counts_as_done_though_its_answer_is_lost() -> None:
+    simulate(range(12), build=lambda instance: checkpointing(instance, is_done_before=True), after=everything_is_stored)
 
 
 def test_an_assertion_in_a_handler_ends_the_seed_with_its_line() -> None:

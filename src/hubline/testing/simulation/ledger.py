@@ -68,14 +68,16 @@ class Ledger:
         last_failure: What a handler raised last.
         lease_seconds: No handler starts so long after its lease was last renewed.
         may_skip: Events may be passed over: they are dead letters, or will be, at a commit and in the end.
-        may_checkpoint_ahead: A handler may checkpoint what it is at, whether or not it is done with it.
+        may_repeat: Events may come again until a sink has them, as the others of a batch with a bad one do.
+        may_checkpoint: A handler may checkpoint what it is given. It is the handler's word that this is done.
     """
 
     def __init__(self, world: World) -> None:
         self.last_failure: Exception | None = None
         self.lease_seconds = 0.0
         self.may_skip = False
-        self.may_checkpoint_ahead = False
+        self.may_repeat = False
+        self.may_checkpoint = False
         self._world = world
         self._partitions: defaultdict[str, _PartitionLedger] = defaultdict(_PartitionLedger)
         self.trace: list[str] = []
@@ -120,10 +122,11 @@ class Ledger:
     def handling(self, session: Session, first: int, last: int) -> None:
         book = self.partition(session.partition)
         who = f"{session.process}, partition {session.partition}, epoch {session.epoch}"
-        is_gap = first > session.next_sequence
-        if first != session.next_sequence and not (is_gap and self.may_skip):
-            law = "no gap" if is_gap else "order"
-            self.object(law, f"{who}: {session.next_sequence} was due, and {first} was delivered")
+        earliest = book.committed_to + 1 if self.may_repeat else session.next_sequence
+        if first < earliest:
+            self.object("order", f"{who}: {earliest} was due, and {first} was delivered")
+        if first > session.next_sequence and not self.may_skip:
+            self.object("no gap", f"{who}: {session.next_sequence} was due, and {first} was delivered")
         age = self._world.now - book.lease_started_at.get(session.epoch, -1e9)
         if age >= self.lease_seconds:
             self.object("lease", f"{who}: a handler started {age:.3f} s after the lease was last renewed")
@@ -181,8 +184,9 @@ class Ledger:
             )
         if before is not None and after.sequence_number < before.sequence_number:
             self.object("forward", f"partition {partition}: from {before.sequence_number} to {after.sequence_number}")
-        done_to = max(book.handled_to, book.given_to) if self.may_checkpoint_ahead else book.handled_to
-        if after.sequence_number > done_to:
+        if self.may_checkpoint and book.handled_to < after.sequence_number <= book.given_to:
+            book.mark_handled(book.handled_to + 1, after.sequence_number)
+        if after.sequence_number > book.handled_to:
             self.object(
                 "not past handled",
                 f"partition {partition}: checkpoint {after.sequence_number}, handled to {book.handled_to}",

@@ -73,9 +73,10 @@ def simulate(
     """Runs a program of your own in virtual time, once for each seed, with crashes and whatever else goes wrong.
 
     A seed decides how many partitions and instances there are, which faults strike and when, what the network does,
-    and how fast events come. The same seed gives the same run. These laws always hold: every event is handled, or is a
-    dead letter; no checkpoint passes an event that no handler was given; a sink has every event exactly once; an owner
-    handles nothing after its lease has expired, and moves no checkpoint after it lost the partition.
+    and how fast events come. The same seed gives the same run. These laws always hold: every event is handled, is a
+    dead letter, or was checkpointed by its handler; no checkpoint passes an event that no handler was given; a sink has
+    every event exactly once; an owner handles nothing after its lease has expired, and moves no checkpoint once the
+    partition is another's.
 
     Args:
         seeds: The seeds to run.
@@ -133,7 +134,7 @@ class _UsersProgram(Program):
     def build(self, instance: Instance, simulation: Simulation) -> Processor:
         processor = self._build(instance)
         _require_fit(processor, instance)
-        simulation.ledger.may_checkpoint_ahead = True
+        simulation.ledger.may_checkpoint = True
         return processor
 
     def event(self, number: int, rng: random.Random) -> NewEvent:  # noqa: ARG002

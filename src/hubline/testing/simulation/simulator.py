@@ -209,6 +209,7 @@ class Simulation:
             self.ledger.lease_seconds = self.lease.lease_seconds * (1 + 2 * CLOCK_ERROR)
             self.ledger.may_skip = options.on_failure != "stop"
             self.has_sink = sink is not None
+            self.ledger.may_repeat = self.has_sink and self.ledger.may_skip
         observer = Observer(process.name, self.ledger, self.broken_by)
         observer.observe(processor._registry.handlers)  # noqa: SLF001
         if processor._dead_letters is not None:  # noqa: SLF001
