@@ -145,7 +145,7 @@ def test_dead_letters_count_as_handled() -> None:
     simulate(range(5), build=build, after=the_third_is_kept)
 
 
-def test_a_sink_that_is_asked_to_take_an_event_twice_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sink_has_every_event_once_or_as_a_dead_letter() -> None:
     def build(instance: Instance) -> hubline.Processor:
         sink = hubline.SqlSink("sqlite:///any.db", table="written", create_table=True)
         processor = processor_of(instance, sink=sink)
