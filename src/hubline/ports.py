@@ -245,22 +245,6 @@ class Examinable(Protocol):
 
 
 @runtime_checkable
-class SharedStore(Protocol):
-    """A store whose groups the official SDKs may join, now or later. Not every store is."""
-
-    @property
-    def shares_with_sdks(self) -> bool: ...
-
-
-@runtime_checkable
-class RequestStore(Protocol):
-    """A store that may keep no handover requests. All others do."""
-
-    @property
-    def keeps_requests(self) -> bool: ...
-
-
-@runtime_checkable
 class LockingStore(Protocol):
     """A store that can lock partitions, so that they cannot be taken from an active owner at all."""
 
@@ -273,13 +257,19 @@ class LockingStore(Protocol):
 
 
 def shares_with_sdks(store: CheckpointStore) -> bool:
-    """Whether a group in this store may have members of another kind, which announce nothing and know no epochs."""
-    return isinstance(store, SharedStore) and store.shares_with_sdks
+    """Whether a group in this store may have members of another kind, which announce nothing and know no epochs.
+
+    A store whose groups the official SDKs may join, now or later, says so by an attribute `shares_with_sdks`.
+    """
+    return bool(getattr(store, "shares_with_sdks", False))
 
 
 def keeps_requests(store: CheckpointStore) -> bool:
-    """Whether owners can be asked for a partition. Where they cannot, what they have above their share is taken."""
-    return not isinstance(store, RequestStore) or store.keeps_requests
+    """Whether owners can be asked for a partition. Where they cannot, what they have above their share is taken.
+
+    A store that keeps no requests says so by an attribute `keeps_requests`.
+    """
+    return bool(getattr(store, "keeps_requests", True))
 
 
 def reader_epoch(store: CheckpointStore, epoch: int) -> int:

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from hubline.testing.simulation.__main__ import main
+from hubline.testing.simulation.own_seeds import run_seed
 from hubline.testing.simulation.scenario import Scenario
-from hubline.testing.simulation.simulator import simulate
 
 SEEDS_COUNT = 120
 """Enough to meet every kind of fault many times, and to stay under half a minute. `make simulate` runs more."""
@@ -24,7 +24,7 @@ CHUNK = 15
 @pytest.mark.parametrize("first", range(0, SEEDS_COUNT, CHUNK))
 def test_no_seed_breaks_a_law(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        report = simulate(seed)
+        report = run_seed(seed)
         assert report.violations == [], (
             f"seed {seed}: python -m hubline.testing.simulation.__main__ --seed {seed} --trace"
         )
@@ -33,7 +33,7 @@ def test_no_seed_breaks_a_law(first: int) -> None:
 @pytest.mark.parametrize("first", range(0, SINK_SEEDS_COUNT, CHUNK))
 def test_no_seed_writes_an_event_twice_or_never(first: int) -> None:
     for seed in range(first, first + CHUNK):
-        report = simulate(seed, into_sink=True)
+        report = run_seed(seed, into_sink=True)
         assert report.violations == [], (
             f"seed {seed}: python -m hubline.testing.simulation.__main__ --sink --seed {seed} --trace"
         )
@@ -57,7 +57,7 @@ def test_the_seeds_inject_every_kind_of_fault() -> None:
 
 def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
     """In another process too, whose hashes are salted differently."""
-    script = "from hubline.testing.simulation.simulator import simulate; print(simulate(7).digest)"
+    script = "from hubline.testing.simulation.own_seeds import run_seed; print(run_seed(7).digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
         for salt in ("1", "2")
     }
 
-    assert digests == {simulate(7).digest}
+    assert digests == {run_seed(7).digest}
 
 
 def test_the_command_tells_seeds_per_second_and_faults(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,9 @@ _TAKES_ANY_NAME: Final = inspect.Parameter.VAR_KEYWORD
 _VARIADIC: Final = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
+_kind_of = functools.cache(kind_of)
+
+
 def check_value(option: str, annotation: Any, value: object, *, subject: str = "") -> Any:
     """The value of an option of this annotation, made of what was given.
 
@@ -45,7 +48,7 @@ def check_value(option: str, annotation: Any, value: object, *, subject: str = "
     Raises:
         ConfigError: It says what is wrong with the value, what is allowed and, where that is plain, what to write.
     """
-    return _checked(option, kind_of(annotation), value, subject=subject or option)
+    return _checked(option, _kind_of(annotation), value, subject=subject or option)
 
 
 def checked(function: Callable[P, T]) -> Callable[P, T]:

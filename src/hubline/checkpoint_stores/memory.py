@@ -46,18 +46,18 @@ class MemoryStore:
 
     @_atomic
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        state = self._groups[group]
+        state, now = self._groups[group], self._now()
         return GroupState(
-            ownerships=tuple(self._listed(group.partition(name), record) for name, record in state.records.items()),
+            ownerships=tuple(_listed(record, now) for record in state.records.values()),
             members=tuple(
-                Member(owner_id, seen.max_partitions, self._age(seen.seen_at))
+                Member(owner_id, seen.max_partitions, _age(seen.seen_at, now))
                 for owner_id, seen in state.members.items()
             ),
         )
 
     @_atomic
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
-        return [self._write_claim(claim) for claim in claims if self._is_current(claim)]
+        return [self._write_claim(claim) for claim in claims if self._is_current(claim, claim.key.group_key)]
 
     @_atomic
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
@@ -65,7 +65,8 @@ class MemoryStore:
             self._groups[group].members.pop(member.owner_id, None)
         else:
             self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
-        return Renewal([self._renew(ownership.key) for ownership in owned if self._is_current(ownership)])
+        records = self._groups[group].records
+        return Renewal([self._renew(records[one.key.partition]) for one in owned if self._is_current(one, group)])
 
     @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
@@ -104,49 +105,35 @@ class MemoryStore:
         record = group.records.get(key.partition)
         if record is not None:
             record.owner_id, record.epoch = "", record.epoch + 1
-            self._touched(key, record)
+            self._touched(record)
 
     async def close(self) -> None:
         """Nothing to let go: what was stored stays as long as the object does."""
 
-    def _is_current(self, ownership: Ownership) -> bool:
-        record = self._groups[ownership.key.group_key].records.get(ownership.key.partition)
+    def _is_current(self, ownership: Ownership, group: GroupKey) -> bool:
+        record = self._groups[group].records.get(ownership.key.partition)
         return ownership.version == (None if record is None else str(record.version))
 
     def _write_claim(self, claim: Ownership) -> Ownership:
         records = self._groups[claim.key.group_key].records
-        record = records.setdefault(claim.key.partition, _Record())
+        record = records.setdefault(claim.key.partition, _Record(claim.key))
         if claim.owner_id and claim.epoch != record.epoch:
             record.requested_by = None
         record.owner_id, record.epoch = claim.owner_id, claim.epoch
-        return self._touched(claim.key, record)
+        return self._touched(record)
 
-    def _renew(self, key: PartitionKey) -> Ownership:
-        return self._touched(key, self._groups[key.group_key].records[key.partition])
+    def _renew(self, record: _Record) -> Ownership:
+        return self._touched(record)
 
-    def _touched(self, key: PartitionKey, record: _Record) -> Ownership:
+    def _touched(self, record: _Record) -> Ownership:
         record.version += 1
         record.modified_at = self._now()
-        return self._listed(key, record)
-
-    def _listed(self, key: PartitionKey, record: _Record) -> Ownership:
-        return Ownership(
-            key,
-            owner_id=record.owner_id,
-            epoch=record.epoch,
-            version=str(record.version),
-            age_seconds=self._age(record.modified_at),
-            requested_by=record.requested_by,
-            request_age_seconds=0.0 if record.requested_by is None else self._age(record.requested_at),
-        )
-
-    def _age(self, since: float) -> float:
-        # A clock that was set back makes nothing older, and nothing younger than now.
-        return max(0.0, self._now() - since)
+        return _listed(record, record.modified_at)
 
 
 @dataclass(slots=True)
 class _Record:
+    key: PartitionKey
     owner_id: str = ""
     epoch: int = 0
     version: int = 0
@@ -172,3 +159,20 @@ class _Group:
     records: dict[str, _Record] = field(default_factory=dict)
     members: dict[str, _Seen] = field(default_factory=dict)
     fences: dict[str, _Fence] = field(default_factory=dict)
+
+
+def _listed(record: _Record, now: float) -> Ownership:
+    return Ownership(
+        record.key,
+        record.owner_id,
+        record.epoch,
+        str(record.version),
+        _age(record.modified_at, now),
+        record.requested_by,
+        0.0 if record.requested_by is None else _age(record.requested_at, now),
+    )
+
+
+def _age(since: float, now: float) -> float:
+    # A clock that was set back makes nothing older, and nothing younger than now.
+    return now - since if now > since else 0.0

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hubline.coordination.snapshot import Snapshot, free_room, living_members, living_records, recovered_after_restart
+from hubline.coordination.snapshot import Snapshot, free_room, living_members, recovered_after_restart
 from hubline.model.ownership import Member, Ownership
 
 # The fair share
@@ -77,6 +77,8 @@ def _deal(
     Raises the counts in ``wanting`` by what was dealt.
     """
     dealt: dict[str, list[str]] = {name: [] for name in targets}
+    if not (partitions and wanting):
+        return dealt
     rest: list[str] = []
     for partition in partitions:
         requester = preferred.get(partition) if preferred else None
@@ -159,7 +161,7 @@ class _Classes:
 
 
 def classify(snapshot: Snapshot) -> _Classes:
-    living, members = living_records(snapshot), living_members(snapshot)
+    living, members = snapshot.living_records, living_members(snapshot)
     level = EvenShare.of(len(snapshot.partitions), members)
     owners = {partition: record.owner_id for partition, record in living.items()}
     owners |= dict.fromkeys(snapshot.held.intersection(snapshot.partitions), snapshot.me.owner_id)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from hubline.model.ownership import Member, Ownership
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Snapshot:
     """What a planner knows: the hub's partitions, the group's records, and what this processor holds."""
 
@@ -24,11 +25,23 @@ class Snapshot:
     keeps_requests: bool = True
     """Whether the store keeps handover requests. Without them, partitions are taken from any owner above its share."""
 
+    @cached_property
+    def living_records(self) -> dict[str, Ownership]:
+        """The records that name an owner whose lease runs."""
+        records, (leases, others_seconds) = self.ownerships, lease_lengths(self)
+        return {
+            partition: record
+            for partition in self.partitions
+            if (record := records.get(partition)) is not None
+            and (owner_id := record.owner_id)
+            and record.age_seconds < leases.get(owner_id, others_seconds)
+        }
+
 
 def recovered_after_restart(snapshot: Snapshot) -> tuple[str, ...]:
     """What the records give to this processor and it does not hold, within its limit: it restarted under its old id."""
     me, held = snapshot.me.owner_id, snapshot.held
-    own = [p for p, record in living_records(snapshot).items() if record.owner_id == me and p not in held]
+    own = [p for p, record in snapshot.living_records.items() if record.owner_id == me and p not in held]
     return tuple(own[: free_room(snapshot)])
 
 
@@ -41,20 +54,8 @@ def free_room(snapshot: Snapshot) -> int:
 def first_expiry_seconds(snapshot: Snapshot) -> float | None:
     """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
     leases, others_seconds = lease_lengths(snapshot)
-    others = (record for p, record in living_records(snapshot).items() if p not in snapshot.held)
+    others = (record for p, record in snapshot.living_records.items() if p not in snapshot.held)
     return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)
-
-
-def living_records(snapshot: Snapshot) -> dict[str, Ownership]:
-    """The records that name an owner whose lease runs."""
-    records, (leases, others_seconds) = snapshot.ownerships, lease_lengths(snapshot)
-    return {
-        partition: record
-        for partition in snapshot.partitions
-        if (record := records.get(partition)) is not None
-        and (owner_id := record.owner_id)
-        and record.age_seconds < leases.get(owner_id, others_seconds)
-    }
 
 
 def lease_lengths(snapshot: Snapshot) -> tuple[Mapping[str, float], float]:
@@ -68,7 +69,7 @@ def living_members(snapshot: Snapshot) -> dict[str, Member]:
     """Members by id: this one, those heard of within the lease, and the owners whose lease runs."""
     announced = {member.owner_id: member for member in snapshot.members}
     names = {name for name, member in announced.items() if member.age_seconds < snapshot.lease_seconds}
-    names |= {record.owner_id for record in living_records(snapshot).values()}
-    members = {name: announced.get(name, Member(name)) for name in names}
+    names |= {record.owner_id for record in snapshot.living_records.values()}
+    members = {name: announced.get(name) or Member(name) for name in names}
     members[snapshot.me.owner_id] = snapshot.me
     return dict(sorted(members.items()))

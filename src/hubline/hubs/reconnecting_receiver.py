@@ -22,7 +22,7 @@ from hubline.hubs.hub_calls import describe_partition, pinned, within
 from hubline.hubs.size_estimate import SizeEstimate
 from hubline.model.events import OUTGOING_SCHEMA, EventBatch
 from hubline.model.positions import Position, PositionKind
-from hubline.ports import Hub, PrefetchingReceiver, Receiver
+from hubline.ports import Hub, Receiver
 from hubline.read_ahead import ReadAhead
 from hubline.retry import RetryPolicy
 
@@ -200,12 +200,12 @@ class ReconnectingReceiver:
         self._has_been_open = True
         self._is_proven = False
         self._silent_seconds = 0.0
-        self._is_counting = isinstance(receiver, PrefetchingReceiver)
+        self._is_counting = hasattr(receiver, "prefetch")  # it is a PrefetchingReceiver
         self._tell(receiver)
 
     def _tell(self, receiver: Receiver) -> None:
-        if self._read_ahead is not None and isinstance(receiver, PrefetchingReceiver):
-            receiver.prefetch(self._read_ahead, end_sequence=self._end_sequence)
+        if self._read_ahead is not None and (prefetch := getattr(receiver, "prefetch", None)) is not None:
+            prefetch(self._read_ahead, end_sequence=self._end_sequence)
 
     def _fitting_count(self, ahead: ReadAhead) -> int:
         """How many events a receiver is asked for that does not count what it holds."""

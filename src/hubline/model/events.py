@@ -30,6 +30,9 @@ OUTGOING_SCHEMA = pa.schema(
 """What is sent: the hub adds the rest."""
 
 
+_NO_EVENTS = pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One event, as a view made on demand from a batch."""
@@ -54,17 +57,19 @@ class EventBatch:
     An empty batch is a heartbeat: nothing arrived within the wait.
     """
 
-    __slots__ = ("arrow", "partition")
+    __slots__ = ("_ends", "_last_offset", "arrow", "partition")
 
     def __init__(self, partition: str, arrow: pa.RecordBatch) -> None:
         if not arrow.schema.equals(EVENT_SCHEMA):
             raise ConfigError(f"an EventBatch needs the columns of EVENT_SCHEMA, not {', '.join(arrow.schema.names)}")
         self.partition = partition
         self.arrow = arrow
+        self._ends: tuple[int, int] | None = None
+        self._last_offset: str | None = None
 
     @classmethod
     def empty(cls, partition: str) -> EventBatch:
-        return cls(partition, pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA))
+        return cls(partition, _NO_EVENTS)
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
@@ -106,16 +111,18 @@ class EventBatch:
 
     @property
     def first_sequence(self) -> int:
-        return self._sequence_at(0)
+        return (self._ends or self._found_ends())[0]
 
     @property
     def last_sequence(self) -> int:
-        return self._sequence_at(len(self) - 1)
+        return (self._ends or self._found_ends())[1]
 
     @property
     def last_offset(self) -> str:
-        self._require_events()
-        return str(self.arrow.column("offset")[len(self) - 1].as_py())
+        if self._last_offset is None:
+            self._require_events()
+            self._last_offset = str(self.arrow.column("offset")[len(self) - 1].as_py())
+        return self._last_offset
 
     @property
     def bodies(self) -> list[bytes]:
@@ -126,9 +133,12 @@ class EventBatch:
         """A view of some of the events; nothing is copied."""
         return EventBatch(self.partition, self.arrow.slice(start, count))
 
-    def _sequence_at(self, index: int) -> int:
+    def _found_ends(self) -> tuple[int, int]:
         self._require_events()
-        return int(self.arrow.column("sequenceNumber")[index].as_py())
+        sequences = self.arrow.column("sequenceNumber")
+        first, last = sequences[0].as_py(), len(sequences) - 1
+        self._ends = ends = first, sequences[last].as_py() if last else first
+        return ends
 
     def _require_events(self) -> None:
         if not len(self):

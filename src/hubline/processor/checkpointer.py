@@ -147,10 +147,10 @@ class Checkpointer:
         except StoreError as error:
             self._report(error)
 
-    async def renewed(self) -> None:
-        """The lease was renewed: writes if that is the policy, or a checkpoint failed before."""
-        if self._policy.at_renewal or self._is_due:
-            await self.write_in_background()
+    @property
+    def is_due_at_renewal(self) -> bool:
+        """Whether to write when the lease is renewed: that is the policy, or a checkpoint failed before."""
+        return self._policy.at_renewal or self._is_due
 
     async def write_last(self) -> None:
         """The session ends. Where this fails, the last events are processed again by the next owner."""

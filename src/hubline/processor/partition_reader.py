@@ -99,8 +99,11 @@ class PartitionReader:
             if is_late and heartbeat:
                 return EventBatch.empty(self._source.partition)
             self._changed.clear()
+            if is_late:
+                await self._changed.wait()
+                continue
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if is_late else deadline):
+                async with asyncio.timeout_at(deadline):
                     await self._changed.wait()
         return None
 

@@ -102,12 +102,16 @@ class PartitionRunner:
 
     def renewed(self) -> None:
         """The lease was renewed: checkpoints if that is the policy or one failed before, and calls on_renewed."""
-        if self._session is None or not self._session.is_assigned:
+        session, dependencies = self._session, self._dependencies
+        if session is None or not session.is_assigned:
             return
-        self._background.spawn(self._on_renewed(self._session))
+        is_needed = "on_renewed" in dependencies.handlers or dependencies.sink is not None
+        if is_needed or self._checkpointer.is_due_at_renewal:
+            self._background.spawn(self._on_renewed(session))
 
     async def _on_renewed(self, session: PartitionSession) -> None:
-        await self._checkpointer.renewed()
+        if self._checkpointer.is_due_at_renewal:
+            await self._checkpointer.write_in_background()
         if self._is_reporting_renewal:
             return  # a handler that takes longer than a renewal is not called again meanwhile
         self._is_reporting_renewal = True

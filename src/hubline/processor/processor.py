@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Annotated, ClassVar, Self, TypeVar
+from typing import Annotated, Self, TypeVar
 
 from hubline.adapters import open_hub, open_store
 from hubline.addresses.names import validate_group_name, validate_owner_id
@@ -92,7 +92,7 @@ class Processor:
     own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
     """
 
-    _has_control_thread: ClassVar[bool] = True
+    _has_control_thread = True
 
     @checked
     def __init__(

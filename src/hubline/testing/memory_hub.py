@@ -11,10 +11,10 @@ grows, and forgets events as retention does, when a test says so.
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -26,7 +26,7 @@ from hubline.hubs.argument_checks import require_count, require_one_target, requ
 from hubline.hubs.local.stored_batch import require_sizes
 from hubline.hubs.partition_hash import partition_index
 from hubline.hubs.position_check import PositionCheck
-from hubline.model.events import EVENT_SCHEMA, EventBatch
+from hubline.model.events import EVENT_SCHEMA, Event, EventBatch, NewEvent, outgoing_rows
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position, PositionKind
 
@@ -63,8 +63,7 @@ class _Partition:
 
     def wake(self) -> None:
         for waiter in self.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
 
 class MemoryHub:
@@ -76,17 +75,37 @@ class MemoryHub:
         self._now = now
         self._check = PositionCheck(name)
         self._incarnation = next(_incarnations)
-        self._partitions = [_Partition() for _ in range(partitions_count)]
+        self._partitions: list[_Partition] = []
+        self.partition_ids: tuple[str, ...] = ()
+        self.grow(partitions_count)
         self._turns = itertools.count()
 
     # For tests: what no client can do
 
     def grow(self, partitions_count: int) -> None:
         self._partitions += [_Partition() for _ in range(partitions_count - len(self._partitions))]
+        self.partition_ids = tuple(str(number) for number in range(len(self._partitions)))
 
     def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
         """Appends without a sender, from outside any event loop."""
         self._append(partition, [(body, partition_key, []) for body in bodies])
+
+    def append_events(self, partition: str, events: Sequence[NewEvent]) -> None:
+        """Appends events as a sender does: to the partition, or to that of their partition key if they have one."""
+        routed: dict[str, list[_Content]] = {}
+        for body, key, properties in outgoing_rows(events):
+            to = partition if key is None else str(partition_index(key, len(self._partitions)))
+            routed.setdefault(to, []).append((body, key, properties or []))
+        for to, rows in routed.items():
+            self._append(to, rows)
+
+    def events(self) -> list[Event]:
+        """All events that it holds, in the order of each partition."""
+        return [
+            Event(row.body, partition, self.offset_of(sequence), sequence, row.enqueued, row.key, dict(row.properties))
+            for partition in self.partition_ids
+            for sequence, row in enumerate(self._partition(partition).rows, self._partition(partition).begin_sequence)
+        ]
 
     def trim(self, partition: str, begin_sequence: int) -> None:
         """Forgets the events before a sequence number, as retention does."""
@@ -101,8 +120,7 @@ class MemoryHub:
     # The protocol
 
     async def describe(self) -> HubProperties:
-        ids = tuple(str(number) for number in range(len(self._partitions)))
-        return HubProperties(self.namespace, self.name, ids, _START)
+        return HubProperties(self.namespace, self.name, self.partition_ids, _START)
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
         return self._properties(partition)
@@ -148,7 +166,7 @@ class MemoryHub:
         """Nothing to let go."""
 
     def _partition(self, partition: str) -> _Partition:
-        if partition not in map(str, range(len(self._partitions))):
+        if partition not in self.partition_ids:
             raise PartitionNotFound(
                 f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
                 hub=self.name,
@@ -222,12 +240,12 @@ class MemoryReceiver:
 
     async def _changed(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         waiter: asyncio.Future[None] = loop.create_future()
+        timer = loop.call_at(deadline, _wake, waiter)
         self._log.waiters.append(waiter)
         try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await waiter
+            await waiter
         finally:
+            timer.cancel()
             self._log.waiters.remove(waiter)
 
     def _require_held(self) -> None:
@@ -247,16 +265,22 @@ class MemoryReceiver:
         start = first - self._log.begin_sequence
         rows = self._log.rows[start : start + max_count]
         self._next_sequence = first + len(rows)
-        columns: list[list[Any]] = [
+        count, sequences = len(rows), range(first, first + len(rows))
+        has_keys = any(row.key is not None for row in rows)
+        has_properties = any(row.properties for row in rows)
+        columns: list[Sequence[Any] | pa.Array] = [
             [row.body for row in rows],
-            [self._partition] * len(rows),
-            [self._hub.offset_of(first + index) for index in range(len(rows))],
-            list(range(first, first + len(rows))),
+            _repeated(self._partition, count, _TYPES[1]),
+            [self._hub.offset_of(sequence) for sequence in sequences],
+            sequences,
             [row.enqueued for row in rows],
-            [row.key for row in rows],
-            [row.properties for row in rows],
+            [row.key for row in rows] if has_keys else _repeated(None, count, _TYPES[5]),
+            [row.properties for row in rows] if has_properties else _repeated((), count, _TYPES[6]),
         ]
-        arrays = [pa.array(column, type=field.type) for column, field in zip(columns, EVENT_SCHEMA, strict=True)]
+        arrays = [
+            column if isinstance(column, pa.Array) else pa.array(column, type=kind)
+            for column, kind in zip(columns, _TYPES, strict=True)
+        ]
         return EventBatch(self._partition, pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA))
 
 
@@ -297,6 +321,18 @@ class MemorySender:
 
 
 _OFFSET_DIGITS = 12
+_TYPES = EVENT_SCHEMA.types
+
+
+@functools.lru_cache(maxsize=256)
+def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
+    """A column of one value. It is kept: to make it for each small batch takes half of the batch's time."""
+    return pa.array([value] * count, type=kind)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _count_before(rows: list[_Row], position: Position) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -39,25 +39,30 @@ class FailureTally:
     partition: str
     in_row: int = 0
     recent: tuple[tuple[float, int, int], ...] = ()  # when, how many events, and how many of them failed
+    recent_count: int = 0  # the events of all entries
 
     @property
     def is_full_of_successes(self) -> bool:
         """Whether one more event that does not fail changes nothing."""
-        if self.in_row or sum(events for _, events, _ in self.recent) < RATIO_EVENTS:
+        if self.in_row or self.recent_count < RATIO_EVENTS:
             return False
         return not any(failed for _, _, failed in self.recent)
 
     def after(self, failed: Flags, now: float) -> FailureTally:
         """The tally after these events, in order. Raises DeadLetterLimit where that is too much."""
+        failed_count = int(failed.sum())
+        if not failed_count:
+            return self.after_handled(len(failed), now)
         in_row = self._in_row(failed)
-        recent = self._recent((now, len(failed), int(failed.sum())))
-        if failed.any():
-            self._check_ratio(recent)
-        return replace(self, in_row=in_row, recent=recent)
+        tally = self._with((now, len(failed), failed_count), in_row)
+        tally.check_ratio()
+        return tally
+
+    def after_handled(self, count: int, now: float) -> FailureTally:
+        """The tally after so many events that did not fail."""
+        return self._with((now, count, 0), 0 if count else self.in_row)
 
     def _in_row(self, failed: Flags) -> int:
-        if not failed.any():
-            return 0 if len(failed) else self.in_row
         in_row = self.in_row
         for is_failed, run in groupby(failed.tolist()):
             in_row = in_row + sum(1 for _ in run) if is_failed else 0
@@ -65,28 +70,21 @@ class FailureTally:
                 raise self._exceeded("in a row", f"more than {self.limits.max_consecutive} events in a row failed")
         return in_row
 
-    def _recent(self, added: tuple[float, int, int]) -> tuple[tuple[float, int, int], ...]:
-        """What the ratio is counted from: no more entries than it needs."""
-        recent = self.recent
+    def _with(self, added: tuple[float, int, int], in_row: int) -> FailureTally:
+        """With one more entry, and without those that the ratio no longer needs."""
+        recent, count = self.recent, self.recent_count + added[1]
         if recent and added[0] - recent[-1][0] < TOGETHER_SECONDS and recent[-1][1] + added[1] <= TOGETHER_EVENTS:
             at, events, failed = recent[-1]
             recent, added = recent[:-1], (at, events + added[1], failed + added[2])
-        kept = [added]
-        events_count = added[1]
-        for entry in reversed(recent):
-            if events_count >= RATIO_EVENTS:
-                break
-            kept.append(entry)
-            events_count += entry[1]
-        return tuple(reversed(kept))
+        first = 0
+        while first < len(recent) and count - recent[first][1] >= RATIO_EVENTS:
+            count -= recent[first][1]
+            first += 1
+        return FailureTally(self.limits, self.partition, in_row, (*recent[first:], added), count)
 
-    def _check_ratio(self, recent: tuple[tuple[float, int, int], ...]) -> None:
-        events_count = failed_count = 0
-        for _, events, failed in reversed(recent):
-            if events_count >= RATIO_EVENTS:
-                break
-            events_count += events
-            failed_count += failed
+    def check_ratio(self) -> None:
+        """Raises DeadLetterLimit where too large a part failed."""
+        events_count, failed_count = self.recent_count, sum(failed for _, _, failed in self.recent)
         if events_count >= RATIO_EVENTS_MIN and failed_count > self.limits.max_ratio * events_count:
             raise self._exceeded(
                 "ratio",
@@ -121,5 +119,5 @@ class FailureCount:
             return
         count = min(count, RATIO_EVENTS)
         while count > 0:
-            self.add(np.zeros(min(count, TOGETHER_EVENTS), np.bool_), now)
+            self.tally = self.tally.after_handled(min(count, TOGETHER_EVENTS), now)
             count -= TOGETHER_EVENTS

@@ -49,9 +49,12 @@ def _plain_call(handler: Handler, outer: HandlerContext, tx: object) -> BoundHan
 
 def _async_call(handler: Handler, outer: HandlerContext, tx: object, timeout_seconds: float | None) -> BoundHandler:
     async def call(given: EventBatch | Event) -> object:
-        with outer.during(given) as context:
+        context = outer.given(given)
+        try:
             running = handler.invoke(given, context, tx)
             return await (running if timeout_seconds is None else _within(timeout_seconds, running))
+        finally:
+            context.end()
 
     return call
 

@@ -88,16 +88,18 @@ class HandlerCaller:
         begun_at = self._status.loop.time()
         try:
             with self._slow.watching(lambda: (given, begun_at)):
+                if tx is None:
+                    return await self._run(call), None
                 async with savepoint(tx, self.thread.run, self.thread.undo):
-                    running = self._handler.run(
-                        call, thread=self.thread, name=self.name, is_due=self._status.is_current
-                    )
-                    return await running, None
+                    return await self._run(call), None
         except NotDue:
             # Its thread was at something else until the lease expired.
             return await self.attempt(given, attempt, tx)
         except Exception as error:  # noqa: BLE001 - a failure is a result
             return None, self._failed(given, attempt, error)
+
+    async def _run(self, call: Callable[[], object]) -> object:
+        return await self._handler.run(call, thread=self.thread, name=self.name, is_due=self._status.is_current)
 
     def _bound(self, tx: object = None) -> BoundHandler:
         return bind(self._handler, self.context, tx=tx, timeout_seconds=self._timeout_seconds)
@@ -111,14 +113,15 @@ class HandlerCaller:
                 tx is not None and isinstance(failed.__cause__, StoreError)
             ):
                 raise failed  # a transaction that broke cannot be repaired by trying again within it
-            place = place_of(failed.__cause__ or failed)
-            log.warning(
-                "handler_retry partition=%s attempt=%d at=%s error=%s",
-                self._status.partition,
-                failed.attempts,
-                place,
-                failed,
-            )
+            if log.isEnabledFor(logging.WARNING):  # to find the place takes longer than the rest of a retry
+                place = place_of(failed.__cause__ or failed)
+                log.warning(
+                    "handler_retry partition=%s attempt=%d at=%s error=%s",
+                    self._status.partition,
+                    failed.attempts,
+                    place,
+                    failed,
+                )
             if await self._status.is_closed_within(self._retry.delay(failed.attempts, self._rng)):
                 raise failed  # the next owner tries again
             returned, failed = await self.attempt(given, failed.attempts + 1, tx)

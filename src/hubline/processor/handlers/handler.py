@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from hubline.concurrency import ended
 from hubline.processor.handlers.thread import Due, HandlerThread
 
 HANDLER_ARGUMENTS = {
@@ -100,7 +101,7 @@ async def awaited(running: Awaitable[Any]) -> object:
     task = asyncio.ensure_future(running)
     _callers[task] = asyncio.current_task()
     try:
-        await asyncio.wait([task])
+        await ended(task)
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -108,9 +109,12 @@ async def awaited(running: Awaitable[Any]) -> object:
     if task.cancelled():
         raise RuntimeError("the handler cancelled itself")
     error = task.exception()
-    if error is not None:
+    if error is None:
+        return task.result()
+    try:
         raise _failure(error)
-    return task.result()
+    finally:
+        del task, error  # its traceback leads here: a cycle would keep the events until the next garbage collection
 
 
 def _failure(error: BaseException) -> BaseException:

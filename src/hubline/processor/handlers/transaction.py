@@ -30,11 +30,8 @@ class AsyncTransaction:
 
 
 @asynccontextmanager
-async def savepoint(tx: Transaction | None, in_thread: InThread, undo: InThread) -> AsyncIterator[None]:
+async def savepoint(tx: Transaction, in_thread: InThread, undo: InThread) -> AsyncIterator[None]:
     """Around a handler's attempt: if it fails, what it did by ``tx`` is undone."""
-    if tx is None:
-        yield
-        return
     point = tx.savepoint()
     try:
         await in_thread(point.__enter__)

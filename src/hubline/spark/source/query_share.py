@@ -14,7 +14,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hubline.coordination.snapshot import Snapshot, living_records
+from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Plan, Strategy
 from hubline.spark.source.offsets import in_order
 
@@ -75,7 +75,7 @@ class _AmongItsKind:
         return self.inner.max_partitions
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
-        owners = {partition: record.owner_id for partition, record in living_records(snapshot).items()}
+        owners = {partition: record.owner_id for partition, record in snapshot.living_records.items()}
         shared = [each for each in snapshot.partitions if owners.get(each, self.ending).endswith(self.ending)]
         members = [member for member in snapshot.members if member.owner_id.endswith(self.ending)]
         return self.inner.plan(replace(snapshot, partitions=shared, members=members), rng)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Final
 
-from hubline.coordination.snapshot import Snapshot, living_records
+from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Plan, Strategy
 
 # How much younger than the first look at it a lease is that was renewed since: stores count in whole seconds, too.
@@ -40,7 +40,7 @@ class SettledStrategy:
         if limit is not None and len(snapshot.held) >= limit:
             return False
         me = snapshot.me.owner_id
-        records = living_records(snapshot).items()
+        records = snapshot.living_records.items()
         others = {(partition, record.epoch): record for partition, record in records if record.owner_id != me}
         self._seen_at = {lease: self._seen_at.get(lease, now) for lease in others}
         is_renewed = (o.age_seconds + RENEWAL_SEEN_SECONDS < now - self._seen_at[lease] for lease, o in others.items())

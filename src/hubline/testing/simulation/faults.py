@@ -48,9 +48,11 @@ class Weather:
         return False
 
     def latency(self, world: World) -> float:
-        if self.strikes(world, "latency", self.spike):
-            return self.spike_seconds * world.rng.random()
-        return self.latency_seconds * world.rng.uniform(0.2, 1.8)
+        draw = world.rng.random
+        if self.spike and draw() < self.spike:
+            self.count("latency")
+            return self.spike_seconds * draw()
+        return self.latency_seconds * (0.2 + 1.6 * draw())
 
 
 class RemoteStore:
@@ -101,34 +103,45 @@ class RemoteStore:
         """Nothing to let go."""
 
     async def _call(self, method: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        world, weather = self._process.world, self._weather
-        if world.is_over:
-            raise asyncio.CancelledError
-        answer: asyncio.Future[T] = self._process.create_future()
+        return await call_over_network(self._process, self._weather, lambda: run_now(method()))
 
-        def reply(outcome: Callable[[], None]) -> None:
-            world.call_later(weather.latency(world), lambda: None if answer.done() else outcome())
 
-        def serve() -> None:
-            if weather.is_store_down:
-                weather.count("store_down")
-                reply(lambda: answer.set_exception(StoreUnavailable("the store is down")))
-                return
-            if weather.strikes(world, "fail_before", weather.fail_before):
-                reply(lambda: answer.set_exception(StoreUnavailable("failed before the effect")))
-                return
-            try:
-                result = run_now(method())
-            except Exception as error:  # noqa: BLE001 - handed to the caller
-                reply(lambda error=error: answer.set_exception(error))  # type: ignore[misc]
-                return
-            if weather.strikes(world, "fail_after", weather.fail_after):
-                reply(lambda: answer.set_exception(StoreUnavailable("failed after the effect")))
-                return
-            reply(lambda: answer.set_result(result))
+async def call_over_network(
+    process: SimProcess,
+    weather: Weather,
+    function: Callable[[], T],
+    *,
+    failure: Callable[[str], Exception] = StoreUnavailable,
+) -> T:
+    """Calls a function as a server does for a process: late, and failing at times, before or after its effect."""
+    world = process.world
+    if world.is_over:
+        raise asyncio.CancelledError
+    answer: asyncio.Future[T] = process.create_future()
 
-        world.call_later(weather.latency(world), serve)
-        return await answer
+    def reply(outcome: Callable[[], None]) -> None:
+        world.call_later(weather.latency(world), lambda: None if answer.done() else outcome())
+
+    def serve() -> None:
+        if weather.is_store_down:
+            weather.count("store_down")
+            reply(lambda: answer.set_exception(failure("the store is down")))
+            return
+        if weather.strikes(world, "fail_before", weather.fail_before):
+            reply(lambda: answer.set_exception(failure("failed before the effect")))
+            return
+        try:
+            result = function()
+        except Exception as error:  # noqa: BLE001 - handed to the caller
+            reply(lambda error=error: answer.set_exception(error))  # type: ignore[misc]
+            return
+        if weather.strikes(world, "fail_after", weather.fail_after):
+            reply(lambda: answer.set_exception(failure("failed after the effect")))
+            return
+        reply(lambda: answer.set_result(result))
+
+    world.call_later(weather.latency(world), serve)
+    return await answer
 
 
 class RemoteHub:

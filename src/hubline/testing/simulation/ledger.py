@@ -6,16 +6,17 @@ lease               no handler starts once its lease has run out
 fence               a stale epoch moves no checkpoint
 forward             a checkpoint never moves back
 not past handled    every event up to a checkpoint was handled before it was written
+exactly once        a commit of a sink has the events since the last commit, each once or as a dead letter
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import Fenced
-from hubline.model.events import EventBatch
 from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, Member, Ownership, Renewal
 from hubline.testing.simulation.virtual_loop import World
@@ -27,34 +28,62 @@ class _PartitionLedger:
 
     claims: dict[int, str] = field(default_factory=dict)
     lease_started_at: dict[int, float] = field(default_factory=dict)
+    sessions: dict[int, Session] = field(default_factory=dict)
     fence_epoch: int = -1
     checkpoint_sequence: int = -1
+    committed_to: int = -1
+    given_to: int = -1
     handled_to: int = -1
+    handled_later: set[int] = field(default_factory=set)
     handled_count: int = 0
     repeats_count: int = 0
+
+    def mark_handled(self, first: int, last: int) -> None:
+        """A dead letter counts as handled, too."""
+        if first > self.handled_to + 1:
+            self.handled_later.update(range(first, last + 1))
+            return
+        self.handled_to = max(self.handled_to, last)
+        while self.handled_later and self.handled_to + 1 in self.handled_later:
+            self.handled_to += 1
+            self.handled_later.discard(self.handled_to)
 
 
 @dataclass(slots=True)
 class Session:
-    """One run of a partition by one process, from its fence on."""
+    """One run of a partition by one process, from its fence on. ``uncommitted`` is what it handled since a commit."""
 
     process: str
     partition: str
     epoch: int
     next_sequence: int
+    uncommitted: list[range] = field(default_factory=list)
 
 
 class Ledger:
-    """Takes notes and objects. Objections end the run: they are the world's failures."""
+    """Takes notes and objects. Objections end the run: they are the world's failures.
 
-    def __init__(self, world: World, *, lease_seconds: float, clock_error: float) -> None:
+    Attributes:
+        trace: The notes.
+        last_failure: What a handler raised last.
+        lease_seconds: No handler starts so long after its lease was last renewed.
+        may_skip: Events may be passed over: they are dead letters, or will be, at a commit and in the end.
+        may_repeat: Events may come again until a sink has them, as the others of a batch with a bad one do.
+        may_checkpoint: A handler may checkpoint what it is given. It is the handler's word that this is done.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.last_failure: Exception | None = None
+        self.lease_seconds = 0.0
+        self.may_skip = False
+        self.may_repeat = False
+        self.may_checkpoint = False
         self._world = world
-        self._lease_seconds = lease_seconds * (1 + clock_error)
-        self._partitions: dict[str, _PartitionLedger] = {}
+        self._partitions: defaultdict[str, _PartitionLedger] = defaultdict(_PartitionLedger)
         self.trace: list[str] = []
 
     def partition(self, partition: str) -> _PartitionLedger:
-        return self._partitions.setdefault(partition, _PartitionLedger())
+        return self._partitions[partition]
 
     def note(self, what: str) -> None:
         self.trace.append(f"{self._world.now:.6f} {what}")
@@ -87,26 +116,52 @@ class Ledger:
     def session(self, process: str, partition: str, epoch: int, checkpoint: Checkpoint | None) -> Session:
         following = 0 if checkpoint is None else checkpoint.sequence_number + 1
         self.note(f"{process} opened {partition} epoch {epoch} at {following}")
-        return Session(process, partition, epoch, following)
+        session = self.partition(partition).sessions[epoch] = Session(process, partition, epoch, following)
+        return session
 
-    def handling(self, session: Session, batch: EventBatch) -> None:
+    def handling(self, session: Session, first: int, last: int) -> None:
         book = self.partition(session.partition)
         who = f"{session.process}, partition {session.partition}, epoch {session.epoch}"
-        if batch.first_sequence != session.next_sequence:
-            law = "no gap" if batch.first_sequence > session.next_sequence else "order"
-            self.object(law, f"{who}: {session.next_sequence} was due, and {batch.first_sequence} was delivered")
+        earliest = book.committed_to + 1 if self.may_repeat else session.next_sequence
+        if first < earliest:
+            self.object("order", f"{who}: {earliest} was due, and {first} was delivered")
+        if first > session.next_sequence and not self.may_skip:
+            self.object("no gap", f"{who}: {session.next_sequence} was due, and {first} was delivered")
         age = self._world.now - book.lease_started_at.get(session.epoch, -1e9)
-        if age >= self._lease_seconds:
+        if age >= self.lease_seconds:
             self.object("lease", f"{who}: a handler started {age:.3f} s after the lease was last renewed")
+        book.given_to = max(book.given_to, last)
 
-    def handled(self, session: Session, batch: EventBatch) -> None:
+    def handled(self, session: Session, first: int, last: int) -> None:
         book = self.partition(session.partition)
-        self.note(f"{session.process} handled {session.partition} {batch.first_sequence}..{batch.last_sequence}")
-        session.next_sequence = batch.last_sequence + 1
-        book.handled_count += len(batch)
-        book.repeats_count += max(0, min(book.handled_to, batch.last_sequence) - batch.first_sequence + 1)
-        if batch.first_sequence <= book.handled_to + 1:
-            book.handled_to = max(book.handled_to, batch.last_sequence)
+        self.note(f"{session.process} handled {session.partition} {first}..{last}")
+        session.next_sequence = last + 1
+        session.uncommitted.append(range(first, last + 1))
+        book.handled_count += last - first + 1
+        book.repeats_count += max(0, min(book.handled_to, last) - first + 1)
+        book.mark_handled(first, last)
+
+    def dead_lettered(self, session: Session, sequence: int) -> None:
+        self.note(f"dead letter {session.partition} {sequence}")
+        session.next_sequence = max(session.next_sequence, sequence + 1)
+        self.partition(session.partition).mark_handled(sequence, sequence)
+
+    def committed(self, checkpoint: Checkpoint, epoch: int, dead_letters: Callable[[], list[int]]) -> None:
+        """A transaction of a sink took effect, with the dead letters that there are now."""
+        partition, last = checkpoint.key.partition, checkpoint.sequence_number
+        book = self.partition(partition)
+        written = [sequence for run in book.sessions[epoch].uncommitted for sequence in run]
+        if again := [sequence for sequence in written if sequence <= book.committed_to]:
+            self.object("exactly once", f"epoch {epoch} committed events {again[:10]} of partition {partition} again")
+        missing = set(range(book.committed_to + 1, last + 1)).difference(written)
+        if missing:
+            failed = missing.intersection(dead_letters())
+            for sequence in sorted(failed):
+                book.mark_handled(sequence, sequence)
+            if lost := sorted(missing - failed):
+                self.object("exactly once", f"epoch {epoch} committed past events {lost[:10]} of partition {partition}")
+        book.committed_to = max(book.committed_to, last)
+        book.sessions[epoch].uncommitted.clear()
 
     # Checkpoints, as they took effect in the store
 
@@ -129,6 +184,8 @@ class Ledger:
             )
         if before is not None and after.sequence_number < before.sequence_number:
             self.object("forward", f"partition {partition}: from {before.sequence_number} to {after.sequence_number}")
+        if self.may_checkpoint and book.handled_to < after.sequence_number <= book.given_to:
+            book.mark_handled(book.handled_to + 1, after.sequence_number)
         if after.sequence_number > book.handled_to:
             self.object(
                 "not past handled",
@@ -170,13 +227,13 @@ class LedgerStore(MemoryStore):
         return checkpoint
 
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
-        before = await self.checkpoint_of(checkpoint.key)
+        before = self.checkpoint_of(checkpoint.key)
         try:
             await super().update_checkpoint(checkpoint, epoch=epoch)
         except Fenced:
             self._ledger.note(f"refused checkpoint {checkpoint.key.partition} by epoch {epoch}")
             raise
-        after = await self.checkpoint_of(checkpoint.key)
+        after = self.checkpoint_of(checkpoint.key)
         if after is not None:
             self._ledger.checkpointed(before, after, epoch=epoch)
 
@@ -184,6 +241,6 @@ class LedgerStore(MemoryStore):
         await super().reset_checkpoint(key, checkpoint)
         self._ledger.reset(key, checkpoint)
 
-    async def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
-        stored = await self.list_checkpoints(key.group_key)
-        return next((checkpoint for checkpoint in stored if checkpoint.key == key), None)
+    def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
+        fence = self._groups[key.group_key].fences.get(key.partition)
+        return None if fence is None else fence.checkpoint

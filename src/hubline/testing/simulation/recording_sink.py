@@ -6,14 +6,11 @@ effect, or after it, so that the answer to a commit is lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from hubline.errors import StoreUnavailable
-from hubline.model.events import EventBatch
 from hubline.model.keys import PartitionKey
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
@@ -25,29 +22,20 @@ from hubline.sql.sqlite import SqliteConnection, SqliteDatabase
 from hubline.testing.simulation.faults import Weather
 from hubline.testing.simulation.virtual_loop import SimProcess
 
-BAD = b"bad"
-"""The body of an event whose row the table refuses."""
-
 _MEMORY = Path(":memory:")
-_TABLE = """
-    CREATE TABLE results (
-        place INTEGER PRIMARY KEY, partition TEXT, sequence INTEGER, body TEXT CHECK (body <> 'bad')
-    )
-"""
 
 
 class SimulatedDatabase:
-    """The database that all simulated processes write to. Lives as long as the simulation."""
+    """The database that all simulated processes write to. Lives as long as the simulation.
+
+    Attributes:
+        committed: Called when a transaction takes effect, with how far a partition came, and the epoch that holds it.
+    """
 
     def __init__(self) -> None:
         self.database = SqliteDatabase(_MEMORY)
         self.connection: SqliteConnection = self.database.connect()
-        self.connection.driver.execute(_TABLE)
-
-    def rows(self, partition: str) -> list[int]:
-        """The events of a partition that are in the table, in the order in which they were written."""
-        query = "SELECT sequence FROM results WHERE partition = ? ORDER BY place"
-        return [sequence for (sequence,) in self.connection.driver.execute(query, [partition])]
+        self.committed: Callable[[Checkpoint, int], None] = lambda *_: None
 
     def dead_letters(self, partition: str) -> list[int]:
         query = "SELECT sequence_number FROM hubline_dead_letter WHERE partition_id = ? ORDER BY sequence_number"
@@ -58,16 +46,11 @@ class SimulatedDatabase:
 
 
 class RemoteSink(SqlSink):
-    """A process's sink."""
+    """A process's sink: as the given one, but into the simulated database, and behind the weather."""
 
-    def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
-        self._process = process
-        self._simulated = database
-        self._weather = weather
-        super().__init__("sqlite:///simulated.db", table="results", transaction_timeout_seconds=1)
-
-    def _database_of(self, settings: SinkSettings) -> SinkDatabase:
-        return _RemoteDatabase(settings, self._process, self._simulated, self._weather)
+    def __init__(self, sink: SqlSink, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
+        settings = replace(sink.database.settings, transaction_timeout_seconds=1)
+        self.database = _RemoteDatabase(settings, process, database, weather)
 
 
 class _RemoteDatabase(SinkDatabase):
@@ -92,6 +75,7 @@ class _RemoteConnection(SqliteSinkConnection):
     def __init__(self, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
         super().__init__(database.database, database.connection)
         self._process = process
+        self._committed = database.committed
         self._weather = weather
 
     def take_fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
@@ -111,6 +95,8 @@ class _RemoteConnection(SqliteSinkConnection):
             self.rollback()  # as the server does when it finds the line dead
             raise
         super().commit(plan)
+        for checkpoint, epoch in plan.checkpoints:
+            self._committed(checkpoint, epoch)
         self._come_back()
 
     def close(self) -> None:
@@ -126,16 +112,3 @@ class _RemoteConnection(SqliteSinkConnection):
     def _come_back(self) -> None:
         if self._weather.strikes(self._process.world, "sink_fail_after", self._weather.fail_after):
             raise StoreUnavailable("failed after the effect")
-
-
-def rows_of(batch: EventBatch) -> pa.Table:
-    """A row an event."""
-    events = batch.arrow
-    return pa.table(
-        {
-            "partition": events.column("partition"),
-            "sequence": events.column("sequenceNumber"),
-            "body": pc.cast(events.column("body"), pa.string()),
-            "sequenceNumber": events.column("sequenceNumber"),
-        }
-    )

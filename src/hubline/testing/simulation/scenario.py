@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
 
 from hubline.coordination.strategies import Balanced, Fixed, Greedy, Strategy
 from hubline.processor import CheckpointPolicy, LeaseOptions, ProcessorOptions, RetryPolicy
 from hubline.testing.simulation.faults import Weather
+
+Fault = Literal["join", "stop", "grow", "crash", "crash_restart", "pause", "store_outage", "store_clock_jump"]
+FAULTS: Final[tuple[Fault, ...]] = get_args(Fault)
+"""What happens to a group: the first three in all seeds, the others only in those that are not calm."""
+_HARMLESS_COUNT = 3
+OPERATOR_RESET = "operator_reset"
+"""An operator moves a checkpoint back, or removes it. Not a fault: events are wanted again."""
 
 FAULTY_SECONDS = 120.0
 """How long faults are injected: several leases, so that they meet each other's consequences."""
@@ -36,7 +44,9 @@ class Scenario:
         if not into_sink:
             return drawn
         # What fails is found by the database. However much it is, no partition is to stop for it.
-        options = replace(drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0)
+        options = replace(
+            drawn.options, max_consecutive_failures=10**9, max_failure_ratio=1.0, on_failure="dead_letter"
+        )
         return replace(drawn, into_sink=True, handler_failure=0.0, options=options)
 
     @classmethod
@@ -94,6 +104,7 @@ def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
         reconnect_backoff=RetryPolicy(initial_backoff_seconds=0.5, max_backoff_seconds=5.0),
         slow_handler_seconds=20.0,
         hub_timeout_seconds=20.0,
+        on_failure="stop",
     )
 
 
@@ -109,8 +120,7 @@ def _draw_weather(rng: random.Random) -> Weather:
 
 
 def _draw_faults(rng: random.Random, *, is_calm: bool) -> tuple[tuple[float, str], ...]:
-    harmless = ["join", "stop", "grow"]
-    harmful = ["crash", "crash_restart", "pause", "store_outage", "store_clock_jump", "operator_reset"]
-    kinds = harmless if is_calm else harmless + 2 * harmful
+    harmless, harmful = FAULTS[:_HARMLESS_COUNT], (*FAULTS[_HARMLESS_COUNT:], OPERATOR_RESET)
+    kinds: tuple[str, ...] = harmless if is_calm else harmless + 2 * harmful
     count = rng.randint(0, 4) if is_calm else rng.randint(1, 12)
     return tuple(sorted((rng.uniform(1, FAULTY_SECONDS - 5), rng.choice(kinds)) for _ in range(count)))
