@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.kills, pytest.mark.xdist_group("sink-chaos")]
 KILLS_COUNT = int(os.environ.get("CHAOS_KILLS", "8"))
 RESTARTS_COUNT = int(os.environ.get("CHAOS_RESTARTS", "2"))
 PARTITIONS_COUNT = 3
+OPENED_COUNT = 10
+"""At its tenth batch, a process has opened all partitions: frozen before, it may hold a lock on one's file."""
 WORKERS_COUNT = 2
 BAD_SHARE = 0.02
 
@@ -186,9 +188,9 @@ def test_the_server_crashes_under_load(scene: Scene) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault("begin", is_before=True, signum=signal.SIGSTOP),
-        Fault("commit", is_before=True, signum=signal.SIGSTOP),
-        Fault(COPY, is_before=False, signum=signal.SIGSTOP),
+        Fault("begin", is_before=True, signum=signal.SIGSTOP, count=OPENED_COUNT),
+        Fault("commit", is_before=True, signum=signal.SIGSTOP, count=OPENED_COUNT),
+        Fault(COPY, is_before=False, signum=signal.SIGSTOP, count=OPENED_COUNT),
     ],
     ids=["before its transaction", "within its transaction", "while it sends rows"],
 )
