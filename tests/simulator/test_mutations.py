@@ -216,12 +216,12 @@ def the_dead_count_as_members(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_share, "living_members", members)
 
 
-@mutation("liveness", first_seed=235)
+@mutation("liveness", first_seed=371)
 def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpointer, "_is_due", property(lambda self: False, lambda self, value: None), raising=False)
 
 
-@mutation("liveness", first_seed=220)
+@mutation("liveness", first_seed=319)
 def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryStore.request_handover
 
