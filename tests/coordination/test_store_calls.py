@@ -30,6 +30,7 @@ from hubline.sql.dialect import Connection
 from hubline.testing.contracts.store import GROUP, KEY
 from hubline.testing.simulation.faults import Weather
 from hubline.testing.simulation.virtual_loop import SimProcess, World
+from tests.support import blob_service
 from tests.support.blob_service import BlobService
 from tests.support.four_methods import DictionaryStore, RemoteFourMethods
 
@@ -74,6 +75,14 @@ def test_at_rest_blobs_are_listed_once_a_cycle_and_each_host_renews(partitions: 
     # The host's own blob, and a quarter of what it owns.
     writes = 1 + math.ceil(partitions / hosts / REFRESHES_PER_TURN)
     assert at_rest["Set Blob Metadata"] <= writes * EARLY
+
+
+def test_a_slow_service_is_not_asked_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle that renews takes longer than it comes before the renewal."""
+    monkeypatch.setattr(blob_service, "LATENCY_SECONDS", 0.3)
+    slow = measure(Change.COLD_START, partitions_count=16, hosts_count=2, strategy=Greedy(), seed=1, store=BlobService)
+
+    assert slow.calls_at_rest == figures("blobs", Change.COLD_START, 16, 2).calls_at_rest
 
 
 @pytest.mark.parametrize("change", Change, ids=lambda change: change.name.lower())

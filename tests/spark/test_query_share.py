@@ -89,6 +89,14 @@ def test_fixed_queries_of_enough_programs_own_all_partitions() -> None:
     assert max(Counter(shared.owners().values()).values()) == 2
 
 
+def test_one_query_leaves_what_several_own_to_them_and_they_leave_its_own() -> None:
+    for programs in ({"a": 4, "b": 1}, {"a": 1, "b": 4}):
+        shared = group(programs, Greedy(), ["a"] * 8, random.Random(7))
+        shared.run_until_quiet(ROUNDS_MAX)
+        assert {owner[0] for owner in shared.owners().values()} == {"a"}
+        assert shared.moves == 0
+
+
 @virtual
 async def test_queries_read_what_is_in_their_share_with_and_without_a_store() -> None:
     hub = MemoryHub(3)

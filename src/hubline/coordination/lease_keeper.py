@@ -170,8 +170,10 @@ class LeaseKeeper:
     async def _renew_forever(self) -> None:
         while True:
             await asyncio.sleep(self._renew_at - loop_time())
-            if loop_time() < self._renew_at:
-                continue  # a look has renewed meanwhile
+            async with self.versions:  # while a look renews, wait for its end
+                is_renewed = loop_time() < self._renew_at
+            if is_renewed:
+                continue
             try:
                 renewed = (await self.renew()).renewed
             except StoreError as error:

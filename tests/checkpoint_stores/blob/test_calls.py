@@ -154,16 +154,17 @@ def test_a_request_that_did_not_ring_is_repeated_and_starts_again(monkeypatch: p
 
 def test_a_partial_listing_lacks_only_what_makes_a_share_smaller(container: str) -> None:
     async def scenario(store: BlobStore) -> None:
+        limited = Member("a", max_partitions=1)
+        await store.renew_ownership(GROUP, limited, [])
         held = [await claim(store, "a", epoch=1)]
         await store.claim_ownership([Ownership(GROUP.partition("1"), "b", epoch=1)])
         await store.renew_ownership(GROUP, Member("idle", max_partitions=3), [])
-        await store.renew_ownership(GROUP, Member("a"), held)
 
-        partial = group_of(await store.renew_ownership(GROUP, Member("a"), held))
+        partial = group_of(await store.renew_ownership(GROUP, limited, held))
         whole = await store.list_ownership(GROUP)
 
         assert (partial.is_partial, whole.is_partial) == (True, False)
-        assert {one.owner_id for one in partial.members} == {"a", "b"}
+        assert {one.owner_id: one.max_partitions for one in partial.members} == {"a": 1, "b": None}
         assert {one.owner_id for one in whole.members} == {"a", "idle"}
         assert [(one.key, one.owner_id) for one in partial.ownerships] == [
             (one.key, one.owner_id) for one in whole.ownerships

@@ -67,8 +67,8 @@ LOOK_SECONDS: Final = 600.0
 """A member that nobody rings looks this often at hubline's own blobs, to delete those that are old."""
 
 PENDING_SECONDS: Final = 60.0
-"""A member looks at every renewal while a request for one of its partitions is younger than this: its first plan may
-not release the partition, and the next one may."""
+"""A member looks at every renewal while a request for one of its partitions, or of its own, is younger than this: the
+first plan may not release the partition, and the next one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,13 @@ class _Listing:
             for blob in self.blobs.values()
         )
 
-    def has_requests_for(self, owned: Sequence[Ownership]) -> bool:
-        """Whether somebody has just asked for one of these partitions."""
-        requests = (self.own.requests.get(one.key.partition) for one in owned)
-        return any(one.age_seconds < PENDING_SECONDS for one in requests if one is not None)
+    def has_requests_of(self, owner_id: str) -> bool:
+        """Whether somebody has just requested one of this owner's partitions, or it has just requested another's."""
+        requests = {name: one for name, one in self.own.requests.items() if one.age_seconds < PENDING_SECONDS}
+        owned = (one.key.partition for one in self.state.ownerships if one.owner_id == owner_id)
+        return any(name in requests for name in owned) or any(
+            one.metadata.get(OWNER) == owner_id for one in requests.values()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class BlobOwnership:
         self._renewed_at: dict[tuple[GroupKey, str], float] = {}
         self._heartbeats: dict[tuple[GroupKey, str], _Heartbeat] = {}
         self._unrung: dict[PartitionKey, str] = {}
+        self._limits: dict[str, int | None] = {}
 
     def with_locks(self, seconds: int) -> BlobOwnership:
         """The same records, for an owner whose claims also lock their partitions."""
@@ -144,6 +148,7 @@ class BlobOwnership:
     async def renew(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> tuple[Renewal, bool]:
         """Announces the member, renews what it owns, and lists the group. Also: whether SDKs own something there."""
         name = (group, member.owner_id)
+        self._limits[member.owner_id] = member.max_partitions
         # Forgotten until all is done: a renewal that fails half way may have been rung, and nobody would know.
         last = self._heartbeats.pop(name, None)
         if member.max_partitions == 0 and not owned:
@@ -173,7 +178,7 @@ class BlobOwnership:
             *(replace(one, age_seconds=0.0) for one in kept if one.key.partition not in due),
             *(_with_request(one, listing.own) for one in rewritten if one is not None),
         ]
-        if not listing.has_requests_for(owned):
+        if not listing.has_requests_of(member.owner_id):
             self._heartbeats[name] = heartbeat
         # A write that was refused: another owner came after the listing.
         state = listing.state if all(rewritten) else await self.list_group(group)
@@ -189,6 +194,7 @@ class BlobOwnership:
         self._unrung |= dict.fromkeys(keys, owner_id)
         await map_bounded(ask, keys, max_concurrent=BULK_REQUESTS_MAX)
         for group in {key.group_key for key in keys}:
+            self._heartbeats.pop((group, owner_id), None)  # what becomes of a request is in the others' blobs
             await self._ring_owners(group, {key.partition for key in keys if key.group_key == group})
         for key in keys:
             self._unrung.pop(key, None)
@@ -267,7 +273,7 @@ class BlobOwnership:
         return _won(claim, written, is_new_epoch=version.epoch != claim.epoch)
 
     async def _claim_first(self, claim: Ownership) -> tuple[Ownership, bool] | None:
-        metadata = ownership_metadata(claim.owner_id, claim.epoch)
+        metadata = self._metadata(claim.owner_id, claim.epoch)
         written = await self._container.create(layout.ownership_blob(claim.key), metadata)
         if not isinstance(written, Written):
             return None
@@ -293,7 +299,7 @@ class BlobOwnership:
         self, key: PartitionKey, owner_id: str, epoch: int, version: Version, *, locked_by: str = ""
     ) -> Written | Blob | None:
         lease_id = lock_id(key, locked_by) if self._locks and locked_by else ""
-        metadata = ownership_metadata(owner_id, epoch)
+        metadata = self._metadata(owner_id, epoch)
         return await self._container.replace(layout.ownership_blob(key), metadata, etag=version.etag, lease_id=lease_id)
 
     async def _rewrite(self, owned: Ownership) -> Ownership | None:
@@ -304,12 +310,13 @@ class BlobOwnership:
         owner_id, epoch = version.owner_id, version.epoch
         written = await self._write_owner(owned.key, owner_id, epoch, version, locked_by=owner_id)
         if written is None and self._locks is None:
-            written = await self._container.create(
-                layout.ownership_blob(owned.key), ownership_metadata(owner_id, epoch)
-            )
+            written = await self._container.create(layout.ownership_blob(owned.key), self._metadata(owner_id, epoch))
         if not isinstance(written, Written):
             return None
         return Ownership(owned.key, owner_id, epoch, str(replace(version, etag=written.etag)))
+
+    def _metadata(self, owner_id: str, epoch: int) -> dict[str, str]:
+        return ownership_metadata(owner_id, epoch, max_partitions=self._limits.get(owner_id))
 
     def _refreshed_part(self, group: GroupKey, member: Member) -> float:
         """The part of its ownership blobs that a member writes now: what comes up to all of them in time."""

@@ -194,13 +194,17 @@ def damaged_ownership(blob: Blob, damage: Damage) -> str:
     )
 
 
-def ownership_metadata(owner_id: str, epoch: int) -> dict[str, str]:
-    return {OWNER: owner_id, EPOCH: str(epoch)}
+def ownership_metadata(owner_id: str, epoch: int, *, max_partitions: int | None = None) -> dict[str, str]:
+    """With the owner's limit: by the ownership blobs alone, its share would look larger than it is."""
+    return {OWNER: owner_id, EPOCH: str(epoch), **_limit(max_partitions)}
 
 
 def member_metadata(member: Member) -> dict[str, str]:
-    limit = {} if member.max_partitions is None else {PARTITIONS_MAX: str(member.max_partitions)}
-    return {OWNER: member.owner_id, **limit}
+    return {OWNER: member.owner_id, **_limit(member.max_partitions)}
+
+
+def _limit(max_partitions: int | None) -> dict[str, str]:
+    return {} if max_partitions is None else {PARTITIONS_MAX: str(max_partitions)}
 
 
 def checkpoint_metadata(checkpoint: Checkpoint, epoch: int) -> dict[str, str]:

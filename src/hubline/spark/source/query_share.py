@@ -11,12 +11,16 @@ partition: programs with different numbers of queries do not read one twice eith
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from hubline.coordination.snapshot import Snapshot
 from hubline.coordination.strategies import Plan, Strategy
 from hubline.spark.source.offsets import in_order
+
+_ENDING: Final = re.compile(r"\.[0-9]+of[0-9]+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +52,15 @@ class QueryShare:
         return tuple(in_order(of_hub)[self.number - 1 :: self.count])
 
     def owner_id(self, owner_id: str) -> str:
-        return owner_id if self.is_alone else f"{owner_id}{self._ending}"
+        return owner_id + self._ending
 
     def strategy(self, strategy: Strategy) -> Strategy:
         """The strategy, for the query's own partitions."""
-        return strategy if self.is_alone else _AmongItsKind(strategy, self._ending)
+        return _AmongItsKind(strategy, self._ending)
 
     @property
     def _ending(self) -> str:
-        return f".{self.number}of{self.count}"
+        return "" if self.is_alone else f".{self.number}of{self.count}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,10 @@ class _AmongItsKind:
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
         owners = {partition: record.owner_id for partition, record in snapshot.living_records.items()}
-        shared = [each for each in snapshot.partitions if owners.get(each, self.ending).endswith(self.ending)]
-        members = [member for member in snapshot.members if member.owner_id.endswith(self.ending)]
+        shared = [each for each in snapshot.partitions if self._is_of_its_kind(owners.get(each, self.ending))]
+        members = [member for member in snapshot.members if self._is_of_its_kind(member.owner_id)]
         return self.inner.plan(replace(snapshot, partitions=shared, members=members), rng)
+
+    def _is_of_its_kind(self, owner_id: str) -> bool:
+        found = _ENDING.search(owner_id)
+        return (found[0] if found else "") == self.ending
