@@ -102,6 +102,26 @@ def test_a_range_is_read_exactly(hub: Options) -> None:
     assert read(hub, *ranges) == expected(*ranges)
 
 
+def test_ranges_that_are_opened_ahead_share_what_a_task_may_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the later ones fill it, and the first has to wait for room at each event."""
+    asyncio.run(_fill(tmp_path, [10] * 6, b""))
+    options = parse_options({"hub": f"local:{tmp_path}/telemetry", "prefetchBytes": "4MiB"})
+    parts: list[int] = []
+    open_ahead = range_reader._RangeReader.open_ahead
+
+    def noted(reader: range_reader._RangeReader) -> None:
+        parts.append(reader.read_ahead.max_bytes)
+        open_ahead(reader)
+
+    monkeypatch.setattr(range_reader._RangeReader, "open_ahead", noted)
+    ranges = [Range(str(partition), 0, 10) for partition in range(6)]
+
+    assert read(options, *ranges) == expected(*ranges)
+    assert parts[:4] == [1024 * 1024] * 4
+
+
 def test_the_events_before_a_place_are_marked_as_replayed(tmp_path: Path) -> None:
     asyncio.run(_fill(tmp_path, [30, 30], b""))
     options = parse_options({"hub": f"local:{tmp_path}/telemetry"})

@@ -41,8 +41,9 @@ class SizeEstimate:
         self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
 
     def expect(self, event_bytes: int) -> None:
-        """From now on events are as large as this one, which there was no room for."""
-        self.event_bytes, self._square_bytes = float(event_bytes), float(event_bytes) ** 2
+        """From now on events are at least as large as this one, which there was no room for."""
+        self.event_bytes = max(self.event_bytes, float(event_bytes))
+        self._square_bytes = self.event_bytes**2
 
     def fitting_count(self, ahead: ReadAhead) -> int:
         """How many more events fit. One that is larger than all the room has to come, too, by itself.

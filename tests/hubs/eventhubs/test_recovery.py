@@ -28,7 +28,7 @@ from hubline.hubs.eventhubs import EventHubsHub
 from hubline.hubs.eventhubs import service_connection as service
 from hubline.hubs.eventhubs.credit_window import BYTES_MAX
 from hubline.hubs.eventhubs.receiver import EventHubsReceiver
-from hubline.hubs.local import LocalHub
+from hubline.hubs.local import LocalHub, create_hub, delete_hub
 from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
 from hubline.model.events import new_events
 from hubline.model.positions import Position
@@ -377,12 +377,15 @@ class TestTooMuch:
     """Events that are larger than those before: more come than there is room for, and are dropped."""
 
     def test_what_was_dropped_comes_again_in_order(self, tmp_path: Path) -> None:
-        run(self.check(tmp_path, is_taken=False))
+        run(self.check(tmp_path))
 
     def test_a_reader_that_comes_meanwhile_has_the_partition(self, tmp_path: Path) -> None:
         run(self.check(tmp_path, is_taken=True))
 
-    async def check(self, root: Path, *, is_taken: bool) -> None:
+    def test_a_hub_that_is_recreated_meanwhile_is_not_read_from_the_middle(self, tmp_path: Path) -> None:
+        run(self.check(tmp_path, is_recreated=True))
+
+    async def check(self, root: Path, *, is_taken: bool = False, is_recreated: bool = False) -> None:
         name = await new_hub(root)
         async with serving(root) as port, connected(port, name) as hub:
             await send(hub, 0, 3_000)
@@ -404,6 +407,13 @@ class TestTooMuch:
                 with pytest.raises(ReaderStolen):
                     await sequences(reader, 2_920)
                 await other.close()
+            elif is_recreated:
+                kept = await sequences(reader, receiver._buffer.count)
+                await delete_hub(root, name)
+                await create_hub(root, name, partitions=1)
+                await send(hub, 0, kept[-1] + 100)
+                with pytest.raises(PositionInvalid, match="it is of another hub"):
+                    await sequences(reader, 1)
             else:
                 assert await sequences(reader, 2_920) == list(range(100, 3_020))
             await reader.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -67,6 +68,7 @@ class EventHubsReceiver:
         self._undecoded: list[Bytes] = []  # messages that came by themselves, after all that is in the buffer
         self._end_sequence: int | None = None
         self._last_sequence: int | None = None
+        self._kept_offset: str | None = None  # of the last event that was kept
         self._failed: HubError | None = None  # nothing more is given out
         self._lost: HubError | None = None  # nothing more arrives
         self._is_cut = False  # more came than there was room for: the rest comes on another link
@@ -79,16 +81,11 @@ class EventHubsReceiver:
 
         How much else may come is not known yet.
         """
-        self._is_opening = True
         try:
-            self._link = await open_receive_link(self._service, self._reading, self)
-            if not self._progress.is_proven:
-                self._link.grant(1)
-                await self._first_event()
+            await self._attach()
         except BaseException:
             await self.close()
             raise
-        self._is_opening = False
 
     @property
     def last_sequence(self) -> int | None:
@@ -164,16 +161,32 @@ class EventHubsReceiver:
 
     async def _reopen(self) -> None:
         """Another link, in place of the one on which more came than there was room for."""
+        if self._kept_offset is not None:
+            self._progress = self._progress.after(self._kept_offset, await self._reading.describe())
+            self._reading = replace(self._reading, progress=self._progress)
         try:
-            link = await open_receive_link(self._service, self._reading, self)
+            await self._attach()
         except ReaderRefused as error:
             # A reader that came meanwhile has taken the partition: opening another receiver says so.
             where = self._reading.where
             raise HubUnavailable(str(error), hub=where.hub, partition=where.partition) from error
-        self._link, self._is_cut = link, False
+        except BaseException:
+            self._end_link()
+            raise
+        self._is_cut = False
         if self._is_closed:
             self._end_link()
         self._supply()
+
+    async def _attach(self) -> None:
+        self._is_opening = True
+        try:
+            self._link = await open_receive_link(self._service, self._reading, self)
+            if not self._progress.is_proven:
+                self._link.grant(1)
+                await self._first_event()
+        finally:
+            self._is_opening = False
 
     def _end_link(self) -> None:
         link, self._link = self._link, None
@@ -224,7 +237,7 @@ class EventHubsReceiver:
         sizes = deliveries.ends - deliveries.starts
         bytes_count = int(sizes.sum())
         self._window.sizes.arrived(sizes, bytes_count)
-        if bytes_count <= self._read_ahead.left:
+        if bytes_count <= self._read_ahead.left or self._is_opening:  # one that proves the position always fits
             self._decode(deliveries.data, deliveries.starts, deliveries.ends)
         else:
             self._take_fitting(deliveries, sizes)
@@ -235,7 +248,7 @@ class EventHubsReceiver:
             link.settle(message.delivery_id, message.delivery_id, Accepted())
         size = len(message.payload)
         self._window.sizes.arrived(np.array([size]), size)
-        if self._read_ahead.fits(size):
+        if self._read_ahead.fits(size) or self._is_opening:
             self._read_ahead.hold(size)
             self._undecoded.append(message.payload)
             self._supply()
@@ -307,6 +320,7 @@ class EventHubsReceiver:
         if metrics is not None:
             self._progress.last_sequence = max(self._progress.last_sequence, metrics.last_sequence)
         if len(batch):
+            self._kept_offset = batch.last_offset
             self._buffer.put(batch, bytes_count)
 
     def _damaged(self, error: AmqpDecodeError) -> HubDamaged:

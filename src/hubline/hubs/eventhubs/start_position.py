@@ -73,6 +73,10 @@ class Progress:
         """Whether it is known that the position is this partition's, as far as it can be."""
         return self.start.offset is None
 
+    def after(self, offset: str, there: PartitionProperties) -> Progress:
+        """For another link after the event of this offset. The hub may have been re-created since it came."""
+        return Progress(self._check.hub, Position.offset(offset), there)
+
     def take(self, batch: EventBatch) -> EventBatch:
         """The events of the batch that are new."""
         first, last = batch.first_sequence, batch.last_sequence

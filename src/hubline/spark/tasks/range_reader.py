@@ -65,7 +65,10 @@ async def _read(options: Options, ranges: Sequence[Range], layout: Layout, hando
         readers = [_RangeReader(opened.links, opened.hub, options, wanted, pool) for wanted in ranges]
         try:
             for number, reader in enumerate(readers):
-                for ahead in readers[number : number + AHEAD_RANGES_MAX]:
+                window = readers[number : number + AHEAD_RANGES_MAX]
+                for ahead in window:
+                    ahead.join()  # all of them, before the first asks for its part of what they may hold together
+                for ahead in window:
                     ahead.open_ahead()
                 async for batch in reader.batches():
                     handoff.put(layout.arranged(batch, replayed_to=reader.wanted.replayed_to), reader.read_ahead)
@@ -90,6 +93,7 @@ class _RangeReader:
         self.read_ahead = ReadAhead(options.prefetch_bytes, pool)
         self._next_sequence = wanted.start
         self._is_beyond = False  # whether the receiver has given out events after the range
+        self._is_joined = False
         self._is_started = False
         self._receiver = ReconnectingReceiver(
             hub,
@@ -107,12 +111,17 @@ class _RangeReader:
         )
         self._receiver.prefetch(self.read_ahead, end_sequence=wanted.end)
 
+    def join(self) -> None:
+        """From now on the range has its part of what those of the task may hold."""
+        if not self._is_joined:
+            self._is_joined = True
+            self.read_ahead.join()
+
     def open_ahead(self) -> None:
         """Begins to open the receiver, unless that has begun: a link that waits for this range is used."""
         if self._is_started:
             return
         self._is_started = True
-        self.read_ahead.join()
         kept = self._links.take(self._key, self._next_sequence)
         if kept is None:
             self._receiver.open_ahead()
@@ -141,8 +150,8 @@ class _RangeReader:
 
     async def close(self) -> None:
         """Ends what the range has open. Closing twice is fine."""
-        if self._is_started:
-            self._is_started = False
+        if self._is_joined:
+            self._is_joined = False
             self.read_ahead.leave()
         await self._receiver.close()
 
