@@ -64,7 +64,9 @@ types: $(STAMP)
 unit: $(DOCS_STAMP) ## the tests alone
 	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20
 
-test: check unit ## everything CI runs
+test: $(STAMP) ## everything CI runs: check and unit
+	@$(MAKE) --no-print-directory --jobs 2 types lint $(DOCS_STAMP)
+	@$(MAKE) --no-print-directory unit
 
 test-all: test slow test-lowest simulate chaos ## all that is long by nature as well: two hours
 
