@@ -16,11 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
-from hubline.hubs.event_sizes import event_sizes
 from hubline.hubs.hub_calls import describe_partition, pinned, within
 from hubline.hubs.size_estimate import SizeEstimate
-from hubline.model.events import OUTGOING_SCHEMA, EventBatch
+from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, Receiver
 from hubline.read_ahead import ReadAhead
@@ -176,7 +177,8 @@ class ReconnectingReceiver:
             self._after_sequence = batch.last_sequence
             self._silent_seconds = 0.0
             if self._read_ahead is not None and not self._is_counting:
-                self._sizes.arrived(event_sizes(batch.arrow.select(OUTGOING_SCHEMA.names)), batch.nbytes)
+                mean = batch.nbytes // len(batch)  # one by one costs as much as the rest of a small batch
+                self._sizes.arrived(np.full(len(batch), mean), batch.nbytes)
         elif self._read_ahead is not None and self._read_ahead.is_full:
             pass  # it waits for its caller
         elif await self._is_silent_for_too_long(wait_seconds):
