@@ -48,8 +48,7 @@ class ReadAhead:
     @property
     def room(self) -> int:
         """How many more bytes may come."""
-        room = self.max_bytes - self._held_bytes
-        return max(room if self._pool is None else min(room, self._pool.max_bytes - self._pool.held_bytes), 0)
+        return max(self._left_of(self.max_bytes), 0)
 
     @property
     def portion(self) -> int:
@@ -68,8 +67,7 @@ class ReadAhead:
     def left(self) -> int:
         """How many bytes may be held of what comes: more than there is room for where others joined since it was asked
         for."""
-        left = self._max_bytes - self._held_bytes
-        return left if self._pool is None else min(left, self._pool.max_bytes - self._pool.held_bytes)
+        return self._left_of(self._max_bytes)
 
     def fits(self, bytes_count: int) -> bool:
         """Whether so many bytes that have come may be held."""
@@ -109,3 +107,8 @@ class ReadAhead:
         """Nothing more is read: the others have its part. What is still held counts until it is released."""
         if self._pool is not None:
             self._pool.members_count -= 1
+
+    def _left_of(self, max_bytes: int) -> int:
+        """How much of a bound of its own is left, and of what all may hold together: below 0 if it is exceeded."""
+        left = max_bytes - self._held_bytes
+        return left if self._pool is None else min(left, self._pool.max_bytes - self._pool.held_bytes)

@@ -220,7 +220,7 @@ class SimProcess(asyncio.AbstractEventLoop):
             handle.context.run(handle.callback, *handle.args)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - the loop goes on
+        except BaseException as error:  # noqa: BLE001 - the loop continues
             self.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
 
     # The event loop's interface, as far as asyncio itself needs it
