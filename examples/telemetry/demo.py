@@ -55,7 +55,7 @@ NEXT = """
 What to try next:
   make demo again with --keep, and look: python examples/telemetry/demo.py --keep
   hubline plan examples/telemetry/telemetry.py       what each stage guarantees
-  docs/tutorial/pipeline.md                           the same, from nothing, step by step"""
+  docs/tutorials/three-stages.md                      the same, from nothing, step by step"""
 
 console = Console()
 
