@@ -34,11 +34,12 @@ class SizeEstimate:
 
     def arrived(self, sizes: npt.NDArray[np.int64], bytes_count: int) -> None:
         """Events of these sizes have come, so many bytes together."""
-        count = len(sizes)
-        self._seen_count += count
-        weight = max(count / self._seen_count, 1 / SIZE_MEMORY)
-        self.event_bytes += (bytes_count / count - self.event_bytes) * weight
-        self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
+        self._count_in(len(sizes), bytes_count / len(sizes), int(np.dot(sizes, sizes)) / len(sizes))
+
+    def arrived_alike(self, count: int, bytes_count: int) -> None:
+        """So many events have come, of one size or of sizes that are too dear to ask for."""
+        mean = bytes_count / count
+        self._count_in(count, mean, mean**2)
 
     def expect(self, event_bytes: int) -> None:
         """From now on events are at least as large as this one, which there was no room for."""
@@ -56,6 +57,12 @@ class SizeEstimate:
     def most_count(self, ahead: ReadAhead) -> int:
         """How many would fit if none were held."""
         return self._count(ahead.max_bytes, least=1)
+
+    def _count_in(self, count: int, mean_bytes: float, mean_square: float) -> None:
+        self._seen_count += count
+        weight = max(count / self._seen_count, 1 / SIZE_MEMORY)
+        self.event_bytes += (mean_bytes - self.event_bytes) * weight
+        self._square_bytes += (mean_square - self._square_bytes) * weight
 
     def _count(self, room: int, *, least: int) -> int:
         if self._seen_count < FIRST_COUNT:
