@@ -67,9 +67,11 @@ class SizeEstimate:
     def _count(self, room: int, *, least: int) -> int:
         if self._seen_count < FIRST_COUNT:
             return max(room // FIRST_BYTES, least)
+        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
+        if most <= least:
+            return least
         mean = max(self.event_bytes, 1.0)
         spread = DEVIATIONS * math.sqrt(max(self._square_bytes - self.event_bytes**2, 0.0))
         # The largest n for which n * mean + spread * sqrt(n) is no more than there is room for.
         root = (math.sqrt(spread**2 + 4 * mean * room) - spread) / (2 * mean)
-        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
         return max(min(int(root**2 + 1e-6), most), least)
