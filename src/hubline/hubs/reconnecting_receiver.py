@@ -298,7 +298,10 @@ class ReconnectingReceiver:
 
 
 def _bytes_of(batch: EventBatch) -> int:
-    """How many bytes the events take. Of events that count as the least in any case, all that their buffers take: to
-    ask for the part of a slice costs as much as the rest of a small batch."""
+    """How many bytes the events take.
+
+    Where they are so small that they count as `EVENT_BYTES_MIN` anyway, it is what their buffers take as a whole: to
+    ask for the part of a slice takes as long as the rest of a small batch.
+    """
     whole = int(batch.arrow.get_total_buffer_size())
     return whole if whole <= EVENT_BYTES_MIN * len(batch) else batch.nbytes

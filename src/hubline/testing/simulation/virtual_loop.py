@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from heapq import heappop, heappush
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -72,8 +73,8 @@ class World:
                 break
             for task in left:
                 task.cancel()
-            steps = iter(range(len(self.ready) + len(self._later)))
-            self._run(math.inf, lambda: next(steps, None) is None)
+            steps = repeat(False, len(self.ready) + len(self._later))
+            self._run(math.inf, chain(steps, repeat(True)).__next__)
         for process in self.processes:
             process.tasks.clear()
 
@@ -97,8 +98,8 @@ class World:
     def _run(self, until: float, is_done: Callable[[], object]) -> bool:
         """Runs what is due, in order, until ``is_done``; of what is due now, what was given first.
 
-        Returns whether that is so: otherwise, what is left is later than ``until``. Its parts are not functions of their
-        own, since it goes round some ten thousand times a seed.
+        Returns whether that is so: otherwise, what is left is later than ``until``. Its parts are not functions of
+        their own, since it goes round some ten thousand times a seed.
         """
         ready, later, enter = self.ready, self._later, asyncio._set_running_loop  # noqa: SLF001 - as event loops do
         running: SimProcess | None = None
@@ -221,7 +222,7 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     def count_down(self) -> None:
         """It is to be killed, and runs one more callback."""
-        assert self.steps_to_live is not None  # noqa: S101 - it was killed
+        assert self.steps_to_live is not None
         self.steps_to_live -= 1
         self.is_dead = self.steps_to_live <= 0
 
