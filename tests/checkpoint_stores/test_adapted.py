@@ -478,7 +478,7 @@ def test_joining_looks_whether_the_store_can_be_used() -> None:
 
 
 def test_calls_are_as_few_as_the_page_says() -> None:
-    """docs/how-to/write-your-own-store.md has the table."""
+    """docs/how-to/process/write-your-own-store.md has the table."""
 
     async def scenario() -> None:
         four = DictionaryStore()

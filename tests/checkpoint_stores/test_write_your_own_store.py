@@ -11,7 +11,7 @@ import pytest
 
 from hubline.cli.app import main
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/write-your-own-store.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/process/write-your-own-store.md"
 FILE = re.compile(r'^```python title="([a-z_]+\.py)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 
 

@@ -21,7 +21,7 @@ from tests.cli.test_main import COMMANDS, TYPERS_OWN
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 CLI_PAGE = (REFERENCE / "cli.md").read_text()
-URLS_PAGE = (REFERENCE / "urls.md").read_text()
+ADDRESSES_PAGE = (REFERENCE / "addresses.md").read_text()
 
 
 def section(page: str, title: str) -> str:
@@ -40,7 +40,7 @@ def section(page: str, title: str) -> str:
     ],
 )
 def test_every_form_in_the_tables_is_read(title: str, parse: Callable[[str], object]) -> None:
-    forms = re.findall(r"^\| `([^`]+)` \|", section(URLS_PAGE, title), re.MULTILINE)
+    forms = re.findall(r"^\| `([^`]+)` \|", section(ADDRESSES_PAGE, title), re.MULTILINE)
     assert len(forms) >= 3
     for form in forms:
         parse(form)

@@ -293,7 +293,7 @@ def test_the_worst_finding_counts() -> None:
 
 def test_the_page_explains_every_code() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs/operating/doctor.md").read_text()
+    page = (root / "docs/reference/doctor-codes.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
     sources = "".join(path.read_text() for path in (root / "src/hubline/doctor").glob("*.py"))
     codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
@@ -305,7 +305,7 @@ def test_the_page_explains_every_code() -> None:
 
 def test_the_page_has_the_severities_of_every_code() -> None:
     root = Path(__file__).parents[2]
-    page = (root / "docs/operating/doctor.md").read_text()
+    page = (root / "docs/reference/doctor-codes.md").read_text()
     rows = re.findall(r"^\| `([a-z]+\.[a-z-]+)` \| ([^|]+) \|", page, re.MULTILINE)
     shown = {code: set(re.findall(r"`(\w+)`", severities)) for code, severities in rows}
     for path in (root / "src/hubline/doctor").glob("*.py"):

@@ -34,7 +34,7 @@ from tests.support import blob_service
 from tests.support.blob_service import BlobService
 from tests.support.four_methods import DictionaryStore, RemoteFourMethods
 
-PAGE: Final = Path(__file__).parents[2] / "docs/operating/running.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/operate/monitor.md"
 GROUPS: Final = [(partitions, hosts) for partitions in (1, 8, 64) for hosts in (1, 4, 16)]
 JOIN_SEEDS: Final = 5
 EARLY: Final = 1.15

@@ -15,7 +15,7 @@ import pytest
 from hubline.cli.app import main
 from tests.docs.test_examples import BLOCK, wait_until_handled
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/dead-letters.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/process/dead-letters.md").read_text()
 SECONDS_MAX = 60.0
 
 

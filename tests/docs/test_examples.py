@@ -18,13 +18,18 @@ from hubline.cli.app import main
 ROOT = Path(__file__).parents[2]
 # Their programs need a server: tests/endpoint, tests/eventhubs, tests/sinks and tests/checkpoint_stores run them.
 SERVED = (
-    "event-hubs-on-your-laptop",
-    "connect-to-azure",
-    "share-with-the-official-sdks",
-    "exactly-once-into-postgresql",
+    "event-hubs-locally",
+    "azure",
+    "official-sdks",
+    "exactly-once-sql",
     "keep-partitions-in-place",
 )
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs/how-to").glob("*.md") if page.stem not in SERVED)]
+HOW_TO = sorted((ROOT / "docs/how-to").rglob("*.md"))
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/tutorials/first-processor.md",
+    *(page for page in HOW_TO if page.stem not in SERVED),
+]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Spark's own workers may print one as a session stops, when Java no longer listens, and be cut off in the middle of it.
 TRACE = re.compile(r'^Traceback \(most recent call last\):\n  File "(?!.*/pyspark/daemon\.py)', re.MULTILINE)

@@ -10,7 +10,7 @@ CITED = re.compile(r"`((?:tests|src)/[\w/]+\.py)::(test_\w+)`")
 
 
 def test_every_cited_test_exists() -> None:
-    cited = CITED.findall((ROOT / "docs/concepts/guarantees.md").read_text())
+    cited = CITED.findall((ROOT / "docs/reference/guarantees.md").read_text())
     missing = [f"{path}::{name}" for path, name in cited if f"def {name}(" not in (ROOT / path).read_text()]
 
     assert cited
@@ -18,7 +18,7 @@ def test_every_cited_test_exists() -> None:
 
 
 def test_every_row_cites_a_test() -> None:
-    text = (ROOT / "docs/concepts/guarantees.md").read_text()
+    text = (ROOT / "docs/reference/guarantees.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| guarantee")]
 
     assert [row for row in rows if not CITED.search(row)] == []

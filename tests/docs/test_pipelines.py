@@ -35,7 +35,7 @@ def names(checked: CheckedPlan) -> list[str]:
 
 
 def test_tutorials_steps_are_pipelines(folder: Path) -> None:
-    page = (ROOT / "docs/tutorial/pipeline.md").read_text()
+    page = (ROOT / "docs/tutorials/three-stages.md").read_text()
     one, two, third = PYTHON.findall(page)
     config, clean, averages = TOML.findall(page)
     assert planned(folder, one, config) == ["store"]

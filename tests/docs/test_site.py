@@ -162,7 +162,7 @@ def test_the_site_works_in_a_browser(site: Path, address: str, page: Page) -> No
     assert "dead letter" in search(page, "dead letters").lower()
 
     page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
-    page.open(f"{address}/how-to/first-processor.html")
+    page.open(f"{address}/tutorials/first-processor.html")
     page.wait_for("document.querySelector('.language-console button') != null")
     page.run("document.querySelector('.language-console button').click()")
     assert page.wait_for("navigator.clipboard.readText()").startswith("hubline hub create")  # without its prompt

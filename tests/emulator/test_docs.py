@@ -19,7 +19,7 @@ from tests.emulator.test_javascript_sdk import modules
 
 __all__ = ["modules"]
 
-PAGE = (Path(__file__).parents[2] / "docs/how-to/event-hubs-on-your-laptop.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how-to/local/event-hubs-locally.md").read_text()
 
 
 def programs(language: str) -> list[str]:

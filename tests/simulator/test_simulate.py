@@ -19,7 +19,7 @@ from hubline.model.events import Event, EventBatch
 from hubline.processor import PartitionContext
 from hubline.testing import Instance, SimulatedWorld, SimulationFailed, simulate
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/find-bugs-with-the-simulator.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/local/find-bugs-with-the-simulator.md"
 FILE = re.compile(r'^```python title="([a-z_]+)\.py"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"^```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 

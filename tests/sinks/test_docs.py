@@ -15,7 +15,7 @@ import pytest
 from hubline.cli.app import main
 from tests.sinks.conftest import PostgresSinkDatabase
 
-PAGE = Path(__file__).parents[2] / "docs/how-to/exactly-once-into-postgresql.md"
+PAGE = Path(__file__).parents[2] / "docs/how-to/process/exactly-once-sql.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 COUNTS = {
     "store": "SELECT count(*) FROM readings",

@@ -290,7 +290,7 @@ class TestTheDocumentation:
         assert [name for name in SOURCE_OPTIONS if f"`{name}`" not in page] == []
 
     def test_every_name_of_the_jvm_connector_is_on_the_page_for_those_who_move(self) -> None:
-        page = (self.PAGES / "how-to/from-the-jvm-connector.md").read_text()
+        page = (self.PAGES / "how-to/connect/from-the-jvm-connector.md").read_text()
         without_effect = [name for name in IGNORED_OPTIONS if name.startswith("eventhubs.")]
         names = [*without_effect, "failOnDataLoss", *CONNECTOR_NAMES.values()]
 

@@ -26,7 +26,7 @@ PAGES = Path(__file__).parents[3] / "docs" / "how-to"
 PATIENCE_SECONDS = 60.0
 
 
-@pytest.mark.parametrize("page", ["share-with-the-official-sdks", "keep-partitions-in-place"])
+@pytest.mark.parametrize("page", ["connect/official-sdks", "process/keep-partitions-in-place"])
 def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path, page: str) -> None:
     text = (PAGES / f"{page}.md").read_text()
     program, *_ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

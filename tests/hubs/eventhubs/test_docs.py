@@ -14,7 +14,7 @@ from hubline.model.events import new_events
 from hubline.model.keys import GroupKey
 from tests.hubs.eventhubs.support import GROUP, connected, connection_string, new_hub, serving
 
-PAGE = (Path(__file__).parents[3] / "docs/how-to/connect-to-azure.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/connect/azure.md").read_text()
 
 
 def test_the_program_of_the_page_reads_the_hub(tmp_path: Path) -> None:
