@@ -123,7 +123,8 @@ class EventBatch:
         return cls(parts[0].partition, pa.concat_batches([part.arrow for part in parts]))
 
     def __len__(self) -> int:
-        return int(self.arrow.num_rows)
+        count: int = self.arrow.num_rows
+        return count
 
     def __getitem__(self, index: int) -> Event:
         if index < 0:
