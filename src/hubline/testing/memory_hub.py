@@ -79,7 +79,7 @@ class MemoryHub:
         self.name = name
         self._now = now
         self._check = PositionCheck(name)
-        self._incarnation = next(_incarnations)
+        self._incarnation = f"{next(_incarnations):09d}"  # as long in every hub: a bound of memory counts it
         self._partitions: list[_Partition] = []
         self.partition_ids: tuple[str, ...] = ()
         self.grow(partitions_count)
@@ -199,7 +199,7 @@ class MemoryHub:
 
     def _sequence_of(self, position: Position, held: PartitionProperties) -> int:
         incarnation, _, digits = str(position.value).partition("-")
-        if incarnation != str(self._incarnation) or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
+        if incarnation != self._incarnation or len(digits) != _OFFSET_DIGITS or not digits.isdecimal():
             raise self._check.invalid("foreign", position, held)
         return int(digits)
 
