@@ -23,7 +23,7 @@ def test_commands_on_the_page_run_on_what_its_processor_leaves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    main(["hub", "create", "local:./data/telemetry", "--partitions", "4"])
+    main(["hub", "create", "local:./data/telemetry", "--partitions", "1"])
     main(["send", "local:./data/telemetry", "--generate", "1000", "--size", "12"])
     app = tmp_path / "app.py"
     failing, fixed = re.findall(r'^```python title="app.py"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE)
