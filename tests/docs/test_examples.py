@@ -1,4 +1,4 @@
-"""The code in the README and the how-to pages runs as it stands there, as a newcomer would run it."""
+"""The code in the README and the first tutorial runs as it stands there, as a newcomer would run it."""
 
 from __future__ import annotations
 
@@ -16,20 +16,7 @@ import pytest
 from hubline.cli.app import main
 
 ROOT = Path(__file__).parents[2]
-# Their programs need a server: tests/endpoint, tests/eventhubs, tests/sinks and tests/checkpoint_stores run them.
-SERVED = (
-    "event-hubs-locally",
-    "azure",
-    "official-sdks",
-    "exactly-once-sql",
-    "keep-partitions-in-place",
-)
-HOW_TO = sorted((ROOT / "docs/how-to").rglob("*.md"))
-PAGES = [
-    ROOT / "README.md",
-    ROOT / "docs/tutorials/first-processor.md",
-    *(page for page in HOW_TO if page.stem not in SERVED),
-]
+PAGES = [ROOT / "README.md", ROOT / "docs/tutorials/first-processor.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 # Spark's own workers may print one as a session stops, when Java no longer listens, and be cut off in the middle of it.
 TRACE = re.compile(r'^Traceback \(most recent call last\):\n  File "(?!.*/pyspark/daemon\.py)', re.MULTILINE)
@@ -79,7 +66,7 @@ def test_the_examples_of_spark_run(folder: Path) -> None:
     )
     said = ran.stdout.decode()
 
-    assert len(files) > 1
+    assert files
     assert ran.returncode == 0, said
     assert not TRACE.search(said), said
 

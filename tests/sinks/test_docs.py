@@ -16,7 +16,7 @@ from hubline.cli.app import main
 from tests.sinks.conftest import PostgresSinkDatabase
 
 PAGE = Path(__file__).parents[2] / "docs/how-to/process/exactly-once-sql.md"
-PROGRAMS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+PROGRAMS = re.findall(r'^```python title="\w+.py"\n(.*?)^```$', PAGE.read_text(), re.DOTALL | re.MULTILINE)
 COUNTS = {
     "store": "SELECT count(*) FROM readings",
     "archive": "SELECT count(*) FROM bodies",

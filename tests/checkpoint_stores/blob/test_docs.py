@@ -29,7 +29,7 @@ PATIENCE_SECONDS = 60.0
 @pytest.mark.parametrize("page", ["connect/official-sdks", "process/keep-partitions-in-place"])
 def test_the_program_of_the_page_reads_the_hub(container: str, tmp_path: Path, page: str) -> None:
     text = (PAGES / f"{page}.md").read_text()
-    program, *_ = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    (program,) = re.findall(r'^```python title="app.py"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE)
     with serving(tmp_path, "--create", "orders:2") as server:
         hub = server.connection_string("orders")
         for partition in ("0", "1"):

@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[3] / "docs/how-to/connect/azure.md").read_text()
 
 
 def test_the_program_of_the_page_reads_the_hub(tmp_path: Path) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    (program,) = re.findall(r'^```python title="app.py"\n(.*?)^```$', PAGE, re.DOTALL | re.MULTILINE)
 
     async def main() -> int:
         name = await new_hub(tmp_path, 2)
