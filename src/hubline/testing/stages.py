@@ -10,9 +10,8 @@ import atexit
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -193,11 +192,13 @@ def _planned(
 def _overrides(path: Path, pipeline: Pipeline, folder: Path, kept: set[str]) -> dict[str, str]:
     """Settings by which no stage reads or writes what the configuration names: it need not even be there."""
     file, _ = read_toml(path, {})
-    datasets = file.data.get("datasets", {})
-    stages = file.data.get("stages", {})
-    used = {name for stage in pipeline.stages for name in (*stage.sources, stage.sink, *stage.tables)}
-    used |= {stage.options.get("dead_letters") for stage in pipeline.stages}
-    used |= {table.get("dead_letters") for table in stages.values() if isinstance(table, dict)}
+    datasets, stages = (file.data.get(name, {}) for name in ("datasets", "stages"))
+    used: set[object] = {name for stage in pipeline.stages for name in (*stage.sources, stage.sink, *stage.tables)}
+    options = [
+        *(stage.options for stage in pipeline.stages),
+        *(each for each in stages.values() if isinstance(each, dict)),
+    ]
+    used |= {each.get("dead_letters") for each in options}
     overrides = {"run.spark_checkpoints": str(folder / "state"), "run.store": f"sqlite:///{folder}/store.db"}
     places: dict[str, str] = {}
     for name, table in datasets.items():
