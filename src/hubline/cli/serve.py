@@ -124,7 +124,8 @@ class _Serving:
 
 async def _serve(serving: _Serving) -> None:
     from hubline.emulator import Endpoint
-    from hubline.hubs.local import FolderHubs, create_hub, list_hubs
+    from hubline.hubs.local import create_hub, list_hubs
+    from hubline.hubs.local.folder_hubs import FolderHubs
 
     for hub in serving.new_hubs:
         await create_hub(serving.folder, hub.name, partitions=hub.partitions, exist_ok=True)

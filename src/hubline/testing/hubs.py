@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from hubline.emulator import Endpoint
-from hubline.hubs.local import FolderHubs, LocalHub, create_hub
+from hubline.hubs.local import LocalHub, create_hub
+from hubline.hubs.local.folder_hubs import FolderHubs
 from hubline.model.events import Event, NewEvent, new_events
 from hubline.model.positions import Position
 

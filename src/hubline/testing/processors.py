@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 from hubline.addresses.option_checks import checked
-from hubline.addresses.option_kinds import Count, PositiveSeconds
+from hubline.addresses.option_kinds import Count, Named, PositiveSeconds
 from hubline.addresses.store_address import SqliteAddress
 from hubline.addresses.values import parse_starting_position
 from hubline.checkpoint_stores.memory import MemoryStore
@@ -57,7 +57,7 @@ class ProcessorResult:
 @checked
 def run_processor(
     processor: Processor,
-    events: Sequence[NewEvent],
+    events: Annotated[Sequence[NewEvent], Named("a list of events, such as [b'21.5']")],
     *,
     partitions: Count = 1,
     seconds: PositiveSeconds = 3600.0,

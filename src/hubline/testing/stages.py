@@ -13,13 +13,15 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
+from hubline.addresses.option_checks import checked
+from hubline.addresses.option_kinds import Named
 from hubline.errors import ConfigError, PipelineInvalid, Problem, StageFailed
 from hubline.event_ids import origin_of
 from hubline.model.dead_letters import DeadLetter
@@ -79,12 +81,17 @@ class StageResult:
     dead_letters: list[DeadLetter]
 
 
+@checked
 def run_stage(
-    stage: Callable[..., Any] | Path | str,
-    events: Sequence[NewEvent] | Mapping[str, Sequence[NewEvent]],
+    stage: Annotated[Callable[..., Any] | Path | str, Named("a stage's function, or the path of a pipeline's file")],
+    events: Annotated[
+        Sequence[NewEvent] | Mapping[str, Sequence[NewEvent]], Named("a list of events, such as ['{\"id\": 1}']")
+    ],
     *,
     name: str | None = None,
-    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    tables: Annotated[
+        Mapping[str, Sequence[Mapping[str, Any]]] | None, Named("rows by dataset, such as {'devices': [{'id': 1}]}")
+    ] = None,
     config: Path | str | None = None,
 ) -> StageResult:
     """Run one stage of a pipeline on the events of a test, and return what it would write.
