@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from hubline.errors import ConfigError, HublineError, PipelineInvalid, StageFailed
+from hubline.model.events import NewEvent
 from hubline.testing import run_stage
 from tests.pipeline.files import write
 
@@ -109,7 +110,7 @@ def test_every_kind_of_stage_gives_what_its_sink_would_get(file: Path, spark: Sp
     assert run_stage(str(file), ["a", "bb"], name="sizes").rows == [{"size": 100}, {"size": 50}]
     assert run_stage(file, [], name="sizes").rows == []
 
-    events = {"raw": [{"body": "1", "partitionKey": "k"}], "other": ["2"]}
+    events: dict[str, list[NewEvent]] = {"raw": [{"body": "1", "partitionKey": "k"}], "other": ["2"]}
     rows = sorted(run_stage(file, events, name="both").rows, key=lambda row: bytes(row["body"]))
     assert [(row["body"], row["partitionKey"], row["properties"]) for row in rows] == [
         (b"1", "k", {}),
@@ -130,10 +131,10 @@ def test_mistakes_of_the_stage_are_found_as_in_a_run(file: Path, spark: SparkSes
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (dict(name="store"), "name='store' does not name one stage of .*, which has numbers, sizes, both, lossy"),
-        (dict(name="numbers", tables={"devices": []}), "tables has 'devices', which the stage numbers does not join"),
-        (dict(name="both"), r"the stage both reads raw, other: pass events=\{'raw': \[...\], 'other': \[...\]\}"),
-        (dict(name="numbers", config="nowhere.toml"), "nowhere.toml: the file does not exist"),
+        ({"name": "store"}, "name='store' does not name one stage of .*, which has numbers, sizes, both, lossy"),
+        ({"name": "numbers", "tables": {"devices": []}}, "tables has 'devices', which the stage numbers does not join"),
+        ({"name": "both"}, r"the stage both reads raw, other: pass events=\{'raw': \[...\], 'other': \[...\]\}"),
+        ({"name": "numbers", "config": "nowhere.toml"}, "nowhere.toml: the file does not exist"),
     ],
 )
 def test_mistakes_of_the_test_are_explained(file: Path, arguments: dict[str, Any], says: str) -> None:
@@ -142,5 +143,5 @@ def test_mistakes_of_the_test_are_explained(file: Path, arguments: dict[str, Any
 
 
 def test_a_function_that_is_no_stage_is_refused() -> None:
-    with pytest.raises(ConfigError, match="masked is not a stage: pass the function under @pipeline.stage"):
+    with pytest.raises(ConfigError, match=r"masked is not a stage: pass the function under @pipeline\.stage"):
         run_stage(masked, ["a"])

@@ -47,7 +47,7 @@ def test_rows_of_a_sink_are_written_as_its_options_say() -> None:
 def test_a_failure_that_stops_the_partition_is_raised_and_the_processor_can_run_again() -> None:
     processor = processor_of()
     reported: list[Exception] = []
-    processor.on_error(lambda error: reported.append(error))
+    processor.on_error(reported.append)
 
     @processor.on_event
     async def handle(event: Event) -> None:
@@ -69,7 +69,7 @@ def test_a_failure_that_stops_the_partition_is_raised_and_the_processor_can_run_
 def test_dead_letters_of_a_handler_of_ones_own_are_kept() -> None:
     processor = processor_of(options=hubline.ProcessorOptions(on_failure="dead_letter"))
     stored: list[DeadLetter] = []
-    processor.on_dead_letter(lambda dead_letter: stored.append(dead_letter))
+    processor.on_dead_letter(stored.append)
     processor.on_event(lambda event: int(event.body))
 
     result = run_processor(processor, ["1", "x"])

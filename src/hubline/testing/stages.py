@@ -199,27 +199,28 @@ def _planned(
 def _overrides(path: Path, pipeline: Pipeline, folder: Path, kept: set[str]) -> dict[str, str]:
     """Settings by which no stage reads or writes what the configuration names: it need not even be there."""
     file, _ = read_toml(path, {})
-    datasets, stages = (file.data.get(name, {}) for name in ("datasets", "stages"))
+    datasets, stages = (_tables_in(file.data.get(name)) for name in ("datasets", "stages"))
     used: set[object] = {name for stage in pipeline.stages for name in (*stage.sources, stage.sink, *stage.tables)}
-    options = [
-        *(stage.options for stage in pipeline.stages),
-        *(each for each in stages.values() if isinstance(each, dict)),
-    ]
-    used |= {each.get("dead_letters") for each in options}
+    used |= {each.get("dead_letters") for each in (*(stage.options for stage in pipeline.stages), *stages.values())}
     overrides = {"run.spark_checkpoints": str(folder / "state"), "run.store": f"sqlite:///{folder}/store.db"}
     places: dict[str, str] = {}
     for name, table in datasets.items():
-        if name not in used or name in kept or not isinstance(table, dict):
+        if name not in used or name in kept:
             continue
         for key in ("hub", "url"):
             if isinstance(address := table.get(key), str):
                 # Two names may stand for one hub, and do so still.
                 place = places.setdefault(address, f"{folder}/{name}")
                 overrides[f"datasets.{name}.{key}"] = f"local:{place}" if key == "hub" else f"sqlite:///{place}.db"
-        if isinstance(table.get("url"), str):
+        if isinstance(table.get("url"), str) and isinstance(table.get("table"), str):
             overrides[f"datasets.{name}.create_if_missing"] = "true"
-            overrides[f"datasets.{name}.table"] = str(table.get("table")).rpartition(".")[2]
+            overrides[f"datasets.{name}.table"] = table["table"].rpartition(".")[2]  # SQLite has no schemas
     return overrides
+
+
+def _tables_in(data: object) -> dict[str, dict[str, Any]]:
+    """The tables in a table of the file. What is something else is reported where the file is read."""
+    return {name: each for name, each in data.items() if isinstance(each, dict)} if isinstance(data, dict) else {}
 
 
 def _table(planned: PlannedStage, name: str, rows: Sequence[Mapping[str, Any]], folder: Path) -> FormatDataset:
