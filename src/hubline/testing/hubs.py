@@ -26,6 +26,9 @@ T = TypeVar("T")
 class TestHub:
     """A local hub that a test writes to and looks into. Make one with the fixture `hubline_hub`.
 
+    Args:
+        folder: The folder that the hub is in.
+
     Attributes:
         name: The name of the hub.
         address: Its address, `local:PATH/NAME`, as processors, producers and TOML files take it.
@@ -81,7 +84,11 @@ class TestHub:
 
 
 class TestHubs:
-    """Makes local hubs in the folder of a test: the fixture `hubline_hub`."""
+    """Makes local hubs in the folder of a test: the fixture `hubline_hub`.
+
+    Args:
+        folder: The folder.
+    """
 
     __test__ = False
 
@@ -110,7 +117,11 @@ class TestHubs:
 
 
 class TestEndpoint:
-    """Serves the hubs of a test over AMQP, as `hubline serve` does: the fixture `hubline_endpoint`."""
+    """Serves the hubs of a test over AMQP, as `hubline serve` does: the fixture `hubline_endpoint`.
+
+    Args:
+        folder: The folder of the hubs. One that is created later is served, too.
+    """
 
     __test__ = False
 

@@ -36,7 +36,11 @@ class TestSink(SqlSink):
 
 
 class TestSinks:
-    """Makes sinks into one SQLite file of a test: the fixture `hubline_sink`."""
+    """Makes sinks into one SQLite file of a test: the fixture `hubline_sink`.
+
+    Args:
+        file: The SQLite file.
+    """
 
     __test__ = False
 

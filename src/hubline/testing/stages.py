@@ -58,6 +58,8 @@ _SESSION: Final[Mapping[str, object]] = {
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,
     "spark.log.level": "ERROR",
+    # Compiled lightly: what runs for a minute does not earn back more. Options of the user's own stay.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
 }
 """Of the session that tests share, where none runs."""
 
