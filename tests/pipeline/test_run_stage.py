@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,40 +16,58 @@ from hubline.model.events import NewEvent
 from hubline.testing import run_stage
 from tests.pipeline.files import write
 
-pytest_plugins = ["pytester"]
-
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/how-to/local/test-your-code.md"
 FILE = re.compile(r'^```(?:python|toml) title="([a-z_.]+)"\n(.*?)^```$', re.DOTALL | re.MULTILINE)
 SHOWN = re.compile(r"^```console\n\$ pytest (.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def run_pytest(pytester: pytest.Pytester, *arguments: str) -> str:
-    """What pytest says, in this process: it shares the Spark session."""
-    return pytester.runpytest_inprocess("-p", "no:randomly", "-p", "no:xdist", *arguments).stdout.str()
+class Folder:
+    """Where a reader stands, in this process: the tests that are run there share its Spark session."""
 
+    def __init__(self, path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self._capsys = capsys
 
-def test_the_page_shows_what_pytest_says(pytester: pytest.Pytester, spark: SparkSession) -> None:
-    text = PAGE.read_text()
-    for name, code in FILE.findall(text):
-        (pytester.path / name).write_text(code)
-
-    shown = SHOWN.findall(text)
-    assert len(shown) == 3
-    for arguments, output in shown:
-        said = run_pytest(pytester, *arguments.split())
-        assert masked(output) in masked(said), said
+    def run_pytest(self, *arguments: str) -> str:
+        """What pytest says, without the time that it took."""
+        path = list(sys.path)
+        try:
+            pytest.main(["-p", "no:randomly", "-p", "no:cacheprovider", "--rootdir", str(self.path), *arguments])
+        finally:
+            sys.path[:] = path
+            for name, module in list(sys.modules.items()):
+                if (getattr(module, "__file__", None) or "").startswith(str(self.path)):
+                    del sys.modules[name]
+        return masked(self._capsys.readouterr().out)
 
 
 def masked(said: str) -> str:
     return re.sub(r"in [\d.]+s( \(.*?\))?", "in TIME", said).strip()
 
 
-def test_the_examples_pass_their_own_tests(pytester: pytest.Pytester, spark: SparkSession) -> None:
-    for example in ("telemetry", "windows"):
-        shutil.copytree(ROOT / "examples" / example, pytester.path / example)
+@pytest.fixture
+def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Folder:
+    monkeypatch.chdir(tmp_path)
+    return Folder(tmp_path, capsys)
 
-    assert "5 passed" in run_pytest(pytester, "-q")
+
+def test_the_page_shows_what_pytest_says(folder: Folder, spark: SparkSession) -> None:
+    text = PAGE.read_text()
+    for name, code in FILE.findall(text):
+        (folder.path / name).write_text(code)
+
+    shown = SHOWN.findall(text)
+    assert len(shown) == 3
+    for arguments, output in shown:
+        assert folder.run_pytest(*arguments.split()) == masked(output)
+
+
+def test_the_examples_pass_their_own_tests(folder: Folder, spark: SparkSession) -> None:
+    for example in ("telemetry", "windows"):
+        shutil.copytree(ROOT / "examples" / example, folder.path / example)
+
+    assert "5 passed in TIME" in folder.run_pytest("-q")
 
 
 CODE = """
