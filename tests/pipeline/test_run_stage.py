@@ -113,9 +113,9 @@ CONFIG = """
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return write(tmp_path, "kinds", CODE, CONFIG)
+@pytest.fixture(scope="module")  # for each folder that can be imported from, Spark starts other workers
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("kinds"), "kinds", CODE, CONFIG)
 
 
 def test_every_kind_of_stage_gives_what_its_sink_would_get(file: Path, spark: SparkSession) -> None:

@@ -77,6 +77,19 @@ def test_dead_letters_of_a_handler_of_ones_own_are_kept() -> None:
     assert stored == result.dead_letters
 
 
+def test_a_subclass_keeps_what_its_handlers_note() -> None:
+    class Counting(hubline.Processor):
+        count = 0
+
+        def on_event(self, event: Event) -> None:  # type: ignore[override]
+            self.count += 1
+
+    processor = Counting("local:/nowhere/raw", "memory:", consumer_group="tests", starting_position="latest")
+    run_processor(processor, ["1", "2"])
+    run_processor(processor, ["3"])
+    assert processor.count == 3
+
+
 def test_a_handler_may_stop_its_processor_or_never_end() -> None:
     processor = processor_of()
 
@@ -102,3 +115,9 @@ def test_what_cannot_be_run_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="a handler that takes tx cannot be run here"):
         run_processor(processor, ["1"])
+
+    async def within_a_loop() -> None:
+        run_processor(processor, ["1"])
+
+    with pytest.raises(ConfigError, match="run_processor runs event loops of its own: call it from a plain function"):
+        asyncio.run(within_a_loop())

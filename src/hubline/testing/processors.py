@@ -29,12 +29,30 @@ from hubline.sinks import SqlSink
 from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.faults import Weather
 from hubline.testing.simulation.recording_sink import RemoteSink, SimulatedDatabase
-from hubline.testing.simulation.virtual_loop import SimProcess, World, run_now
+from hubline.testing.simulation.virtual_loop import SimProcess, World, require_no_loop, run_now
 from hubline.testing.simulation.virtual_processor import make_virtual
 from hubline.testing.sinks import dead_letters_in, rows_of
 
 _LOOK_SECONDS: Final = 0.05
 """How often it is looked whether all events are handled. Virtual seconds cost nothing."""
+
+
+_REPLACED: Final = (
+    "_dead_letters",
+    "_has_control_thread",
+    "_hub",
+    "_now",
+    "_owned_resources",
+    "_registry",
+    "_rng",
+    "_run",
+    "_sink",
+    "_start_positions",
+    "_starting_or_stopping",
+    "_store",
+    "_strategy",
+)
+"""What a processor is given for a run, or gets in it. What a subclass keeps beside it is the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,7 @@ def run_processor(
             result = hubline.testing.run_processor(processor, [b"20.0", b"31.5"])
             assert result.rows == [{"celsius": 31.5}]
     """
+    require_no_loop("run_processor")
     _require_fit(processor)
     with _Run(processor, partitions) as run:
         for number, event in enumerate(events):
@@ -120,7 +139,7 @@ class _Run:
         self._store = MemoryStore(now=lambda: self._world.now)
         self._database = SimulatedDatabase()
         self._processor = processor
-        self._before = dict(vars(processor))
+        self._before = {name: value for name, value in vars(processor).items() if name in _REPLACED}
         self._sink = None if processor._sink is None else self._in_memory(processor._sink)  # noqa: SLF001
         self._dead_letters: list[DeadLetter] = []
         self._errors: list[HublineError] = []
@@ -148,7 +167,8 @@ class _Run:
     def __exit__(self, *_: object) -> None:
         self._world.end()
         self._database.close()
-        vars(self._processor).clear()
+        for name in _REPLACED:
+            vars(self._processor).pop(name, None)
         vars(self._processor).update(self._before)
 
     def until_handled(self, seconds: float) -> None:
@@ -157,7 +177,7 @@ class _Run:
         if self._world.failures:
             raise AssertionError("; ".join(self._world.failures))
         if self._has_failed or (self._errors and not running.done()):
-            raise self._errors[-1].__cause__ or self._errors[-1]
+            raise next((error.__cause__ for error in reversed(self._errors) if error.__cause__), self._errors[-1])
         if not running.done():
             raise TimeoutError(f"the processor did not handle all events within {seconds:g} virtual seconds")
         running.result()

@@ -52,7 +52,7 @@ from hubline.spark.sql_sink.batch_rows import chosen, failed_events, have_failed
 from hubline.spark.sql_sink.partition_commit import temporary_settings
 from hubline.spark.sql_sink.sink import columns_to_write
 from hubline.testing.memory_hub import MemoryHub
-from hubline.testing.simulation.virtual_loop import run_virtual
+from hubline.testing.simulation.virtual_loop import require_no_loop, run_virtual
 
 _SESSION: Final[Mapping[str, object]] = {
     "spark.ui.enabled": False,
@@ -127,6 +127,7 @@ def run_stage(
             result = hubline.testing.run_stage(store, ['{"device": "d1", "celsius": 21.5}'])
             assert result.rows == [{"device": "d1", "celsius": 21.5}]
     """
+    require_no_loop("run_stage")
     pipeline, chosen_stage = _found(stage, name)
     with tempfile.TemporaryDirectory(prefix="hubline-test-") as folder:
         planned = _planned(pipeline, chosen_stage, Path(folder), given=tables or {}, config=config)
