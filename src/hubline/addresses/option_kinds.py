@@ -394,7 +394,8 @@ def kind_of(annotation: Any) -> Kind:
         return _MappingOf(kind_of(arguments[0]), kind_of(arguments[1]))
     if origin is collections.abc.Callable:
         return _Function()
-    return _of_class(annotation) if isinstance(annotation, type) else _Anything()
+    is_class = isinstance(annotation, type) and annotation is not Any  # which is a class to Python
+    return _of_class(annotation) if is_class else _Anything()
 
 
 def _of_class(annotation: type) -> Kind:

@@ -25,7 +25,6 @@ from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.emulator import SharedKey
-    from hubline.ports import Hub
 
 DEFAULT_KEY_NAME: Final = "RootManageSharedAccessKey"
 # The environment variable that may hold the key. A flag for it would show it in the list of processes.
@@ -123,33 +122,10 @@ class _Serving:
     json: bool
 
 
-class _FolderHubs:
-    """The hubs of a folder, opened when they are first asked for. Case does not matter in their names, as it does not
-    in the service's."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._open: dict[str, Hub] = {}
-
-    async def find(self, name: str) -> Hub | None:
-        from hubline.hubs.local import LocalHub, list_hubs
-
-        key = name.lower()
-        if key not in self._open:
-            # A hub may be created by another process while this one runs.
-            there = {existing.lower(): existing for existing in await list_hubs(self._root)}
-            if key not in there:
-                return None
-            self._open.setdefault(key, LocalHub(self._root, there[key]))
-        return self._open[key]
-
-    async def close(self) -> None:
-        await asyncio.gather(*(hub.close() for hub in self._open.values()))
-
-
 async def _serve(serving: _Serving) -> None:
     from hubline.emulator import Endpoint
     from hubline.hubs.local import create_hub, list_hubs
+    from hubline.hubs.local.folder_hubs import FolderHubs
 
     for hub in serving.new_hubs:
         await create_hub(serving.folder, hub.name, partitions=hub.partitions, exist_ok=True)
@@ -157,7 +133,7 @@ async def _serve(serving: _Serving) -> None:
     if not names:
         raise ConfigError(f"there are no hubs in {serving.folder}: create one with --create NAME:N")
     stopping = _stop_signal()
-    hubs = _FolderHubs(serving.folder)
+    hubs = FolderHubs(serving.folder)
     endpoint = Endpoint(hubs, key=serving.key)
     try:
         port = await endpoint.start(serving.host, serving.port, tls=serving.tls)

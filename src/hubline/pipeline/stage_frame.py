@@ -48,9 +48,15 @@ class Reading:
 def build_frame(spark: SparkSession, query: PlannedQuery, reading: Reading) -> DataFrame:
     """What the query writes. Raises PipelineInvalid with what is wrong with the stage's function or its columns."""
     stage = query.stage
-    events = _all_events(spark, query, reading)
-    frame = _transformed(spark, stage, events)
     columns = [column.name for column in reading.tables.get(stage.sink.name, ())]
+    return frame_of_events(spark, stage, _all_events(spark, query, reading), columns)
+
+
+def frame_of_events(
+    spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame], columns: Sequence[str] = ()
+) -> DataFrame:
+    """What the stage writes of these events, one stream for each source. `columns` are those that its table has."""
+    frame = _transformed(spark, stage, events)
     problems = output_problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
     if problems:
         raise PipelineInvalid(problems)

@@ -221,7 +221,7 @@ class Simulation:
         process.call_latency = lambda: self.weather.latency(self.world)
         simulated = self.shared.simulated
         simulated.committed = self._committed
-        return RemoteSink(sink, process, simulated, self.weather)
+        return RemoteSink(sink.database.settings, process, simulated, self.weather)
 
     def _committed(self, checkpoint: Checkpoint, epoch: int) -> None:
         self.ledger.committed(checkpoint, epoch, lambda: self.shared.simulated.dead_letters(checkpoint.key.partition))

@@ -20,6 +20,8 @@ from heapq import heappop, heappush
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from hubline.errors import ConfigError
+
 T = TypeVar("T")
 
 
@@ -324,6 +326,15 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("the coroutine waits for something: it cannot be run in one step")
+
+
+def require_no_loop(caller: str) -> None:
+    """Refuses to be called from a coroutine, whose event loop would be lost."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(f"{caller} runs event loops of its own: call it from a plain function, not from an async one")
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | str = 0, seconds_max: float = 1e6) -> T:
