@@ -65,12 +65,14 @@ def test_tutorials_generator_sends_new_readings_each_time_as_many_as_the_page_sa
 
     monkeypatch.syspath_prepend(example)
     events = Counter((each.number, each.id) for each in importlib.import_module("readings").readings(100_000))
-    total = Counter("dead letters" if id is None else "rows" for _, id in events.elements())
-    once = Counter("dead letters" if id is None else "rows" for _, id in events)
+    total = Counter("rows" if name else "dead letters" for _, name in events.elements())
+    once = Counter("rows" if name else "dead letters" for _, name in events)
     page = (ROOT / "docs/tutorials/three-stages.md").read_text()
     for counts in (total, once):  # and one of each kind that the reader has sent
         assert f"{counts['rows'] + 1:,} rows and {counts['dead letters'] + 1:,} dead letters" in page
-    said = f"{once['rows']:,} readings, {once['dead letters']:,} that do not parse, {100_000 - len(events):,} sent twice"
+    said = (
+        f"{once['rows']:,} readings, {once['dead letters']:,} that do not parse, {100_000 - len(events):,} sent twice"
+    )
     assert said in page
 
 
