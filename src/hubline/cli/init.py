@@ -30,7 +30,7 @@ class Template(enum.StrEnum):
 PLACEHOLDER: Final = "project_name"
 # It names a Python module and a consumer group, which has at most 50 characters.
 NAME: Final = re.compile("[a-z][a-z0-9_]*")
-NAME_RULE: Final = "lowercase letters, digits and '_', starting with a letter"
+NAME_RULE: Final = "the characters a-z, 0-9 and '_', starting with one of a-z"
 NAME_LENGTH_MAX: Final = 40
 
 _COMMANDS: Final = re.compile(r"^\$ (.+)$", re.MULTILINE)
@@ -72,7 +72,7 @@ def init(
             file.write(text)
         print(f"wrote {path}")
     print(f"\nTo run it:\n  cd {folder}")
-    for command in _COMMANDS.findall(texts[folder / "README.md"]):
+    for command in _COMMANDS.findall("\n".join(texts.values())):  # the only ones are in the README
         print(f"  {command}")
     if template is Template.PIPELINE:
         _warn_of_missing_spark()
