@@ -37,7 +37,7 @@ _COMMANDS: Final = re.compile(r"^\$ (.+)$", re.MULTILINE)
 
 
 def init(
-    # Without the usual variables, HUBLINE_NAME and HUBLINE_TEMPLATE: others may well use them for something else.
+    # Not HUBLINE_NAME, which others may well use for something else.
     name: Annotated[
         str,
         typer.Argument(
@@ -65,10 +65,10 @@ def init(
     texts = {folder / file: text for file, text in project(name, template).items()}
     for path in (folder, *texts):
         if path.is_symlink() or (path.exists() and (path in texts or not path.is_dir())):
-            raise ConfigError(f"{path} exists already, and nothing was written: move it away, or choose another NAME")
+            raise ConfigError(f"{path} exists already. Nothing was written. Move it away, or choose another NAME.")
     folder.mkdir(exist_ok=True)
     for path, text in texts.items():
-        with path.open("x") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
         print(f"wrote {path}")
     print(f"\nTo run it:\n  cd {folder}")
@@ -94,7 +94,9 @@ def _checked(name: str) -> str:
     found = importlib.util.find_spec(name)
     # A module without an origin is a directory: perhaps the one that the project is to be written into.
     if keyword.iskeyword(name) or (found and found.origin) or name in ("conftest", "show_rows"):
-        raise ConfigError(f"the name of the project {name!r} is a word or a module of Python: choose another NAME")
+        raise ConfigError(
+            f"{name!r} can't name a project: Python has a word or a module of that name. Choose another NAME."
+        )
     return name
 
 

@@ -70,7 +70,7 @@ def check_packages(requirements: Sequence[str], installed: Mapping[str, str]) ->
 def _parsed(requirement: str) -> tuple[str, str, str]:
     match = _REQUIREMENT.match(requirement)
     assert match is not None  # noqa: S101 - written by the build of hubline itself
-    return match[1].lower(), match[2].strip(), match[3] or ""
+    return match[1], match[2].strip(), match[3] or ""
 
 
 def _satisfies(version: str, versions: str) -> bool:

@@ -39,7 +39,7 @@ from hubline.secrets import redact
 # Where `hubline serve` listens by default.
 SERVE_PORT: Final = 5672
 # Starting Spark takes ten seconds, and many more on a machine that is busy or downloads something first.
-START_SECONDS_MAX: Final = 180.0
+START_SECONDS_MAX: Final = 300.0
 
 VARIABLES: Final = (
     "HUBLINE_TRANSPORT",
@@ -120,7 +120,9 @@ def _python() -> list[Finding]:
 
 
 def _packages() -> list[Finding]:
-    installed = {each.metadata["Name"].lower(): each.version for each in metadata.distributions()}
+    # As hubline's own metadata writes them; the directory of a package that was half removed has no name.
+    names = ((each.metadata["Name"] or "", each.version) for each in metadata.distributions())
+    installed = {name.lower().replace("_", "-"): version for name, version in names}
     findings = check_packages(metadata.requires("hubline") or [], installed)
     for name in ("numpy", "pyarrow"):
         try:
