@@ -32,13 +32,13 @@ def test_without_spark_it_is_said_what_to_install() -> None:
     )
 
 
-@pytest.mark.parametrize("command", [["plan"], ["run", "--once"]], ids=" ".join)
-def test_commands_of_pipelines_say_it_in_one_line(tmp_path: Path, command: list[str]) -> None:
-    program = "import sys; sys.modules['pyspark'] = None; from hubline.cli.app import main; sys.exit(main())"
-    args = [sys.executable, "-c", program, *command, "telemetry.py"]
+@pytest.mark.parametrize(("package", "command"), [("pyspark", "plan"), ("pyspark", "run"), ("pandas", "run")])
+def test_commands_of_pipelines_say_it_in_one_line(tmp_path: Path, package: str, command: str) -> None:
+    program = f"import sys; sys.modules['{package}'] = None; from hubline.cli.app import main; sys.exit(main())"
+    args = [sys.executable, "-c", program, command, "telemetry.py"]
     ran = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, check=False)
 
-    said = "hubline: hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'\n"
+    said = f"hubline: hubline.spark needs {package}, which is not installed: pip install 'hubline[spark]'\n"
     assert (ran.returncode, ran.stderr) == (2, said)
 
 
