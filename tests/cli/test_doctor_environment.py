@@ -111,6 +111,7 @@ def test_without_a_hub_and_a_store_it_says_what_to_give(cli: Cli) -> None:
         result = cli("doctor", *args)
         assert result.code == ExitCode.USAGE
         assert "or --environment" in result.err
+    assert cli("doctor", "--start-spark").code == ExitCode.USAGE
 
 
 def test_locks_that_keep_nobody_out_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

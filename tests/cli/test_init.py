@@ -158,11 +158,11 @@ def test_a_file_in_place_of_the_directory_is_named(cli: Cli, folder: Path) -> No
         ("Orders", "use the characters a-z, 0-9 and '_'"),
         ("", "is empty"),
         ("a" * 41, "at most 40"),
-        ("json", "choose another NAME"),
-        ("hubline", "choose another NAME"),
-        ("pyspark", "choose another NAME"),
-        ("class", "choose another NAME"),
-        ("show_rows", "choose another NAME"),
+        ("json", "Choose another NAME"),
+        ("hubline", "Choose another NAME"),
+        ("pyspark", "Choose another NAME"),
+        ("class", "Choose another NAME"),
+        ("show_rows", "Choose another NAME"),
     ],
 )
 def test_a_name_that_would_not_work_is_refused(cli: Cli, tmp_path: Path, name: str, says: str) -> None:

@@ -97,6 +97,8 @@ def doctor(
       hubline doctor env:HUB --store env:STORE --lease 2m --renew-interval 30s
       hubline doctor env:HUB --store env:STORE --json | jq 'select(.severity == "error")'
     """
+    if start_spark and not environment:
+        raise ConfigError("--start-spark is part of --environment: give both")
     if environment:
         from hubline.doctor.examine_environment import examine_environment
 

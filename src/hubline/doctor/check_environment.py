@@ -115,7 +115,7 @@ def check_sqlite(version: tuple[int, ...], *, refuses_others: bool, file_system:
         return [error("environment.sqlite", message, fix="use a newer Python, which brings a newer SQLite")]
     fix = "keep local hubs and SQLite files on a disk of this machine; several machines need Event Hubs and PostgreSQL"
     if not refuses_others:
-        message = "two processes can lock the same file at once: local hubs and SQLite files would be damaged"
+        message = "locks do not keep another process out of a file: local hubs and SQLite files could be damaged"
         return [error("environment.locks", message, where=where, fix=fix)]
     if file_system in NETWORK_FILE_SYSTEMS:
         message = f"the directory is on a network file system ({file_system}), where locks may fail between machines"

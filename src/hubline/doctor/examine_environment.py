@@ -150,10 +150,8 @@ def spark_and_java() -> list[Finding]:
         java = find_java()
     except ConfigError as problem:
         return [*findings, error("environment.java", str(problem), fix=f"where there is no Java, {install('java')}")]
-    for other in java.passed_over:
-        fix = "nothing: Spark starts in another one"
-        findings.append(note("environment.java", f"{other} is too old, or does not run", fix=fix))
-    return [*findings, ok("environment.java", str(java))]
+    passed_over = "".join(f"; passed over: {other}" for other in java.passed_over)
+    return [*findings, ok("environment.java", f"{java}{passed_over}")]
 
 
 def _start_spark() -> list[Finding]:
