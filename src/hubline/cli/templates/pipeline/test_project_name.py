@@ -6,7 +6,7 @@ import hubline.spark
 
 
 def test_readings_become_rows_and_other_events_dead_letters() -> None:
-    spark = hubline.spark.session("tests", master="local[1]")
+    spark = hubline.spark.session("tests")
     bodies = [(b'{"device": "kitchen", "celsius": 20.5}',), (b'{"device": "garden"}',)]
     row, dead_letter = store(spark.createDataFrame(bodies, "body binary")).collect()
 
