@@ -16,11 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
 from hubline.hubs.hub_calls import describe_partition, pinned, within
-from hubline.hubs.size_estimate import SizeEstimate
+from hubline.hubs.size_estimate import EVENT_BYTES_MIN, SizeEstimate
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, Receiver
@@ -177,8 +175,7 @@ class ReconnectingReceiver:
             self._after_sequence = batch.last_sequence
             self._silent_seconds = 0.0
             if self._read_ahead is not None and not self._is_counting:
-                mean = batch.nbytes // len(batch)  # one by one costs as much as the rest of a small batch
-                self._sizes.arrived(np.full(len(batch), mean), batch.nbytes)
+                self._sizes.arrived_alike(len(batch), _bytes_of(batch))
         elif self._read_ahead is not None and self._read_ahead.is_full:
             pass  # it waits for its caller
         elif await self._is_silent_for_too_long(wait_seconds):
@@ -298,3 +295,13 @@ class ReconnectingReceiver:
             await within(self._policy.seconds_max, receiver.close(), what=f"close partition {self._partition}")
         except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
             log.warning("receiver_not_closed partition=%s %s: %s", self._partition, type(error).__name__, error)
+
+
+def _bytes_of(batch: EventBatch) -> int:
+    """How many bytes the events take.
+
+    Where they are so small that they count as `EVENT_BYTES_MIN` anyway, it is what their buffers take as a whole: to
+    ask for the part of a slice takes as long as the rest of a small batch.
+    """
+    whole = int(batch.arrow.get_total_buffer_size())
+    return whole if whole <= EVENT_BYTES_MIN * len(batch) else batch.nbytes
