@@ -85,6 +85,7 @@ def test_what_it_prints_leads_to_the_result(cli: Cli, folder: Path) -> None:
 def test_the_pipeline_runs_at_once_and_so_does_its_test(
     cli: Cli, folder: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])  # loading a pipeline adds its directory
     cli("init", "orders")
     run_command, show, dead_letters = prepare(cli, folder, monkeypatch)
     assert run_command == "hubline run orders.py --once"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import importlib.util
 import keyword
 import re
-from importlib import resources
+import sys
+from importlib import metadata, resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Final
@@ -91,9 +91,8 @@ def project(name: str, template: Template) -> dict[str, str]:
 
 def _checked(name: str) -> str:
     validated("name of the project", name, NAME, length_max=NAME_LENGTH_MAX, rule=NAME_RULE)
-    found = importlib.util.find_spec(name)
-    # A module without an origin is a directory: perhaps the one that the project is to be written into.
-    if keyword.iskeyword(name) or (found and found.origin) or name in ("conftest", "show_rows"):
+    taken = {*keyword.kwlist, *sys.stdlib_module_names, *metadata.packages_distributions(), "hubline", "show_rows"}
+    if name in taken:
         raise ConfigError(
             f"{name!r} can't name a project: Python has a word or a module of that name. Choose another NAME."
         )
