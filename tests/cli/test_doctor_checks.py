@@ -296,7 +296,7 @@ def test_the_pages_have_every_code() -> None:
     page = (root / "docs/reference/doctor-codes.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
     sources = "".join(path.read_text() for path in (root / "src/hubline/doctor").glob("*.py"))
-    codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
+    codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|environment|doctor)\.[a-z-]+)"', sources))
     kinds = {f"{whom}.{kind}" for whom in ("hub", "store") for kind in re.findall(r'return "([a-z]+)"', sources)}
     assert len(codes) > 20
     assert codes <= explained

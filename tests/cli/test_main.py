@@ -18,6 +18,7 @@ from hubline import errors
 from hubline.cli import serve, tail
 from hubline.cli.app import app
 from hubline.cli.exit_codes import MEANINGS, ExitCode, complain, exit_code_of
+from hubline.doctor.examine_environment import VARIABLES
 from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
@@ -223,6 +224,7 @@ def test_no_variable_of_its_own_is_the_twin_of_an_option() -> None:
     assert serve.KEY_VARIABLE in own
     twins = {parameter.envvar for command in COMMANDS.values() for parameter in command.params}
     assert own & twins == set()
+    assert own - {"HUBLINE_SPARK_PYTHON"} <= set(VARIABLES)  # that one is between hubline's own processes
 
 
 def test_key_of_the_server_is_not_sent_as_a_partition_key(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import re
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -42,6 +47,33 @@ def test_tutorials_steps_are_pipelines(folder: Path) -> None:
     assert planned(folder, two, config + clean) == ["ingest", "store"]
     assert planned(folder, two + third, config + clean + averages) == ["ingest", "store", "recent"]
     assert "functions as F" in two  # names that only a run of Spark would miss
+
+
+def test_tutorials_generator_sends_new_readings_each_time_as_many_as_the_page_says(
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = ROOT / "examples/telemetry"
+    for _ in range(2):
+        command = [sys.executable, str(example / "readings.py"), "local:./data/raw", "--count", "2000"]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert ran.stdout == "sent 2,000 events: 1,976 readings, 18 that do not parse, 6 sent twice\n"
+    capfd.readouterr()
+    assert main(["tail", "local:./data/raw", "--no-follow", "--json"]) == 0
+    sent = Counter(json.loads(line)["properties"]["hubline-id"] for line in capfd.readouterr().out.splitlines())
+    assert (sent.total(), len(sent)) == (4000, 2 * (1976 + 18))
+
+    monkeypatch.syspath_prepend(example)
+    events = Counter((each.number, each.id) for each in importlib.import_module("readings").readings(100_000))
+    total = Counter("rows" if name else "dead letters" for _, name in events.elements())
+    once = Counter("rows" if name else "dead letters" for _, name in events)
+    page = (ROOT / "docs/tutorials/three-stages.md").read_text()
+    for counts in (total, once):  # and one of each kind that the reader has sent
+        assert f"{counts['rows'] + 1:,} rows and {counts['dead letters'] + 1:,} dead letters" in page
+    said = (
+        f"{once['rows']:,} readings, {once['dead letters']:,} that do not parse, {100_000 - len(events):,} sent twice"
+    )
+    assert said in page
 
 
 def test_readmes_pipeline_is_one(folder: Path) -> None:

@@ -16,7 +16,7 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import doctor, hub, pipeline, send, serve, status, tail, version
+from hubline.cli import doctor, hub, init, pipeline, send, serve, status, tail, version
 from hubline.cli.arguments import option
 from hubline.cli.checkpoints import copy, migrate, show_set_reset
 from hubline.cli.demo import demo
@@ -58,6 +58,7 @@ def _group(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Type
 
 # Every command there is.
 app.command()(demo.demo)
+app.command()(init.init)
 app.command()(pipeline.plan)
 app.command()(pipeline.run)
 app.add_typer(

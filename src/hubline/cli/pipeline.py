@@ -71,6 +71,7 @@ def plan(
       hubline plan telemetry.py --config production.toml --json
       hubline plan telemetry.py --stage store --set datasets.readings.url=env:DATABASE
     """
+    _require_spark()
     with _progress() as report:
         checked = _checked(pipeline, stage, config, set_, report)
     if json:
@@ -110,7 +111,9 @@ def run(
     from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
     from hubline.pipeline.shutdown import signals_to
+    from hubline.spark.sessions.launch import require_java
 
+    require_java()  # before anything is created
     request = Request(master=master, once=once)
     # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.
     with signals_to(signal.default_int_handler, signal.SIGTERM):
