@@ -353,7 +353,7 @@ def test_the_doctor_is_content_after_the_migration_that_it_names(
     assert "checkpoints migrate STORE" in by_code(before)["blob.old"]["fix"]
 
     migrated = cli("checkpoints", "migrate", shared.args[1], "--yes")
-    assert "1 old blob can be deleted: run the command again with --delete-old" in migrated.err
+    assert "1 old blob can be deleted. Run the command again with --delete-old." in migrated.err
 
     after = cli("doctor", hub, *shared.args, "--json")
     assert after.code == ExitCode.OK, after.out
