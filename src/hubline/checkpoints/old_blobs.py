@@ -1,7 +1,7 @@
 """Checkpoints that stand in other blobs than the ones that are read today.
 
 - Forks: `{namespace}/{hub}/{group}/checkpoint/{partition}` with capital letters in the first three names. The Go and
-  Rust SDKs write names as they were typed, everybody else in lower case: with capitals, a group has two states.
+  Rust SDKs write names as they were typed, all others in lower case: with capitals, a group has two states.
 - Leases: `{namespace}/{hub}/{group}/{partition}` with a JSON body, of the Event Processor Host (early Functions).
 """
 

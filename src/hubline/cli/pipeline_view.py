@@ -34,7 +34,7 @@ NOTE_LINES_MIN: Final = 3
 _LINES_AROUND: Final = 5
 # The output of Spark while a live table is shown, in the folder of its checkpoints.
 LOG_NAME: Final = "spark.log"
-# A run of weeks whose database is down may print a lot. A larger file is emptied.
+# A run of weeks whose database is down may print much more. A larger file is emptied.
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 _STANDARD_ERROR: Final = 2
 

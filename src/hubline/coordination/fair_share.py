@@ -140,7 +140,7 @@ class EvenShare:
 
 @dataclass(frozen=True, slots=True)
 class _Classes:
-    """The snapshot's partitions by what may be done with them; ``counts`` are the members', promises kept."""
+    """The snapshot's partitions by what may be done with them; ``counts`` has each member's, with promised ones."""
 
     living: Mapping[str, Ownership]
     level: EvenShare
@@ -191,7 +191,7 @@ def classify(snapshot: Snapshot) -> _Classes:
 
 
 def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
-    """Partitions by the living member that asked for them. A request that came to nothing is forgotten in time."""
+    """Partitions by the active member that requested them. An old request is forgotten in time."""
     forgotten_seconds = snapshot.handover_timeout_seconds + snapshot.lease_seconds
     return {
         partition: requester

@@ -52,7 +52,7 @@ def free_room(snapshot: Snapshot) -> int:
 
 
 def first_expiry_seconds(snapshot: Snapshot) -> float | None:
-    """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
+    """When the first lease of another member expires unless renewed: looking then, a crash costs no more than it."""
     leases, others_seconds = lease_lengths(snapshot)
     others = (record for p, record in snapshot.living_records.items() if p not in snapshot.held)
     return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)

@@ -99,7 +99,7 @@ class BlobCheckpoints:
         return StoreExamination(datetime.fromtimestamp(now, UTC), damaged)
 
     async def repair(self, group: GroupKey) -> None:
-        """Writes again what an SDK, late to see that it lost a partition, has set back."""
+        """Writes checkpoints again that an SDK, late to see that it lost a partition, has moved back."""
         ours = {key: fence for key, fence in self._fences.items() if key.group_key == group and fence.checkpoint}
         if not ours:
             return

@@ -61,9 +61,9 @@ def migrate(
         return
     _show(moves)
     changes = [each for each in moves if each.step.is_change]
-    doomed = [blob for each in moves if delete_old and each.is_deletable for blob in each.old.blobs]
-    if (changes or doomed) and not dry_run:
-        deleting = f", and delete {counted(len(doomed), 'old blob')}" if doomed else ""
+    deletable = [blob for each in moves if delete_old and each.is_deletable for blob in each.old.blobs]
+    if (changes or deletable) and not dry_run:
+        deleting = f", and delete {counted(len(deletable), 'old blob')}" if deletable else ""
         confirm(f"Move {counted(len(changes), 'checkpoint')}{deleting}?", yes=yes)
         moves = asyncio.run(_apply(store, moves, delete_old=delete_old))
     _report(moves, json=json, dry_run=dry_run)

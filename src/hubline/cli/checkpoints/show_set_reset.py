@@ -114,7 +114,7 @@ class _Choice:
     partitions: Sequence[str]
 
 
-def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool, json: bool) -> None:
+def _change(choice: _Choice, action: str, position: Position | None, *, yes: bool, json: bool) -> None:
     """Shows the changes, asks, and makes them."""
     changes = asyncio.run(_plan(choice, position))
     if not changes:
@@ -122,7 +122,7 @@ def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool,
         return
     rows = [(each.key.partition, sequence_of(each.before), sequence_of(each.after)) for each in changes]
     stderr_console().print(table(("partition", ">checkpoint", ">becomes"), rows))
-    confirm(f"{verb} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
+    confirm(f"{action} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
     asyncio.run(_apply(choice.store, changes))
     say(f"changed {counted(len(changes), 'checkpoint')}")
     if json:

@@ -124,7 +124,7 @@ class OwnedPartitions:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await self._dispatcher.stop()
         except TimeoutError:
-            log.warning("stop_timeout seconds=%g: the leases expire", STOP_SECONDS_MAX)
+            log.warning("stop_timeout seconds=%g: partitions stay owned until their leases expire", STOP_SECONDS_MAX)
             await self._dispatcher.abort()
         await cancel(self._opening)
         await self._writer.stop()
