@@ -523,7 +523,7 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
         (
             PositionInvalid,
             {"partition": "0", "reason": "expired", "begin_sequence": 5, "last_sequence": 9},
-            "partition 0 of hub telemetry holds the sequence numbers 5 to 9 only",
+            "partition 0 of hub telemetry holds only the sequence numbers 5 to 9",
         ),
     ],
 )

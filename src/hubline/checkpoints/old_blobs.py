@@ -70,7 +70,7 @@ def _key(namespace: str, hub: str, group: str, partition: str) -> PartitionKey |
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a lease of the Event Processor Host says. ``owner`` is empty if it was given up."""
+    """What a lease of the Event Processor Host says. ``owner`` is empty if it was released."""
 
     owner: str
     checkpoint: Checkpoint | None

@@ -46,7 +46,7 @@ def recovered_after_restart(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def free_room(snapshot: Snapshot) -> int:
-    """How many partitions this processor may take beside what it still holds, or is just giving up."""
+    """How many partitions this processor may take beside those that it still holds, or is just releasing."""
     most = len(snapshot.partitions) if (limit := snapshot.me.max_partitions) is None else limit
     return max(most - len(snapshot.held), 0)
 

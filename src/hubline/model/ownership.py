@@ -57,7 +57,7 @@ class Checkpoint:
 class Ownership:
     """Who owns a partition, as a store listed it.
 
-    ``owner_id`` is empty for a partition that was given up. ``version`` changes with every write, and a claim
+    ``owner_id`` is empty for a released partition. ``version`` changes with every write, and a claim
     holds only if it names the current one. ``epoch`` rises by one with every change of owner and fences what the
     former owner writes. ``age_seconds`` is by the store's own clock. ``requested_by`` requests a handover.
     """

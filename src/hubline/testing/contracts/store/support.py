@@ -36,7 +36,7 @@ class StoreFactory(ABC):
 
     Most stores leave it to the caller to judge whether a lease has expired, and give a partition to any claim
     under its current version. One that keeps leases itself does so only once the lease has expired: its factory makes
-    that happen in ``lapse``, and leaves out `HandoverContract`, for nothing is ever asked for there.
+    that happen in ``lapse``, and leaves out `HandoverContract`, because its partitions are never requested.
     """
 
     round_count = 12
