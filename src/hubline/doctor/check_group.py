@@ -53,7 +53,11 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     if not damaged:
         return []
     message = f"{counted(len(damaged), 'ownership record')} cannot be read, so no consumer can claim the partition"
-    return [error("group.damaged", message, fix="repair the records that are listed above", partitions=dict(damaged))]
+    return [
+        error(
+            "group.damaged", message, fix="repair each record as its partition's message says", partitions=dict(damaged)
+        )
+    ]
 
 
 def _unknown_partitions(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
