@@ -29,7 +29,7 @@
     │   ├── HandlerStalled     a handler has been running for very long
     │   ├── PartitionStalled   the hub has events, and none arrive
     │   ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
-    │   └── LeaseLost          another processor took the partition, or the lease ran out
+    │   └── LeaseLost          another processor took the partition, or the lease expired
     └── PipelineError          a pipeline cannot run
         ├── PipelineInvalid    its checks found problems: nothing was started
         └── StageFailed        a stage failed more often than it may be started again

@@ -3,7 +3,7 @@
 An id is ``ORIGIN/PARTITION/SEQUENCE/INDEX``: the hub that the event was first read from, its partition and sequence
 number there, and its place among what was made of it (0 if that was one event). It travels as the application property
 `ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; a reader that keeps the
-highest it has, of what arrives in that order, knows a repetition when it sees one.
+highest it has, of what arrives in that order, recognizes every duplicate.
 
 All work is on whole columns.
 """

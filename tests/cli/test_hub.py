@@ -85,7 +85,7 @@ def test_delete_without_an_answer_changes_nothing(cli: Cli, hub: str) -> None:
     append(hub, "0", "a")
     result = cli("hub", "delete", hub)
     assert result.code == ExitCode.NOT_CONFIRMED
-    assert "with 4 partitions and 1 event? Nobody is there to answer: add --yes" in result.err
+    assert "with 4 partitions and 1 event? There is no terminal to ask on. Add --yes" in result.err
     assert cli("hub", "show", hub).code == 0
 
 

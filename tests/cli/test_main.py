@@ -46,6 +46,15 @@ def test_help_of_every_verb_has_examples(cli: Cli, path: tuple[str, ...]) -> Non
     assert result.code == 0
     assert "Examples:" in result.out
     assert f"hubline {' '.join(path)}" in result.out
+    assert [line for line in result.out.splitlines() if len(line) > 80] == []
+    summary = result.out.split("\n\n")[1].strip()
+    assert len(summary) <= 70
+    assert "\n" not in summary
+
+
+def test_summaries_fit_the_list_of_commands(cli: Cli) -> None:
+    shown = "".join(cli(*path, "--help").out for path in ((), ("hub",), ("checkpoints",), ("dlq",)))
+    assert re.findall(r".*\w\.\.\.$", shown, re.MULTILINE) == []
 
 
 def test_every_parameter_has_its_environment_twin() -> None:
@@ -132,7 +141,9 @@ def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch:
     monkeypatch.setattr(tail, "_tail", broken)
     result = cli("tail", "local:./data/orders")
     assert result.code == ExitCode.FAILED
-    assert result.err == "hubline: unexpected RuntimeError: this is a bug. Run hubline --debug ... to see where\n"
+    assert result.err == (
+        "hubline: unexpected RuntimeError. This is a bug of hubline. Run hubline --debug ... to see where it is.\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def stopped(*args: str, number: int, environment: Mapping[str, str] | None = Non
 def test_signal_ends_it_with_code_0_and_one_line_was_printed(tmp_path: Path, number: signal.Signals) -> None:
     code, printed, remarks = stopped(str(tmp_path / "new"), "--create", "telemetry:2", "--port", "0", number=number)
     assert code == ExitCode.OK
-    assert remarks.endswith("\nstopping: closing 0 connections\n")
+    assert remarks.endswith("\nstopping, and closing 0 client connections\n")
     (line,) = printed.splitlines()
     assert line.startswith("Endpoint=sb://localhost:")
     assert line.endswith(";EntityPath=telemetry;UseDevelopmentEmulator=true")

@@ -660,7 +660,7 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
         assert main([verb, file, "--set", "datasets.raw.hub=local:./hubs/none"]) == ExitCode.CHECKS_FAILED
         said = capsys.readouterr().err
         assert said.startswith("--set datasets.raw.hub: there is no hub")
-        assert said.endswith("hubline: 1 problem: nothing was started\n")
+        assert said.endswith("hubline: found 1 problem. Nothing was started.\n")
     assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
     for other in ("none.py", ".", str(Path(file).with_suffix(".toml"))):
         assert main(["plan", other]) == ExitCode.CHECKS_FAILED

@@ -439,7 +439,7 @@ def test_second_signal_cuts_a_batch_short_and_it_comes_again(
     assert not run(check_file(file), Request(), spark=spark, view=view)
     for thread in signals:
         thread.join()
-    assert "rows: stopped: its batch was cut short, and comes again" in view.notes
+    assert "rows: stopped: its batch was cut short, and the next run repeats it" in view.notes
     (tmp_path / "hold").unlink()
     assert rows_count(tmp_path / "rows.db") == 0
 

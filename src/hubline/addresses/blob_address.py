@@ -125,7 +125,7 @@ def _blob_endpoint(what: str, scheme: str, authority: str, account: str | None) 
         raise ConfigError(f"{what}: the account's name is missing or not one: write {BLOB_FORM}")
     is_local = host == "localhost" or host.startswith("127.")
     if scheme.lower() == "http" and not is_local and name != EMULATOR_ACCOUNT:
-        raise ConfigError(f"{what}: http:// is for emulators only, for everybody can read along: write https://")
+        raise ConfigError(f"{what}: http:// is not encrypted, so it is for emulators only. Write https://.")
     return (f"{endpoint}/{account}" if account else endpoint), name
 
 

@@ -14,9 +14,9 @@ is done in their place:
     fences      before a checkpoint is written, ownership is listed: who is not the owner any more is refused. So is a
                 checkpoint behind the one that its owner found at the start or wrote last.
 
-What if an update arrives late, of a former owner or of a call that was given up? It may set the checkpoint back. The
+What if an update arrives late, of a former owner or of a call that was given up? It may move the checkpoint back. The
 events after it are processed again if the owner dies now; none is skipped. At each renewal the owner lists the
-checkpoints, and writes again those that were set back.
+checkpoints, and writes again those that were moved back.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class AdaptedStore:
         return won
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
+        """Writes each record again, and checkpoints that were moved back. Of a member that owns nothing, nothing is
         written; its first call looks at the store.
         """
         if member.max_partitions == 0 and not owned:
@@ -464,7 +464,7 @@ class AdaptedStore:
         return seen is not None and seen.owner.incarnation == self._incarnation and held_epoch == epoch
 
     async def _repair_checkpoints(self, owned: Sequence[PartitionKey]) -> None:
-        """Writes again what an update that arrived late has set back. The partitions were just renewed."""
+        """Writes checkpoints again that a late update has moved back. The partitions were just renewed."""
         reached = {key: self._reached[key] for key in owned if key in self._reached}
         if not reached:
             return

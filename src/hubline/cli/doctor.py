@@ -50,13 +50,13 @@ def doctor(
     ] = None,
     renew_interval: Annotated[
         str | None,
-        option("--renew-interval", "How often consumers renew it. Default: a third of the lease.", metavar="DURATION"),
+        option("--renew-interval", "How often consumers renew the lease. Default: a third of it.", metavar="DURATION"),
     ] = None,
     handover_timeout: Annotated[
         str | None,
         option(
             "--handover-timeout",
-            "How long a consumer waits for a partition that it requested. Default: the lease.",
+            "How long a consumer waits for a requested partition. Default: the lease.",
             metavar="DURATION",
         ),
     ] = None,
@@ -64,12 +64,12 @@ def doctor(
         str,
         option(
             "--sdk-lease",
-            "How long consumers wait before they take a partition from an official SDK.",
+            "The lease of SDK consumers: their partitions are taken after it.",
             metavar="DURATION",
         ),
     ] = "2m",
     timeout: Annotated[
-        str, option("--timeout", "How long to wait for each answer of hub and store.", metavar="DURATION")
+        str, option("--timeout", "How long to wait for each answer of the hub and the store.", metavar="DURATION")
     ] = "20s",
     # A variable HUBLINE_ENVIRONMENT may well be there, and mean something else.
     environment: Annotated[
@@ -85,17 +85,17 @@ def doctor(
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    """Find out what is wrong with a hub, a store and a consumer group, or with this machine.
+    """Diagnose a hub, a store and a group, or this machine.
 
     Each finding says what is wrong, where, and how to fix it. The command changes nothing and does not affect
-    consumers. It exits with 1 if there are errors, with 6 if there are warnings, and else with 0.
+    consumers. It exits with 1 if there are errors, otherwise with 6 if there are warnings.
 
     \b
     Examples:
       hubline doctor --environment
-      hubline doctor local:./data/orders --store sqlite:///state.db --group billing
+      hubline doctor local:./data/orders --store sqlite:///state.db
       hubline doctor env:HUB --store env:STORE --lease 2m --renew-interval 30s
-      hubline doctor env:HUB --store env:STORE --json | jq 'select(.severity == "error")'
+      hubline doctor env:HUB --store env:STORE --group billing --json
     """
     if start_spark and not environment:
         raise ConfigError("--start-spark is part of --environment: give both")
@@ -150,7 +150,7 @@ def _print(subject: str, findings: list[Finding], *, json: bool) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is being examined, until the end; elsewhere nothing."""
+    """Shows on a terminal which step runs, until the end; elsewhere nothing."""
     console = stderr_console()
     with console.status("examining ...") as status:
         yield lambda message: status.update(f"{escaped(message)} ...")

@@ -3,7 +3,7 @@
 The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Its parts share the work, so
 that nothing slow stands before a renewal:
 
-    LeaseKeeper     renews the leases that are held, and loses those that ran out or were taken
+    LeaseKeeper     renews the leases that are held, and loses those that expired or were taken
     HandoverQueue   drains partitions and releases them
     Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: list, plan, claim
 
@@ -125,7 +125,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
         *keeping, cycle = self._tasks
-        # Not cancelled: a claim on its way would take effect, and its partition be nobody's until the lease ran out.
+        # Not cancelled: a claim on its way would take effect, and its partition have no owner until the lease expired.
         self._is_stopping = True
         self._wake.set()
         await asyncio.wait([cycle])
@@ -140,11 +140,11 @@ class Dispatcher:
         try:
             await self._calls.renew(self._leases.member, ())
         except StoreError as error:
-            # Dying here leaves a member that is not heard of again: it counts for one more lease.
+            # Dying here leaves a member that no longer renews: it counts for one more lease.
             self._holder.report_of(error, None)
 
     async def abort(self) -> None:
-        """Stops at once and releases nothing: the leases run out."""
+        """Stops at once and releases nothing: the leases expire."""
         await cancel([*self._tasks, *self._closing])
 
     async def _cycle_forever(self, joined: GroupState | None) -> None:
@@ -229,7 +229,7 @@ class Dispatcher:
     async def _claim(self, partitions: Sequence[str], snapshot: Snapshot) -> None:
         claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
         sent_at = loop_time()
-        # Dying after this call leaves the partitions to this owner id until the lease runs out, or to its restart.
+        # Dying after this call leaves the partitions to this owner id until the lease expires, or to its restart.
         for ownership in await self._calls.claim(claims):
             self._leases.add(ownership, sent_at)
             log.info("claimed partition=%s epoch=%d", ownership.key.partition, ownership.epoch)

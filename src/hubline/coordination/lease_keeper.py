@@ -26,7 +26,7 @@ from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
-"""A renewal that fails is tried again this much sooner: the lease keeps running."""
+"""A renewal that fails is retried this much sooner: the lease keeps running."""
 
 RENEWAL_EARLY = 0.2
 """A look that comes in this last part of the interval renews at the same time, if renewals list the group."""
@@ -147,7 +147,7 @@ class LeaseKeeper:
     def reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
         """Learns the versions of what is still this processor's, and loses the rest.
 
-        No lease is longer for it: a record looks young also when the store's clock was set back.
+        No lease is longer for it: a record looks young also when the store's clock was turned back.
         """
         records = {ownership.key.partition: ownership for ownership in state.ownerships}
         for partition in partitions:
@@ -211,7 +211,7 @@ class LeaseKeeper:
             now = loop_time()
             for partition, held in list(self.held.items()):
                 if now >= held.expires_at:
-                    self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s ran out before it was renewed")
+                    self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s expired before it was renewed")
             ends = min((held.expires_at for held in self.held.values()), default=now + self._lease.lease_seconds)
             await asyncio.sleep(min(ends - loop_time(), self._lease.renew_interval_seconds))
 

@@ -21,7 +21,7 @@ from hubline.errors import ConfigError
 from hubline.secrets import shown, shown_value
 
 HANDOVER_POLL_SECONDS = 0.5
-"""How soon a greedy member looks again for what it asked for: draining a partition takes about one batch."""
+"""How soon a greedy member looks again for a requested partition: draining a partition takes about one batch."""
 
 LOCK_SECONDS_MIN: Final = 15
 LOCK_SECONDS_MAX: Final = 60

@@ -38,7 +38,7 @@ BACKLOG: Final = 1024
 class Endpoint:
     """Serves hubs. Made, started, and stopped once; used from one event loop.
 
-    Without a key it believes everybody, so it listens on loopback only.
+    Without a key, it accepts any key, so it listens on loopback only.
     """
 
     def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:

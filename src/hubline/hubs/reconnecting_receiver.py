@@ -58,7 +58,7 @@ class ReconnectingReceiver:
     """Reads one partition with as many receivers as it takes, and gives out each event once.
 
     Used as a :class:`~hubline.ports.Receiver`, by one task at a time. A receiver that has worked is replaced at once
-    when it is lost, since services close links now and then; whatever fails after that is reported and waited for.
+    when it is lost, since services close links at times; whatever fails after that is reported and waited for.
     ``after_sequence`` is the last event before the position, if known.
 
     Where no other receiver would help, the error is raised: PositionInvalid, after which :meth:`seek` chooses where to

@@ -17,7 +17,7 @@ FIRST_BYTES: Final = 1152 * 1024
 GROWTH: Final = 16
 # The size of events is averaged over about this many deliveries, or over the first events.
 SIZE_MEMORY: Final = 8
-# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
+# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to be read again.
 DEVIATIONS: Final = 2.0
 # A smaller event counts as this much: of small ones 20,000 for 8 MiB, since in memory each takes more than on the wire.
 EVENT_BYTES_MIN: Final = 420

@@ -1,12 +1,12 @@
 """Runs a checked pipeline: one Spark session, a query or several for each stage, restarts, and a clean end.
 
-    1. prepare   the state folder is this run's alone; hubs that are to be created are (preparation)
+    1. prepare   the checkpoint folder is this run's alone; hubs that are to be created are (preparation)
     2. session   Spark starts, or the one that was given is used
     3. build     every stage's query is analysed; what is wrong is reported, and nothing has started yet (stage_frame)
     4. run       queries side by side; one that fails is started again after a pause, the others continue (stage_run)
     5. end       gates close, batches in progress commit, partitions are released, queries stop (shutdown)
 
-A first SIGINT or SIGTERM leads to 5; a second one does not wait for batches: what is cut short comes again.
+A first SIGINT or SIGTERM leads to 5. A second one does not wait for batches: the next run repeats them.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = 
         except JAVA_GONE:
             if running.output_closed:
                 raise
-        # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
+        # Nothing can be stopped in order any more. Leases expire, or the next run takes its partitions back.
         raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
 
 

@@ -246,7 +246,7 @@ class StageRun:
         except SPARK_ERRORS as error:
             log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
         self.state = State.STOPPED
-        self._note(f"stopped{': its batch was cut short, and comes again' if is_cut else ''}")
+        self._note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
 
     def _note(self, text: str) -> None:
         self._context.view.note(f"{self.name}: {text}")

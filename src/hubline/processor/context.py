@@ -150,7 +150,7 @@ class HandlerContext(PartitionContext):
         return HandlerContext(self._status, self._checkpointer, self._initial_checkpoint, in_progress=place)
 
     def end(self) -> None:
-        """The handler returned, or failed: its events may come again, and on_assigned's time to seek is over."""
+        """The handler returned, or failed: its events may be replayed, and on_assigned's time to seek is over."""
         self._in_progress = None
         self._seek = None
 

@@ -80,7 +80,7 @@ class ProcessorRun:
         seconds_max = self._options.lease.renew_interval_seconds
         if found := await bounded(seconds_max, self._dependencies.store.list_checkpoints)(self._group):
             log.warning(
-                "unused_checkpoints group=%s partitions=%d: the processor keeps none, and leaves these as they are",
+                "unused_checkpoints group=%s partitions=%d: the processor neither uses nor changes them",
                 self._group,
                 len(found),
             )
@@ -122,7 +122,7 @@ class ProcessorRun:
             await asyncio.sleep(self._options.slow_handler_seconds)
             if not answer.is_set():
                 log.error(
-                    "event_loop_blocked seconds=%g: an async handler blocks it; make it a plain def, or await",
+                    "event_loop_blocked seconds=%g: an async handler blocks it. Make the handler a plain def, or await",
                     self._options.slow_handler_seconds,
                 )
 

@@ -60,7 +60,7 @@ class Piece:
         return len(self.numbers)
 
     def slice(self, start: int, stop: int) -> Piece:
-        """Some of the events. The bytes are shared out by the number of events, so that they add up."""
+        """Some of the events. Each gets its share of the bytes by the number of events, so that they add up."""
         begin, end = (self.bytes_count * place // len(self) for place in (start, stop))
         events = self.events.slice(start, stop - start)
         return replace(self, events=events, numbers=self.numbers[start:stop], bytes_count=end - begin)
@@ -91,7 +91,7 @@ class Lanes:
 
     Args:
         sender: Gives the sender for a partition, or for what goes to any (None).
-        max_outage_seconds: How long a send is tried again while the hub cannot be reached.
+        max_outage_seconds: How long a send is retried while the hub cannot be reached.
     """
 
     def __init__(self, sender: Callable[[str | None], Awaitable[Sender]], *, max_outage_seconds: float) -> None:

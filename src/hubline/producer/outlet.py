@@ -25,12 +25,12 @@ from hubline.text import counted
 log = logging.getLogger("hubline.producer")
 
 MAX_OUTAGE_SECONDS: Final = 60.0
-"""How long a send is tried again by default: longer than the service takes to move a hub to another of its nodes."""
+"""How long a send is retried by default: longer than the service takes to move a hub to another of its nodes."""
 
 # What an event takes beside its body, its key and its properties.
 EVENT_OVERHEAD_BYTES: Final = 64
 
-# Partitions can be added to a hub: keys are shared out among them after so long at most.
+# Partitions can be added to a hub: keys go to these as well after so long at most.
 PARTITIONS_SECONDS: Final = 60.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from hubline.addresses.hub_address import HubAddress, parse_hub
 from hubline.event_ids import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of

@@ -22,7 +22,7 @@ STORE_CONNECTIONS_MAX = 4
 """A renewal must not wait behind a slow list, nor both behind a checkpoint; more would only add load."""
 
 CALL_SECONDS_MAX = 15.0
-"""Half of the usual lease: a renewal that hangs can be tried again before the lease runs out."""
+"""Half of the usual lease: a renewal that hangs can be retried before the lease expires."""
 
 Result = TypeVar("Result")
 

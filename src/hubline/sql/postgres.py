@@ -44,7 +44,7 @@ _ROWS = """(
     FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS entry
 )"""
 
-# Row locks are taken one by one in the order of :rows, which is the same for everybody: nobody waits in a circle.
+# Row locks are taken one by one in the order of :rows, which is the same for all: no deadlock can arise.
 # An update alone takes them in the order of its plan, and two of them may wait for each other.
 _LOCKED_ROWS = """(
     SELECT wanted.* FROM {rows} AS wanted CROSS JOIN LATERAL (

@@ -163,7 +163,7 @@ class Container:
         return await self._lease(name, "acquire", headers, status=201)
 
     async def renew_lease(self, name: str, lease_id: str) -> bool:
-        """Whether the blob is leased under this id, and its time starts again. One that lapsed comes back, if nobody
+        """Whether the blob is leased under this id, and its time starts again. An expired lease comes back, if nobody
         has leased or written the blob since."""
         return await self._lease(name, "renew", {"x-ms-lease-id": lease_id}, status=200)
 

@@ -1,6 +1,6 @@
-"""Requests to Blob Storage: signed, over pooled connections, tried again where that may help, bounded in time and size.
+"""Requests to Blob Storage: signed, over pooled connections, retried where that may help, bounded in time and size.
 
-A request that is tried again may have taken effect the first time, also when a kept connection breaks and the HTTP
+A request that is retried may have taken effect the first time, also when a kept connection breaks and the HTTP
 library sends it again by itself. Conditional writes therefore carry a mark, and a client whose condition does
 not hold looks for it (:mod:`.client`).
 """

@@ -70,7 +70,7 @@ class LocalHub:
     async def apply_retention(self) -> int:
         """Removes what retention no longer keeps, in every partition; returns how many events that were.
 
-        Appending does the same now and then. A partition that gets no more events needs this to be emptied.
+        Appending does the same at intervals. A partition that gets no more events needs this to be emptied.
         """
         return await self._open_hub.threads.run(self._open_hub.apply_retention)
 

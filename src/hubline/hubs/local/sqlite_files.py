@@ -68,7 +68,7 @@ class Connections:
         try:
             yield connection
         except sqlite3.Error:
-            connection.close()  # whatever state it is in, the next use starts afresh
+            connection.close()  # whatever state it is in, the next use opens another one
             raise
         except BaseException:
             self._give_back(path, connection)

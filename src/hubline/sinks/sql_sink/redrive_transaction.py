@@ -3,7 +3,7 @@
 What happens for each batch of dead letters of a partition, and what is left behind if it dies there:
 
     1. begin
-    2. lock        the partition's dead letters against other redrives, and the rows of this batch against everybody
+    2. lock        the partition's dead letters against other redrives, and the rows of this batch against all others
     3. rows        whatever the handler writes; or the events are sent to a hub
     4. dead letters     what failed again gets its new error, and counts one more
     5. settle      what succeeded is marked, or removed
@@ -73,7 +73,7 @@ class RedriveTransaction(Transaction):
         self.behind: frozenset[int] = frozenset()
         """Dead letters that an earlier one of their key, which was not selected, still waits before."""
         self.ahead: frozenset[int] = frozenset()
-        """Dead letters of events that come again, since the checkpoint was set back before them."""
+        """Dead letters of events that are replayed, since the checkpoint was moved back before them."""
 
     def take(self) -> list[DeadLetter]:
         """The dead letters, oldest first, locked until the end. Raises PartitionBusy if another redrive has them."""

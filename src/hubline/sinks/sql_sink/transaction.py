@@ -141,7 +141,7 @@ class Transaction(ABC):
     def resolve_dead_letters(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Marks the dead letters that wait for these events as done, before `dead_letter` adds those that failed now.
 
-        There are such after the checkpoint was set back: the events come again, and no redrive must run them too.
+        There are such after the checkpoint was moved back: the events are replayed, and no redrive must run them too.
 
         Args:
             partition: Their partition.

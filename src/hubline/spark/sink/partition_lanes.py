@@ -3,7 +3,7 @@
 What keeps the identity of events (:mod:`hubline.event_ids`) is that a lane sends nothing before what comes earlier in
 it is kept. However often a task is tried, and however many of its attempts are still alive somewhere: wherever an event
 stands in a partition, all that came before it in its lane stand before it. So a reader that remembers the highest id
-that it has seen can drop every repetition, and drops nothing else.
+that it has seen can drop every duplicate, and drops nothing else.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ checkpoint in the database says how much of the range is written:
     just before the range               the usual case
     before that                         an error: what lies between would be lost; unless the source skipped it, by
                                         the user's choice, over events that are gone
-    after it, by a step back            an error: the hub is another one, whose numbers come again
+    after it, by a step back            an error: the hub is another one, which uses the same numbers
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RangeRules:
 
     def require_forward(self, opened: OpenedPartition) -> None:
         """Refuses a range after a step back: the hub was re-created, or lost its newest events. The database has
-        events of the hub before, and sequence numbers that come again would pass for done."""
+        events of the hub before, and sequence numbers that are used again would pass for done."""
         partition, done = opened.key.partition, last_sequence(opened)
         gap, start = self.gaps.get(partition), self.entries[partition].start
         if gap is not None and done is not None and start < gap.next_sequence <= done + 1:

@@ -212,7 +212,7 @@ class SqlBatchWriter:
             return commits.in_tasks(frame)[0]
         done, needing_events = replace(commits, has_events=False).in_tasks(frame.drop(*unread))
         if needing_events:
-            # Dying here, the batch comes again: what is done is found done, and the others are not begun.
+            # After a crash here, Spark repeats the batch: the partitions that are done are skipped, the others begin.
             done |= commits.in_tasks(frame.where(F.col(PARTITION).isin(needing_events)))[0]
         return done
 

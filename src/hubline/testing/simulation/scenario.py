@@ -101,7 +101,7 @@ def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
         lease=LeaseOptions(
             lease_seconds=lease_seconds,
             load_balancing_interval_seconds=lease_seconds / rng.choice([2, 3]),
-            # Calm runs promise hand-overs without repeats: the grace must outlast the slowest batch.
+            # Calm runs guarantee handovers without duplicates: the grace must outlast the slowest batch.
             handover_timeout_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
         ),
         handler_retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),

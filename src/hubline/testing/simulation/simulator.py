@@ -320,7 +320,7 @@ class Simulation:
             self.join()
 
     def _recover(self) -> None:
-        """Until no law has been broken for a lease and a hand-over: who is to lose a partition has lost it then.
+        """Until no law has been broken for a lease and a handover: by then, partitions that are to move have moved.
 
         After that nothing would happen any more, for as long as the worst seeds take to recover.
         """
@@ -337,7 +337,7 @@ class Simulation:
 
     def _recovery_seconds(self) -> float:
         options, lease = self.hosts[0].processor._options, self.lease  # noqa: SLF001
-        # A crash costs the lease, a hand-over that is not answered the grace; balanced members then claim one
+        # A crash costs the lease, a handover that is not answered the grace; balanced members then claim one
         # partition a cycle, and a partition that failed may be backing off.
         cycles = 4 + len(self.hub.partition_ids)
         return (
