@@ -24,6 +24,7 @@ class HandledProgress:
 
     def __init__(self) -> None:
         self.events_since = 0
+        self._events_before = 0
         self._place: Place | None = None
         self._run: EventRun | None = None
         self._counted = 0  # of the run's events
@@ -33,6 +34,12 @@ class HandledProgress:
         """The last event that is handled. Any thread may ask."""
         run = self._run
         return (None if run is None else _place_in(run, run.done)) or self._place
+
+    @property
+    def events(self) -> int:
+        """Events that are handled. Any thread may ask."""
+        run = self._run
+        return self._events_before + self.events_since + (0 if run is None else run.done - self._counted)
 
     def mark(self, given: EventBatch | Event) -> bool:
         """What was given to a handler is done, or is a dead letter. Returns whether there was anything."""
@@ -63,6 +70,7 @@ class HandledProgress:
     def checkpoint_written(self) -> None:
         """Counts from here."""
         self.catch_up()
+        self._events_before += self.events_since
         self.events_since = 0
 
 

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Self, TypeVar
@@ -49,6 +49,9 @@ from hubline.sinks import SqlSink
 from hubline.sinks.meant import meant_dead_letters, meant_sink
 
 log = logging.getLogger("hubline.processor")
+
+PROGRESS_SECONDS = 2.0
+"""How often a program logs its progress: soon enough for a person who watches its first events."""
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
@@ -196,11 +199,18 @@ class Processor:
                 await self._close_owned()
 
     def run(self) -> None:
-        """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once."""
-        asyncio.run(self.run_async())
+        """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once.
+
+        If the program has not set up logging, hubline's log goes to stderr from INFO on.
+        """
+        with _log_to_stderr():
+            asyncio.run(self.run_async())
 
     async def run_async(self) -> None:
-        """``run`` inside an event loop of one's own, in the main thread. Leaves signal handlers as it found them."""
+        """``run`` inside an event loop of one's own, in the main thread. Leaves signal handlers as it found them.
+
+        It does not set up logging.
+        """
         if threading.current_thread() is not threading.main_thread():
             raise ProcessorError(
                 "run() waits for signals, which come to the main thread only: elsewhere call start() and stop()",
@@ -210,7 +220,7 @@ class Processor:
         with _first_signal(stop.set):
             try:
                 await self.start()
-                await stop.wait()
+                await self._log_progress(stop)
             finally:
                 await self.stop()
 
@@ -258,6 +268,21 @@ class Processor:
             raise
         log.info("started group=%s owner_id=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
+    async def _log_progress(self, stop: asyncio.Event) -> None:
+        """Until the stop, whenever there is some."""
+        events = 0
+        counts: dict[str, int] = {}
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROGRESS_SECONDS):
+                    await stop.wait()
+            before, counts = counts, {each.partition_id: each.handled_count for each in self.partitions}
+            # A partition that was opened again counts from 0.
+            new = sum(count - min(count, before.get(partition, 0)) for partition, count in counts.items())
+            if new:
+                events += new
+                log.info("progress events=%d partitions=%d", events, len(counts))
+
     def _running(self) -> ProcessorRun:
         if self._run is None:
             raise ProcessorError("the processor is not started", partition="")
@@ -298,6 +323,25 @@ class Processor:
 def partition_dependencies(processor: Processor) -> PartitionDependencies:
     """What a redrive runs the processor's handlers with. Raises ConfigError where it cannot be started."""
     return processor._dependencies()  # noqa: SLF001
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Shows what a program does whose author has not set up logging; warnings alone would look as if nothing went on."""
+    logger = logging.getLogger("hubline")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level or logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @contextmanager
