@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.docs.player import ROOT, PageError, SparkShell, are_as_shown, are_in_any_order, needs_spark, play
 
@@ -17,7 +18,7 @@ PAGES = [
 ]
 
 
-def parameters() -> Iterator[object]:
+def parameters() -> Iterator[ParameterSet]:
     for page in PAGES:
         group = "spark-shell" if needs_spark(page) else "azurite" if "=container -->" in page.read_text() else page.stem
         yield pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(group))
@@ -37,8 +38,8 @@ def spark_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[
         each.close()
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", parameters())
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("page", list(parameters()))
 def test_the_page_does_what_it_says(
     page: Path, tmp_path: Path, spark_shell: Callable[[], SparkShell], request: pytest.FixtureRequest
 ) -> None:
