@@ -1,6 +1,6 @@
 """Plays a page as a reader would: docs/contributing/documentation.md says how pages are written for it.
 
-    python -m tests.docs.player docs/quickstart.md [--write]
+python -m tests.docs.player docs/quickstart.md [--write]
 """
 
 from __future__ import annotations
@@ -232,12 +232,14 @@ class SparkShell:
         self.folder = folder
         """Where its pages are played, one after the other: Java can't change its folder."""
         folder.mkdir()
-        command = [sys.executable, "-m", "tests.docs.spark_shell"]
-        options = f"{os.environ.get('SPARK_SUBMIT_OPTS', QUICK_JAVA)} -Dspark.ui.enabled=false"  # its ports may be taken
+        options = (
+            f"{os.environ.get('SPARK_SUBMIT_OPTS', QUICK_JAVA)} -Dspark.ui.enabled=false"  # its ports may be taken
+        )
+        variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": options}
         self._exit_code: int | None = 0
         self.process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": options}, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, start_new_session=True,
+            [sys.executable, "-m", "tests.docs.spark_shell"],
+            cwd=folder, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
@@ -275,7 +277,13 @@ class Player:
     """Plays one page in a folder."""
 
     def __init__(
-        self, page: Path, folder: Path, scratch: Path, *, services: Mapping[str, str] = {}, spark: Callable[[], SparkShell]
+        self,
+        page: Path,
+        folder: Path,
+        scratch: Path,
+        *,
+        services: Mapping[str, str] = {},
+        spark: Callable[[], SparkShell],
     ) -> None:
         self._page, self._folder, self._scratch, self._spark = page, folder, scratch, spark
         with socket.socket() as free:
@@ -286,7 +294,8 @@ class Player:
         self._variables = {**clean, **VARIABLES, "HUBLINE_PORT": self._port, "HOME": str(scratch), **services}
         self._terminals: dict[str, Terminal] = {}
         self._is_writing = False
-        self._outputs: list[tuple[Command, list[str]]] = []
+        self.outputs: list[tuple[Command, list[str]]] = []
+        """What commands printed, in order."""
 
     def play(self, *, is_writing: bool = False) -> None:
         """Raises PageError at the first difference."""
@@ -348,7 +357,7 @@ class Player:
         self._wait(running, command, lambda printed: are_in_any_order(command.shown, printed, is_all=False))
         if running.exit_code() is not None:
             return False
-        self._outputs.append((command, self._printed(running)))
+        self.outputs.append((command, self._printed(running)))
         if not self._is_writing and not are_in_any_order(command.shown, self._printed(running)):
             raise self._error(command.shown_at, "other output than shown", command.shown, self._printed(running))
         return True
@@ -367,14 +376,19 @@ class Player:
         self._wait(running, command, lambda _: False, is_to_end=True)
         printed = self._printed(running)
         shown = [line for line in command.shown if line != CTRL_C]
-        self._outputs.append((command, [*before, *printed[max(len(before) - 1, 0) :]]))
+        self.outputs.append((command, [*before, *printed[max(len(before) - 1, 0) :]]))
         if not self._is_writing and not is_shown(shown, printed):
             raise self._error(command.shown_at, "other output than shown", command.shown, printed)
         if (code := running.exit_code()) != 0 and not shown and not self._is_writing:
             raise self._error(command.line, f"exit code {code} of `{command.text}`", [], printed)
 
     def _wait(
-        self, running: Running | SparkRunning, command: Command, is_enough: Callable[[list[str]], bool], *, is_to_end: bool = False
+        self,
+        running: Running | SparkRunning,
+        command: Command,
+        is_enough: Callable[[list[str]], bool],
+        *,
+        is_to_end: bool = False,
     ) -> None:
         deadline = time.monotonic() + SECONDS_MAX
         size, quiet_since = -1, time.monotonic()
@@ -410,7 +424,7 @@ class Player:
     def _write(self) -> None:
         """Puts outputs into the page, where they are not as shown."""
         lines = self._page.read_text().splitlines()
-        for command, printed in reversed(self._outputs):
+        for command, printed in reversed(self.outputs):
             compare = are_in_any_order if command.is_interrupted else are_as_shown
             if not compare(command.shown, printed):
                 text = [OWNER.sub("laptop-4242-1a2b3c4d", line.rstrip()) for line in printed]
@@ -456,6 +470,7 @@ def services_of(page: Path, folder: Path, stack: ExitStack, start: Mapping[str, 
 
 def main(arguments: Sequence[str]) -> None:
     from tests.support.azurite import azurite
+    from tests.support.npm import event_hubs_sdk
     from tests.support.postgres import PostgresServer
 
     pages = [Path(each).resolve() for each in arguments if not each.startswith("--")]
@@ -471,6 +486,7 @@ def main(arguments: Sequence[str]) -> None:
 
         start = {
             "postgresql": lambda: stack.enter_context(PostgresServer.start(syncs=False)).new_database().reveal(),
+            "event-hubs-for-node": lambda: str(event_hubs_sdk()),
             "container": lambda: stack.enter_context(azurite()).new_container(),
         }
         for page in pages:

@@ -22,7 +22,7 @@ def run(words: list[str]) -> int:
             session.stop()
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except BaseException:  # noqa: BLE001: as an interpreter ends
+    except BaseException:  # noqa: BLE001 - as an interpreter ends
         traceback.print_exc()
         return 1
     return 0

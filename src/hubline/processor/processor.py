@@ -327,7 +327,7 @@ def partition_dependencies(processor: Processor) -> PartitionDependencies:
 
 @contextmanager
 def _log_to_stderr() -> Iterator[None]:
-    """Shows what a program does whose author has not set up logging; warnings alone would look as if nothing went on."""
+    """Shows the log of a program that has not set up logging: by warnings alone, nothing would seem to go on."""
     logger = logging.getLogger("hubline")
     if logger.hasHandlers():
         yield
