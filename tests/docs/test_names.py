@@ -32,6 +32,7 @@ READERS_OWN = {"app.py", "telemetry.py", "telemetry.toml", "azure.toml", "my_sto
 PYTHON_NAME = re.compile(r"\bhubline(?:\.(?!md\b)[A-Za-z_]\w*)+")
 VARIABLE = re.compile(r"\bHUBLINE_[A-Z_]+")
 FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|sql|toml|md))`")
+TITLE = re.compile(r'^```\w+ title="([^"]+)"$', re.MULTILINE)
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 IN_TABLE = re.compile(r"`([a-z_]+)`")
@@ -78,7 +79,7 @@ def test_files_are_there(page: Path) -> None:
     folders = [ROOT, package, page.parent, *(package / named for named in re.findall(r"`((?:[a-z_]+/)+)[^`]*`", text))]
     missing = [
         name
-        for name in sorted(set(FILE.findall(text)) - READERS_OWN)
+        for name in sorted(set(FILE.findall(text)) - READERS_OWN - set(TITLE.findall(text)))
         if not any((folder / name).exists() for folder in folders)
     ]
     assert missing == []
