@@ -33,7 +33,7 @@ PYTHON_NAME = re.compile(r"\bhubline(?:\.(?!md\b)[A-Za-z_]\w*)+")
 VARIABLE = re.compile(r"\bHUBLINE_[A-Z_]+")
 FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|sql|toml|md))`")
 TITLE = re.compile(r'^```\w+ title="([^"]+)"$', re.MULTILINE)
-CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console(?: .*)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 IN_TABLE = re.compile(r"`([a-z_]+)`")
 
