@@ -408,7 +408,7 @@ class Player:
 
     def _printed(self, running: Running | SparkRunning) -> list[str]:
         """Lines, with the names that pages show for what is the player's."""
-        text = running.output.read_text(errors="replace").replace(str(self._folder), HOME)
+        text = running.output.read_bytes().decode(errors="replace").replace(str(self._folder), HOME)
         text = KILLED.sub("Killed", text).replace(f"localhost:{self._port}", PORT)
         return REPLACED.sub("", text).splitlines()
 
