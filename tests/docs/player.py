@@ -52,7 +52,7 @@ MASKS = [
         (r"\x1b\[[0-9;]*m", ""),
         (r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?)?(Z|[+-]\d\d:?\d\d)?", "<time>"),
         (r"\b\d\d:\d\d(:\d\d([.,]\d+)?)?\b", "<time>"),
-        (r"\b\d[\d,.]* ?events/s", "<rate>"),
+        (r"\b\d[\d,.]*( events)?/s\b", "<rate>"),
         (r"\b\d+(\.\d+)? ?(ms|s|min|m|h|d|seconds?|minutes?|hours?|days?)\b", "<duration>"),
         (OWNER.pattern, "<owner>"),
         (r"\b(?=[a-f-]*\d)[0-9a-f]{8,}(-[0-9a-f]{4,})*\b", "<id>"),

@@ -121,6 +121,7 @@ def test_a_difference_fails_with_its_line(tmp_path: Path, text: str, said: str) 
     ("shown", "printed", "is_same"),
     [
         ("at 10:00:00, after 3 s", "at 23:59:59.123, after 12.5 s", True),
+        ("2 events, 5/s", "2 events, 1,200/s", True),
         ("996 rows", "995 rows", False),
         ("a  b", "a b", True),
         ("first\n...\nlast", "first\nlast", True),
