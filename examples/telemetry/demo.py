@@ -1,9 +1,10 @@
 """``make demo``: the three stages of telemetry.py on this machine, one of which is killed on the way.
 
-    python examples/telemetry/demo.py [--events 100000] [--keep]
+    python examples/telemetry/demo.py [--events 100000] [--burst 1000000] [--keep]
 
-Two runs share the work: one has the stages ingest and recent, the other store. The second is killed (kill -9, with its
-Java) while it writes, and started again. At the end every reading is counted.
+Two instances share the work: one runs the stages ingest and recent, the other runs store. The readings come slowly
+enough to watch, and the second instance is killed (kill -9, with its Java) while it writes, and started again. Then a
+burst of readings shows how fast the stages are. At the end every reading is counted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import burst
 from readings import BATCH_COUNT, Reading, readings
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -48,8 +50,8 @@ WAIT_SECONDS_MAX = 240.0
 
 PARTITIONS = 4
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Compiled lightly: what runs for a minute does not earn back more."""
+JAVA_OPTIONS = "-XX:+UseSerialGC"
+"""Two Javas share the machine: a collector without threads of its own leaves more of it to the stages."""
 
 NEXT = """
 What to try next:
@@ -89,10 +91,22 @@ class Sent:
         self.ids |= {reading.id for reading in batch if reading.id is not None}
         self.malformed |= {reading.number for reading in batch if reading.id is None}
 
+    burst: int = 0
+    """How many of the readings came in the burst: all valid, none sent twice."""
+
+    def note_burst(self, count: int) -> None:
+        self.count += count
+        self.burst += count
+
+    @property
+    def distinct(self) -> int:
+        """Rows that there should be: a reading that was sent twice counts once."""
+        return len(self.ids) + self.burst
+
     @property
     def expected(self) -> int:
-        """Rows and dead letters there should be: what was sent twice counts once."""
-        return len(self.ids) + len(self.malformed)
+        """Rows and dead letters that there should be."""
+        return self.distinct + len(self.malformed)
 
 
 class Run:
@@ -107,7 +121,7 @@ class Run:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
-                env={**os.environ, "SPARK_SUBMIT_OPTS": QUICK_JAVA, "SPARK_LAUNCHER_OPTS": QUICK_JAVA},
+                env={**os.environ, "SPARK_SUBMIT_OPTS": JAVA_OPTIONS},
                 stdout=reports,
                 stderr=log,
                 start_new_session=True,
@@ -118,7 +132,7 @@ class Run:
         self._process.wait()
 
     def stop(self) -> None:
-        """Asks it to end in good order, and waits for that."""
+        """Ask it to stop, and wait until it has."""
         if self._process.poll() is None:
             self._process.terminate()
         self._process.wait()
@@ -140,9 +154,11 @@ class Run:
 class Demo:
     """The story, and what is shown of it."""
 
-    def __init__(self, folder: Path, events_count: int) -> None:
+    def __init__(self, folder: Path, events_count: int, burst_count: int) -> None:
         self._folder = folder
         self._events_count = events_count
+        self._burst_count = burst_count
+        self._expected_count = events_count
         self._hubs = {name: hubline.open_hub(f"local:{folder}/data/{name}") for name in ("raw", "clean")}
         self._store = open_store(f"sqlite:///{folder}/data/progress.db")
         self._sent = Sent()
@@ -155,7 +171,7 @@ class Demo:
         """Whether all came out right."""
         await create_hub(self._folder / "data", "raw", partitions=PARTITIONS)
         with self._shown():
-            self._note("Spark starts, twice: one run has the stages ingest and recent, the other store")
+            self._note("two instances start: one runs the stages ingest and recent, the other runs store")
             first, second = Run(self._folder, "first", "ingest", "recent"), Run(self._folder, "second", "store")
             try:
                 coming = readings(self._events_count)
@@ -163,15 +179,17 @@ class Demo:
                 await self._until(lambda counts: counts.stored > KILLED_AT_SHARE * self._events_count, first, second)
                 await sending
                 sending = asyncio.create_task(self._send(coming))
-                self._note(f"the run of the stage store is killed (kill -9), with {self._counts.rows:,} rows written")
+                self._note(f"the instance of store is killed (kill -9), with {self._counts.rows:,} rows written")
                 second.kill()
                 second = Run(self._folder, "second", "store")
                 self._note("it is started again, while readings keep coming")
                 await self._until(lambda _: sending.done(), first, second)
                 await sending
-                self._note("the last reading is sent")
                 await self._until(self._is_done, first, second)
-                self._note("all is done: both runs are asked to stop (SIGTERM)")
+                self._note("every reading is in the tables")
+                if self._burst_count:
+                    await self._run_burst(first, second)
+                self._note("both instances are asked to stop (SIGTERM)")
             finally:
                 await asyncio.gather(asyncio.to_thread(first.stop), asyncio.to_thread(second.stop))
             await self._look()
@@ -190,6 +208,24 @@ class Demo:
             self._sent.note(batch)
             await asyncio.sleep(pause)
         await sender.close()
+
+    async def _run_burst(self, *runs: Run) -> None:
+        """As many readings as the machine can take at once."""
+        self._expected_count += self._burst_count
+        self._note(f"a burst: {self._burst_count:,} readings, sent as fast as the hub takes them")
+        started_at = time.monotonic()
+        sending = asyncio.create_task(self._send_burst())
+        await self._until(lambda counts: sending.done() and self._is_done(counts), *runs)
+        await sending
+        seconds = time.monotonic() - started_at
+        rate = self._burst_count / seconds
+        self._note(f"all of them are through the three stages after {seconds:.0f} s: {rate:,.0f} events/s")
+
+    async def _send_burst(self) -> None:
+        async with hubline.Producer(self._hubs["raw"]) as producer:
+            for batch in burst.batches(self._burst_count, first_number=self._events_count):
+                await producer.send(batch)
+                self._sent.note_burst(len(batch))
 
     def _is_done(self, counts: Counts) -> bool:
         return counts.stored >= self._sent.expected and counts.averaged >= self._sent.count
@@ -241,12 +277,12 @@ class Demo:
             ("recent  clean -> averages", self._counts.averaged),
             ("store   clean -> readings", self._counts.stored),
         ):
-            table.add_row(title, f"{count:,}", ProgressBar(total=self._events_count, completed=count, width=40))
+            table.add_row(title, f"{count:,}", ProgressBar(total=self._expected_count, completed=count, width=40))
         return Group(*map(Text, self._story), Text(), table)
 
     def _conclude(self, rates: dict[str, float]) -> bool:
         counts, sent = self._counts, self._sent
-        lost = len(sent.ids) - counts.distinct + max(0, len(sent.malformed) - counts.dead_letters)
+        lost = sent.distinct - counts.distinct + max(0, len(sent.malformed) - counts.dead_letters)
         duplicated = counts.rows - counts.distinct + max(0, counts.dead_letters - len(sent.malformed))
         table = Table("", "", box=None, show_header=False)
         table.columns[1].justify = "right"
@@ -290,13 +326,14 @@ def _in_tables(path: Path) -> dict[str, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Three stages on Spark, one of which is killed on the way.")
     parser.add_argument("--events", type=int, default=100_000, help="how many readings are sent")
+    parser.add_argument("--burst", type=int, default=1_000_000, help="how many more are sent at once, at the end")
     parser.add_argument("--keep", action="store_true", help="keep the hubs, the tables and the logs")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hubline-demo-"))
     shutil.copy(HERE / "telemetry.toml", folder)
     is_right = False
     try:
-        is_right = asyncio.run(Demo(folder, options.events).run())
+        is_right = asyncio.run(Demo(folder, options.events, options.burst).run())
     finally:
         if options.keep or not is_right:
             console.print(f"\nkept in {folder}")

@@ -31,7 +31,24 @@ TRANSPORT_VARIABLE: Final = "HUBLINE_TRANSPORT"
 
 
 def open_hub(hub: str | HubAddress | Hub) -> Hub:
-    """The hub of an address (see `parse_hub`). A hub is returned as it is."""
+    """Open a hub by its address.
+
+    It connects when you first use it. Only then does a hub that does not exist raise `HubNotFound`.
+
+    Args:
+        hub: `local:PATH/NAME`, a connection string, `eventhubs://NAMESPACE/NAME`, `env:NAME` or `file:PATH`. An open
+            hub is returned as it is.
+
+    Returns:
+        The hub. Close it with `await hub.close()`.
+
+    Raises:
+        ConfigError: The address is not valid, or its variable or file does not exist.
+
+    Example:
+        hub = hubline.open_hub("local:./data/telemetry")
+        print((await hub.describe()).partition_ids)  # ('0', '1', '2', '3')
+    """
     match parse_hub(hub) if isinstance(hub, str) else hub:
         case LocalHubAddress(root, name):
             from hubline.hubs.local import LocalHub
@@ -60,10 +77,20 @@ def _event_hubs(address: EventHubsAddress) -> Hub:
 
 
 def open_store(store: str | StoreAddress | CheckpointStore) -> CheckpointStore:
-    """The store of an address (see `parse_store`). A store is returned as it is.
+    """Open a checkpoint store by its address.
 
-    Within a process, all that name the same ``memory:`` address share one store. Raises ConfigError for an object that
-    lacks methods of a store: one that has four of them is to be wrapped, see `hubline.checkpoint_stores.adapt`.
+    It connects when you first use it. Within a process, all users of one `memory:` address share a store.
+
+    Args:
+        store: `memory:NAME`, `sqlite:///PATH`, `postgresql://...`, the `https://` address of a blob container,
+            `env:NAME` or `file:PATH`. An open store is returned as it is.
+
+    Returns:
+        The store. Close it with `await store.close()`.
+
+    Raises:
+        ConfigError: The address is not valid, or the object lacks methods of a store. Wrap an object that has the four
+            methods of the Azure SDK's stores with `hubline.checkpoint_stores.adapt`.
     """
     match parse_store(store) if isinstance(store, str) else store:
         case MemoryAddress(name):

@@ -52,23 +52,40 @@ _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def origin_of(hub: HubProperties) -> str:
-    """The hub as ids name it: ``NAMESPACE/HUB@CREATED``, the last in milliseconds.
+    """Return the hub as event ids name it: `NAMESPACE/HUB@CREATED`, with the time in milliseconds.
 
-    A hub that was deleted and re-created counts from 0 again. It is another origin: otherwise its events would pass
-    for repetitions of the old one's.
+    A hub that was deleted and re-created counts from 0 again. It is another origin: otherwise its events would look
+    like duplicates of the old ones.
+
+    Args:
+        hub: What `Hub.describe` returns.
     """
     return f"{hub.namespace}/{hub.name}@{(hub.created_at - _START) // timedelta(milliseconds=1)}"
 
 
 def event_ids(origin: str, partition: Text, sequence: Numbers, index: Numbers = 0) -> pa.StringArray:
-    """The ids of events by where they were read; single values count for all, and a null gives a null."""
+    """Make the ids of events from where they were read. A null in any column gives a null.
+
+    Args:
+        origin: The hub, as `origin_of` gives it: one value, or one for each event.
+        partition: The id of the partition: one value, or one for each event.
+        sequence: The sequence numbers.
+        index: Which of the events that were made of that one it is. Default: 0.
+    """
     return pc.binary_join_element_wise(origin, partition, _as_text(sequence), _as_text(index), "/")
 
 
 def derived_ids(ids: pa.StringArray, place: Numbers) -> pa.StringArray:
-    """The ids of what a later stage made of events that have ids already: ``place`` counts from 0 for each of them.
+    """Make the ids of several events that a stage made of events with ids.
 
-    They stay ordered as they were, with the outputs of one event in the order of their places.
+    They stay in order, and the events made of one are in the order of their places.
+
+    Args:
+        ids: The ids of the events that were read.
+        place: Which of the events that were made of that one it is, from 0.
+
+    Raises:
+        ConfigError: A place is too large, or a text is not an id.
     """
     if pc.any(pc.greater_equal(pa.array([place]) if isinstance(place, int) else place, OUTPUTS_MAX)).as_py():
         raise ConfigError(f"one event may become {OUTPUTS_MAX:,} events at most")
@@ -92,7 +109,11 @@ def split_ids(ids: pa.StringArray) -> pa.RecordBatch:
 
 
 def ids_of(properties: pa.MapArray) -> pa.StringArray:
-    """The ids that events carry in their properties, null where they carry none."""
+    """Return the ids that events carry in their properties, null where they carry none.
+
+    Args:
+        properties: The column `properties` of a batch.
+    """
     if not _carries_ids(properties):
         return pa.nulls(len(properties), pa.string())
     return pc.map_lookup(properties, ID_PROPERTY, "last")

@@ -30,12 +30,16 @@ class Receiver(Protocol):
     """Reads one partition in order. Used by one task at a time."""
 
     async def receive(self, *, max_count: int, wait_seconds: float) -> EventBatch:
-        """The next events: at least one and at most ``max_count``, or an empty batch after ``wait_seconds``.
+        """Return the next events, as soon as there are any. Cancelling a call loses no event.
 
-        Returns as soon as there is anything. Raises ReaderStolen as soon as another reader took the partition,
-        also while waiting; PositionInvalid if retention overtook the reader; HubUnavailable if it was lost: another
-        receiver has to be opened after the last event, as a ReconnectingReceiver does.
-        Cancelling a call loses no event: the next call returns what this one would have.
+        Args:
+            max_count: The most events to return.
+            wait_seconds: How long to wait for the first one. After that the batch is empty.
+
+        Raises:
+            ReaderStolen: Another reader took the partition, perhaps during the wait.
+            PositionInvalid: The next events expired before they were read.
+            HubUnavailable: The connection is lost. Open another receiver after the last event.
         """
         ...
 
@@ -48,7 +52,7 @@ class Receiver(Protocol):
         ...
 
     async def close(self) -> None:
-        """Lets the partition go. Closing twice is fine."""
+        """Stop reading. Closing twice is fine."""
         ...
 
 
@@ -75,16 +79,26 @@ class Sender(Protocol):
     async def send(
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
-        """Appends the events (`OUTGOING_SCHEMA`), in order, and returns once they are
-        durable.
+        """Append events, in order, and return once they are durable.
 
-        They go to ``partition``; or to the partition of ``partition_key``; or each to that of its own key; and
-        those without a key to the next partition in turn. What goes to one partition is kept whole or not at
-        all. Raises EventTooLarge (nothing is sent), HubFull, HubUnavailable.
+        What goes to one partition is kept whole or not at all.
+
+        Args:
+            events: The columns, as `hubline.new_events` makes them.
+            partition: The partition that all go to. By default the one of `partition_key`, else of each event's own
+                key; events without a key go to the partitions in turn.
+            partition_key: The key whose partition all go to. Default: None.
+
+        Raises:
+            EventTooLarge: The hub does not take an event of that size. Nothing was sent.
+            HubFull: A partition is full.
+            HubUnavailable: The hub could not be reached. It may or may not have kept the events.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Stop sending. Closing twice is fine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,117 +124,215 @@ class Hub(Protocol):
     """A partitioned event hub."""
 
     @property
-    def namespace(self) -> str: ...
-
-    @property
-    def name(self) -> str: ...
-
-    async def describe(self) -> HubProperties:
-        """Called at every dispatch cycle, so that partitions added to the hub are seen."""
+    def namespace(self) -> str:
+        """Where the hub is: a host name, or the folder of a local hub."""
         ...
 
-    async def describe_partition(self, partition: str) -> PartitionProperties: ...
+    @property
+    def name(self) -> str:
+        """The name of the hub."""
+        ...
+
+    async def describe(self) -> HubProperties:
+        """Return the hub's partitions and when it was created. Processors call it at each rebalance.
+
+        Raises:
+            HubNotFound: There is no such hub.
+            HubUnavailable: The hub could not be reached.
+        """
+        ...
+
+    async def describe_partition(self, partition: str) -> PartitionProperties:
+        """Return the first and last sequence numbers of a partition.
+
+        Args:
+            partition: The id of the partition.
+
+        Raises:
+            PartitionNotFound: The hub has no such partition.
+        """
+        ...
 
     async def open_receiver(
         self, partition: str, *, group: str, position: Position, epoch: int | None = None
     ) -> Receiver:
-        """Starts reading. With an epoch, readers of the group with an equal or lower one, or none, are
-        disconnected (ReaderStolen); ReaderRefused if one with a higher epoch is there.
+        """Start to read a partition.
 
-        Raises PositionInvalid where starting there would skip events or read those of another hub.
+        Args:
+            partition: The id of the partition.
+            group: The name of the consumer group.
+            position: Where to start.
+            epoch: Readers of the group with an equal or lower epoch, or with none, are disconnected. Default: None.
+
+        Raises:
+            ReaderRefused: A reader with a higher epoch reads the partition.
+            PositionInvalid: Starting there would skip events, or read those of another hub.
         """
         ...
 
-    async def open_sender(self) -> Sender: ...
+    async def open_sender(self) -> Sender:
+        """Start to send. Prefer `hubline.Producer`, which splits large sends and retries."""
+        ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close all that is open. Closing twice is fine."""
+        ...
 
 
 class DeadLetterSink(Protocol):
-    """Keeps events that failed, for a processor without a SQL sink (which keeps them itself, with its rows).
+    """Keep events that failed, for a processor without a SQL sink, which keeps them itself.
 
-    Called for each event that failed for good, before the checkpoint moves past it: dying in between adds the
-    dead letter again.
+    hubline calls it for each such event before the checkpoint moves past it. A crash in between adds the dead letter
+    again.
     """
 
     async def add(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Returns once the dead letters are durable. If it raises, the partition stops, and the events come again."""
+        """Add dead letters, and return once they are durable.
+
+        If it raises, the partition stops, and its events are processed again.
+
+        Args:
+            dead_letters: The dead letters.
+        """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close what is open. Closing twice is fine."""
+        ...
 
 
 class CheckpointStore(Protocol):
-    """Keeps ownership, membership and checkpoints for many groups; the one truth about progress.
+    """Keeps who owns which partition, and how far each is processed, for many consumer groups.
 
-    A processor at rest calls ``list_ownership`` and ``renew_ownership`` once a dispatch cycle, or only the second if it
-    lists the group as well; the rest when there is something to do. Ages are by the store's own clock. Methods that
-    take several records treat each by itself.
-    Calls may come from one event loop at a time only.
+    A processor at rest calls `list_ownership` and `renew_ownership` once a cycle, or only the second if that lists the
+    group as well. Ages are by the store's own clock. Methods that take several records treat each by itself. Calls come
+    from one event loop at a time.
     """
 
     async def list_ownership(self, group: GroupKey) -> GroupState:
-        """Every ownership record, request and member of the group.
+        """Return every ownership record, handover request and member of the group.
 
-        A record that does not read back is named in ``damaged`` and left out. Members not heard of for
-        long may be left out too; the caller judges by age.
+        A record that cannot be read is named in `damaged` and left out. Members that have not renewed for long may be
+        left out, too; the caller judges by age.
+
+        Args:
+            group: The consumer group.
+
+        Raises:
+            StoreUnavailable: The store could not be reached.
         """
         ...
 
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
-        """Writes the owner and epoch of each record whose ``version`` is still current (None: no record yet).
+        """Write the owner and epoch of each record whose `version` is still current (None: no record yet).
 
-        Returns the records that were written, with their new version; a lost claim is left out, it is not an error.
-        A claim with an empty owner releases. A claim that changes the epoch clears the handover request;
-        releasing keeps it, so that the partition stays reserved for who asked.
+        A claim with an empty owner releases. A claim that changes the epoch clears the handover request. Releasing
+        keeps the request, so that the partition stays reserved for its requester.
+
+        Args:
+            claims: The records to write.
+
+        Returns:
+            The records that were written, with their new versions. A lost claim is left out; it is not an error.
+
+        Raises:
+            StoreUnavailable: The store could not be reached. Some claims may have been written.
         """
         ...
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        """Announces the member as alive and renews what it owns, in one round trip if the store can.
+        """Announce that a member is active, and renew what it owns, in one round trip if the store can.
 
-        As ``claim_ownership``, but epoch and owner stay; what comes back carries the handover requests. A member that
-        owns nothing and takes nothing (``max_partitions=0``) leaves: it is forgotten, so that its share is dealt out
-        at once.
+        Owners and epochs stay as they are. A member that owns nothing and takes nothing (`max_partitions=0`) leaves:
+        the store forgets it, so that others take its share at once.
+
+        Args:
+            group: The consumer group.
+            member: The member.
+            owned: The records of its partitions.
+
+        Returns:
+            The records that were renewed, with their new versions and handover requests.
+
+        Raises:
+            StoreUnavailable: The store could not be reached. Some records may have been renewed.
         """
         ...
 
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
-        """Asks the owners to drain and release in favour of ``owner_id``.
+        """Request that the owners finish their batches and release partitions for `owner_id`.
 
-        Changes no version: it must not make the owner's renewal fail. The newest request stands, and its age
-        starts again: callers do not ask again for what they or others wait for.
+        It changes no version, so that the owner's renewal still succeeds. The newest request counts, and its age starts
+        again.
+
+        Args:
+            keys: The partitions.
+            owner_id: The member that requests them.
+
+        Raises:
+            StoreUnavailable: The store could not be reached.
         """
         ...
 
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
-        """Takes the partition's checkpoint for this epoch, in one statement, and returns where it stands.
+        """Take the partition's checkpoint for an epoch, in one step. From then on no lower epoch can move it.
 
-        From then on no lower epoch can move it. Raises Fenced if a higher epoch holds it, RecordDamaged if it
-        does not read back. Taking it again with the same epoch is fine.
+        Args:
+            key: The partition.
+            epoch: The epoch of the new owner. Taking it again with the same epoch is fine.
+
+        Returns:
+            The checkpoint, or None if there is none yet.
+
+        Raises:
+            Fenced: A higher epoch holds it.
+            RecordDamaged: The checkpoint cannot be read.
+            StoreUnavailable: The store could not be reached.
         """
         ...
 
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
-        """The checkpoints of the group. One that does not read back is left out; ``fence`` names it."""
+        """Return the checkpoints of the group. One that cannot be read is left out; `fence` names it.
+
+        Args:
+            group: The consumer group.
+
+        Raises:
+            StoreUnavailable: The store could not be reached.
+        """
         ...
 
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
-        """Moves the checkpoint forward. One that is not ahead of what is stored changes nothing.
+        """Move the checkpoint forward. One that is not ahead of the stored one changes nothing.
 
-        Raises Fenced unless ``epoch`` holds the fence.
+        Args:
+            checkpoint: The checkpoint.
+            epoch: The epoch that took it with `fence`.
+
+        Raises:
+            Fenced: Another epoch holds it.
+            StoreUnavailable: The store could not be reached. It may have been written.
         """
         ...
 
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
-        """By an operator's hand: sets the checkpoint anywhere, also back, or removes it (None).
+        """Move a checkpoint anywhere, also back, or remove it. For operators, not for processors.
 
-        Raises the fence by one and takes the partition from its owner, in one step: the owner
-        cannot overwrite the checkpoint, and sees at its next renewal that it has to start from there.
+        In the same step it raises the epoch and takes the partition from its owner: the owner cannot overwrite the
+        checkpoint, and sees at its next renewal that it has to start again from there.
+
+        Args:
+            key: The partition.
+            checkpoint: The new checkpoint. None removes it.
+
+        Raises:
+            StoreUnavailable: The store could not be reached. It may have been written.
         """
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Close what is open. Closing twice is fine."""
+        ...
 
 
 HubOrAddress: TypeAlias = Annotated[str | Hub, Named("an address such as 'local:./data/telemetry', or a Hub")]

@@ -45,7 +45,12 @@ class RetryPolicy:
             )
 
     def delay(self, attempt: int, rng: random.Random) -> float:
-        """Seconds to wait after the given failed attempt (from 1): the backoff, shortened by a random 0-50%."""
+        """Return how many seconds to wait after a failed attempt: the backoff, shortened by a random 0-50%.
+
+        Args:
+            attempt: Which attempt failed, from 1.
+            rng: The source of randomness.
+        """
         # 2 ** 30 backoffs are beyond any maximum; the bound keeps the power from growing without end.
         backoff = min(self.initial_backoff_seconds * 2.0 ** min(attempt - 1, 30), self.max_backoff_seconds)
         return backoff * rng.uniform(0.5, 1.0)

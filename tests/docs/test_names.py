@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib
 import re
@@ -15,9 +14,6 @@ import pytest
 import typer
 
 from hubline.cli.app import app
-from hubline.coordination.lease_options import LeaseOptions
-from hubline.pipeline.stage_options import FrameStageOptions
-from hubline.processor import ProcessorOptions
 
 ROOT = Path(__file__).parents[2]
 # A decision is kept as it was made, with the names of its time.
@@ -150,17 +146,6 @@ def rows_after(page: str, title: str) -> list[str]:
         elif rows:
             break
     return rows
-
-
-@pytest.mark.parametrize("options", [ProcessorOptions, LeaseOptions])
-def test_options_of_a_processor_are_all_in_its_tables(options: Any) -> None:
-    named = rows_after("docs/reference/processor.md", f"`{options.__name__}`\n")
-    assert named == [each.name for each in dataclasses.fields(options)]
-
-
-def test_options_of_a_stage_are_all_in_its_table() -> None:
-    named = rows_after("docs/reference/pipeline.md", "| option | default | |\n")
-    assert set(named) == {*FrameStageOptions.__annotations__, "source", "sink", "schema"}
 
 
 def test_log_events_of_a_processor_are_those_in_the_table() -> None:

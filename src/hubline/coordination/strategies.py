@@ -57,7 +57,14 @@ class Strategy(Protocol):
         """The most this processor takes; announced, so that the others can share the rest."""
         ...
 
-    def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan: ...
+    def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
+        """Return what to do now.
+
+        Args:
+            snapshot: The partitions, owners and members of the group.
+            rng: The source of randomness.
+        """
+        ...
 
 
 @checked_options
@@ -75,6 +82,12 @@ class Balanced:
     max_partitions: Count | None = None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
+        """Return what to do now.
+
+        Args:
+            snapshot: The partitions, owners and members of the group.
+            rng: The source of randomness.
+        """
         share = fair_share(snapshot)
         claims = share.recovered_after_restart or share.claims[:1]
         return Plan(
@@ -100,6 +113,12 @@ class Greedy:
     max_partitions: Count | None = None
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:  # noqa: ARG002
+        """Return what to do now.
+
+        Args:
+            snapshot: The partitions, owners and members of the group.
+            rng: The source of randomness.
+        """
         share = fair_share(snapshot)
         claims = share.recovered_after_restart + share.claims
         if share.requests or share.is_waiting:
@@ -155,6 +174,12 @@ class Fixed:
         return self.count
 
     def plan(self, snapshot: Snapshot, rng: random.Random) -> Plan:
+        """Return what to do now.
+
+        Args:
+            snapshot: The partitions, owners and members of the group.
+            rng: The source of randomness.
+        """
         own = recovered_after_restart(snapshot)
         if len(snapshot.held) + len(own) >= self.count:
             return Plan(claims=own)

@@ -44,10 +44,19 @@ TRACEBACK_LENGTH_MAX = 16_000
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An event that could not be taken, with the reason. Make one of an exception with `of`.
+    """An event that could not be processed, with its error. `on_dead_letter` gets it; `of` makes one.
 
-    ``failed_at`` is by the clock of the processor; once it is stored, by the store's. Of a dead letter that was stored
-    without its body (``is_body_kept`` is False), the event has neither body nor properties: the hub may.
+    Attributes:
+        key: The partition, with its hub and consumer group.
+        event: The event. Without its body and properties, if `is_body_kept` is False.
+        error_type: The name of the exception's class.
+        error_text: The text of the exception, at most 4,000 characters.
+        traceback: Files, lines and functions, without values. At most 16,000 characters.
+        attempts: How often the handler was called with it.
+        stage: Where it failed: `"handler"`, `"sink"`, `"query"` or `"quarantine"`.
+        state: `"waiting"`, `"redriven"` or `"discarded"`.
+        failed_at: When it failed, by the processor's clock; once it is stored, by the database's.
+        is_body_kept: Whether the event is whole. If not, the hub that it came from may still have it.
     """
 
     key: PartitionKey
@@ -65,9 +74,16 @@ class DeadLetter:
     def of(
         cls, key: PartitionKey, event: Event, error: BaseException, *, attempts: int, stage: str = Stage.HANDLER
     ) -> DeadLetter:
-        """The dead letter of an event that failed with an exception: its type, its text, and where it was raised.
+        """Make the dead letter of an event that failed with an exception.
 
-        The traceback names files, lines and functions; it shows no values, which may be secret.
+        The traceback names files, lines and functions. It shows no values, which may be secret.
+
+        Args:
+            key: The partition, with its hub and consumer group.
+            event: The event.
+            error: The exception.
+            attempts: How often the handler was called with it.
+            stage: Where it failed. Default: `"handler"`.
         """
         return cls(
             key,

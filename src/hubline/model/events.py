@@ -35,7 +35,21 @@ _NO_EVENTS = pa.RecordBatch.from_pylist([], schema=EVENT_SCHEMA)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event, as a view made on demand from a batch."""
+    """One event of a hub. Handlers of `on_event` get it, and iteration over an `EventBatch` makes it.
+
+    Attributes:
+        body: The bytes that the producer sent.
+        partition: The id of the partition.
+        offset: Where the hub keeps the event: an opaque string.
+        sequence_number: Its number in the partition. Numbers rise by 1 from event to event.
+        enqueued_time: When the hub received it, in UTC.
+        partition_key: The producer's key, which chose the partition. None: it gave no key.
+        properties: The producer's own properties.
+
+    Example:
+        reading = json.loads(event.body)
+        print(event.partition_key, reading["celsius"])
+    """
 
     body: bytes
     partition: str
@@ -46,15 +60,30 @@ class Event:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The body as UTF-8 text."""
+        """Return the body as text.
+
+        Raises:
+            UnicodeDecodeError: The body is not UTF-8.
+        """
         return self.body.decode("utf-8")
 
 
 class EventBatch:
-    """Consecutive events of one partition: one Arrow record batch with `EVENT_SCHEMA`.
+    """Consecutive events of one partition, in order, as the columns of one Arrow record batch.
 
-    ``len(batch)``, iteration and indexing give events; ``batch.arrow`` gives the columns, which is the fast way.
-    An empty batch is a heartbeat: nothing arrived within the wait.
+    `len(batch)` counts the events. Iteration and `batch[0]` make an `Event` for each; `batch.arrow` and `batch.bodies`
+    are faster. An empty batch is a heartbeat: no event arrived within `max_wait_seconds`.
+
+    Args:
+        partition: The id of the partition.
+        arrow: The columns, with the schema `EVENT_SCHEMA`: `body`, `partition`, `offset`, `sequenceNumber`,
+            `enqueuedTime`, `partitionKey` and `properties`.
+
+    Raises:
+        ConfigError: The columns are not those of `EVENT_SCHEMA`.
+
+    Example:
+        hot = batch.arrow.filter(pc.greater(pc.binary_length(batch.arrow["body"]), 100))
     """
 
     __slots__ = ("_ends", "_last_offset", "arrow", "partition")
@@ -69,11 +98,23 @@ class EventBatch:
 
     @classmethod
     def empty(cls, partition: str) -> EventBatch:
+        """Make a batch without events.
+
+        Args:
+            partition: The id of the partition.
+        """
         return cls(partition, _NO_EVENTS)
 
     @classmethod
     def concat(cls, batches: Iterable[EventBatch]) -> EventBatch:
-        """One batch from consecutive ones of the same partition."""
+        """Join consecutive batches of one partition.
+
+        Args:
+            batches: The batches, in order: one at least.
+
+        Raises:
+            ConfigError: There is no batch.
+        """
         parts = list(batches)
         if not parts:
             raise ConfigError("nothing to concatenate: give at least one batch")
@@ -106,19 +147,22 @@ class EventBatch:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the events take in memory."""
+        """The bytes that the events take in memory."""
         return int(self.arrow.nbytes)
 
     @property
     def first_sequence(self) -> int:
+        """The sequence number of the first event. IndexError: the batch is empty."""
         return (self._ends or self._found_ends())[0]
 
     @property
     def last_sequence(self) -> int:
+        """The sequence number of the last event. IndexError: the batch is empty."""
         return (self._ends or self._found_ends())[1]
 
     @property
     def last_offset(self) -> str:
+        """The offset of the last event. IndexError: the batch is empty."""
         if self._last_offset is None:
             self._require_events()
             self._last_offset = str(self.arrow.column("offset")[len(self) - 1].as_py())
@@ -126,11 +170,17 @@ class EventBatch:
 
     @property
     def bodies(self) -> list[bytes]:
+        """The bodies of all events, in order."""
         bodies: list[bytes] = self.arrow.column("body").to_pylist()
         return bodies
 
     def slice(self, start: int, count: int | None = None) -> EventBatch:
-        """A view of some of the events; nothing is copied."""
+        """Return some of the events without copying them.
+
+        Args:
+            start: The index of the first.
+            count: How many. Default: all that follow.
+        """
         return EventBatch(self.partition, self.arrow.slice(start, count))
 
     def _found_ends(self) -> tuple[int, int]:

@@ -15,7 +15,16 @@ def partition_order(partition: str) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True, order=True)
 class GroupKey:
-    """A consumer group of a hub: what shares the work, and what a store lists."""
+    """A consumer group of a hub: what shares the work, and what a store lists.
+
+    Attributes:
+        namespace: The namespace of the hub, as `Hub.namespace` has it.
+        hub: The name of the hub.
+        group: The name of the consumer group.
+
+    Raises:
+        ConfigError: One of them is empty.
+    """
 
     namespace: str
     hub: str
@@ -26,7 +35,11 @@ class GroupKey:
             raise ConfigError(f"a consumer group needs a namespace, a hub and a name: {self}")
 
     def partition(self, partition: str) -> PartitionKey:
-        """The key of one partition in this group."""
+        """Return the key of one partition in this group.
+
+        Args:
+            partition: The id of the partition.
+        """
         return PartitionKey(self.namespace, self.hub, self.group, partition)
 
     def __str__(self) -> str:
@@ -35,7 +48,17 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True, order=True)
 class PartitionKey:
-    """One partition as a consumer group sees it: the key of every ownership and checkpoint."""
+    """One partition, as a consumer group sees it: the key of every ownership and checkpoint.
+
+    Attributes:
+        namespace: The namespace of the hub, as `Hub.namespace` has it.
+        hub: The name of the hub.
+        group: The name of the consumer group.
+        partition: The id of the partition.
+
+    Raises:
+        ConfigError: One of them is empty.
+    """
 
     namespace: str
     hub: str
@@ -48,6 +71,7 @@ class PartitionKey:
 
     @property
     def group_key(self) -> GroupKey:
+        """The consumer group alone."""
         return GroupKey(self.namespace, self.hub, self.group)
 
     def __str__(self) -> str:

@@ -32,9 +32,23 @@ class PositionKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to start reading a partition. Make one with the class methods.
+    """Where to start reading a partition. Make one with the class methods below.
 
-    ``inclusive`` says whether the event at the position itself is read. Offsets are opaque strings.
+    Attributes:
+        kind: What it is measured by: an offset, a sequence number, a time, or one of the two ends.
+        value: The offset, number or time. None for the two ends.
+        inclusive: Whether the event at the position itself is read.
+
+    Raises:
+        ConfigError: The value does not go with the kind, or a time has no time zone.
+
+    Example:
+        processor = hubline.Processor(
+            "local:./data/telemetry",
+            "sqlite:///state.db",
+            consumer_group="billing",
+            starting_position=hubline.Position.enqueued(datetime.now(UTC) - timedelta(hours=1)),
+        )
     """
 
     kind: PositionKind
@@ -56,27 +70,52 @@ class Position:
 
     @classmethod
     def earliest(cls) -> Position:
-        """The oldest event that the hub still holds."""
+        """Start at the oldest event that the hub still holds."""
         return cls(PositionKind.EARLIEST, None, inclusive=True)
 
     @classmethod
     def latest(cls, *, inclusive: bool = False) -> Position:
-        """The end: only what arrives from now on; inclusive also the newest event that is there."""
+        """Start at the end: read only events that arrive from now on.
+
+        Args:
+            inclusive: Read the newest event that is already there, too. Default: False.
+        """
         return cls(PositionKind.LATEST, None, inclusive=inclusive)
 
     @classmethod
     def offset(cls, offset: str, *, inclusive: bool = False) -> Position:
-        """After (or at) the event with this offset."""
+        """Start after the event with this offset.
+
+        Args:
+            offset: The offset of an event, as `Event.offset` has it.
+            inclusive: Start at that event instead. Default: False.
+
+        Raises:
+            ConfigError: The offset is empty.
+        """
         return cls(PositionKind.OFFSET, offset, inclusive=inclusive)
 
     @classmethod
     def sequence(cls, sequence_number: int, *, inclusive: bool = False) -> Position:
-        """After (or at) the event with this sequence number."""
+        """Start after the event with this sequence number.
+
+        Args:
+            sequence_number: The number of an event, as `Event.sequence_number` has it.
+            inclusive: Start at that event instead. Default: False.
+        """
         return cls(PositionKind.SEQUENCE, sequence_number, inclusive=inclusive)
 
     @classmethod
     def enqueued(cls, time: datetime, *, inclusive: bool = True) -> Position:
-        """The first event enqueued at or after (not inclusive: after) this time."""
+        """Start at the first event that the hub received at this time or later.
+
+        Args:
+            time: A time with a time zone.
+            inclusive: With False, start at the first event after that time. Default: True.
+
+        Raises:
+            ConfigError: The time has no time zone.
+        """
         return cls(PositionKind.ENQUEUED, time, inclusive=inclusive)
 
     def __str__(self) -> str:

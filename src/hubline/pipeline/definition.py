@@ -61,7 +61,18 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage as it was written, not yet checked: options are as they were given, and datasets are names."""
+    """One stage of a pipeline, as it was written. Its options are not checked yet.
+
+    Attributes:
+        name: The name of the stage.
+        kind: What its function takes: see `StageKind`.
+        function: The function.
+        where: The file and line of the definition.
+        sources: The datasets that it reads.
+        sink: The dataset that it writes.
+        options: The options, as they were given.
+        schema: The columns of the rows that the function returns, where it works on batches. Default: None.
+    """
 
     name: str
     kind: StageKind

@@ -29,10 +29,18 @@ NOT_PUBLISHED: Final = tuple(set(SOURCE_SCHEMA.names) - {"body", "partitionKey",
 
 
 def output_id(index: Column) -> Column:
-    """The ``eventId`` of one of several events that a stage makes of one: ``index`` counts them from 0.
+    """Make the `eventId` of each event, where a stage makes several of one.
 
-    events.select("eventId", F.posexplode("parts").alias("index", "body"))
-          .withColumn("eventId", hubline.pipeline.output_id(F.col("index")))
+    Args:
+        index: A column that counts the events that come of one, from 0.
+
+    Returns:
+        The column. It needs the column `eventId` of the event that was read.
+
+    Example:
+        events.select("eventId", F.posexplode("parts").alias("index", "body")).withColumn(
+            "eventId", hubline.pipeline.output_id(F.col("index"))
+        )
     """
     return derived_id(F.col(EVENT_ID), index)
 

@@ -20,7 +20,16 @@ Seek = Callable[[Position], None]
 
 
 class PartitionContext:
-    """One partition as a handler sees it: how far it is processed, and the means to checkpoint it."""
+    """One partition, as a handler sees it: how far it is processed, and the means to checkpoint it.
+
+    hubline makes it and passes it to handlers that take a second argument.
+
+    Example:
+        @processor.on_batch
+        async def handle(batch, partition):
+            await write(batch)
+            await partition.checkpoint()
+    """
 
     __slots__ = ("_checkpointer", "_in_progress", "_initial_checkpoint", "_seek", "_status")
 
@@ -77,6 +86,7 @@ class PartitionContext:
 
     @property
     def is_paused(self) -> bool:
+        """Whether `Processor.pause` has stopped it."""
         return not self._status.resumed.is_set()
 
     @property
@@ -85,25 +95,43 @@ class PartitionContext:
         return not self._status.is_current()
 
     def seek(self, position: Position | str) -> None:
-        """In ``on_assigned``: start here, whatever the checkpoint says. The checkpoint never moves back for it.
+        """Start reading here, whatever the checkpoint says. Call it in `on_assigned`. The checkpoint never moves back.
 
         Args:
-            position: A position, or text such as ``"latest"`` or ``"time:-24h"``.
+            position: A `Position`, or text such as `"latest"` or `"time:-24h"`.
+
+        Raises:
+            ConfigError: The text is not a position.
+            ProcessorError: Reading has already started.
         """
         if self._seek is None:
             raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition_id)
         self._seek(position_of(position, option="position"))
 
     async def checkpoint(self, event: Event | None = None) -> None:
-        """Marks everything up to the event as done.
+        """Write a checkpoint: after a crash, processing resumes after it.
 
-        By default that is up to the end of the batch that the calling handler was given; elsewhere, up to what is
-        handled. Raises StoreUnavailable if it could not be written, and Fenced if the partition is another's by now.
+        Args:
+            event: The last event that is done. Default: in a handler, the last event that it was given; elsewhere, the
+                last one that handlers have finished.
+
+        Raises:
+            StoreUnavailable: The store could not be reached. Processing continues; the next checkpoint covers this one.
+            Fenced: Another consumer owns the partition by now.
         """
         await self._checkpointer.checkpoint(event, in_progress=self._in_progress)
 
     def checkpoint_sync(self, event: Event | None = None) -> None:
-        """The same for plain handlers, which run in a thread."""
+        """Write a checkpoint from a plain handler, which runs in a thread.
+
+        Args:
+            event: As for `checkpoint`.
+
+        Raises:
+            ProcessorError: It is called in an `async` function. Use `await partition.checkpoint()` there.
+            StoreUnavailable: As for `checkpoint`.
+            Fenced: As for `checkpoint`.
+        """
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ProcessorError(

@@ -25,10 +25,15 @@ finds the failing events and keeps each with its error; the partition continues 
 @checked_options
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """When progress is written to the store. Make one with the class methods.
+    """When a processor writes checkpoints. Make one with the class methods.
 
-    Whatever the policy, a partition is checkpointed before it is handed over or its processor stops, unless the policy
-    is `manual`. A processor that keeps no progress at all has `checkpoint_policy="never"` instead.
+    With every policy but `manual`, a processor also writes a checkpoint before it hands a partition over or stops. To
+    keep no checkpoints at all, use `checkpoint_policy="never"` instead.
+
+    Attributes:
+        events: After so many events. Default: None.
+        seconds: After so many seconds. Default: None.
+        at_renewal: Each time the lease is renewed. Default: False.
 
     Raises:
         ConfigError: An option is of the wrong type, or is not allowed.
@@ -40,18 +45,26 @@ class CheckpointPolicy:
 
     @classmethod
     def manual(cls) -> CheckpointPolicy:
-        """Only when the handler calls ``partition.checkpoint()``."""
+        """Write a checkpoint only when a handler calls `partition.checkpoint()`."""
         return cls()
 
     @classmethod
     def on_renewal(cls) -> CheckpointPolicy:
-        """Each time the lease is renewed."""
+        """Write a checkpoint each time the lease is renewed."""
         return cls(at_renewal=True)
 
     @classmethod
     @checked
     def every(cls, *, events: Count | None = None, seconds: PositiveSeconds | None = None) -> CheckpointPolicy:
-        """After this many events or seconds, whichever comes first: never inside a batch that one call handles."""
+        """Write a checkpoint after so many events or seconds, whichever comes first, but never inside a batch.
+
+        Args:
+            events: How many events. Default: no limit.
+            seconds: How many seconds. Default: no limit.
+
+        Raises:
+            ConfigError: Neither is given, or one is not a positive number.
+        """
         if events is None and seconds is None:
             raise ConfigError(
                 "CheckpointPolicy.every: say after how many events or seconds a checkpoint is written: "
@@ -61,8 +74,10 @@ class CheckpointPolicy:
 
     @classmethod
     def every_batch(cls) -> CheckpointPolicy:
-        """After every batch, with `on_event` after every event: the fewest events come again after a crash, at the
-        price of the most writes."""
+        """Write a checkpoint after every batch, or with `on_event` after every event.
+
+        The fewest events are processed again after a crash, at the price of the most writes.
+        """
         return cls(events=1)
 
     @property

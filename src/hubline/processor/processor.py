@@ -57,42 +57,45 @@ HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
 
 class Processor:
-    """Shares the partitions of a hub with the other processors of its group, and feeds their events to handlers.
+    """Process a hub's events with your functions, and share its partitions with the group's other processors.
 
+    Start as many as you like with the same hub, store and consumer group: each gets a part of the partitions. Register
+    handlers by decorator, or override the same names in a subclass. One of `on_batch` and `on_event` is required.
+    Handlers may be `async`; plain ones run in a thread of their partition.
+
+    With a `sink`, the rows that `on_batch` or `on_event` returns (Arrow or dictionaries) are written in one transaction
+    with the checkpoint and the dead letters: exactly once. A handler with an argument `tx` gets that transaction, for
+    SQL of its own. The sink then holds the progress, and the store's checkpoints follow it.
+
+    Args:
+        hub: An address (`local:PATH/NAME`, a connection string, `eventhubs://NAMESPACE/NAME`, `env:NAME`) or an open
+            hub, which stays open.
+        store: Where owners and checkpoints are kept: an address (`sqlite:///PATH`, `postgresql://...`, a blob
+            container, `memory:`) or an open store, which stays open.
+        consumer_group: The name of the consumer group.
+        starting_position: Where a partition without a checkpoint starts: a `Position`, text such as `"earliest"` or
+            `"time:-24h"`, or a mapping from partition ids to these. Required.
+        load_balancing: How partitions are shared: `"greedy"`, `"balanced"`, or `Greedy`, `Balanced` or `Fixed`.
+            Default: `"greedy"`.
+        owner_id: The name of this processor, unique among those that run. With a stable name, a restarted processor
+            takes its partitions back at once. Default: the host's name, the process id and a random part.
+        options: Batch sizes, checkpoints, leases, retries and limits. Default: `ProcessorOptions()`.
+        sink: The `SqlSink` for the rows that handlers return. Default: None.
+        dead_letters: Where events go that keep failing, if there is no sink: a `DeadLetterHub`. Default: None.
+
+    Raises:
+        ConfigError: An argument is not valid. The message says what to write instead.
+
+    Example:
         processor = hubline.Processor(
-            "local:./data/telemetry",
-            "sqlite:///data/state.db",
-            consumer_group="billing",
-            starting_position=hubline.Position.earliest(),
+            "local:./data/telemetry", "sqlite:///state.db", consumer_group="billing", starting_position="earliest"
         )
 
         @processor.on_batch
-        async def handle(batch):
-            ...
+        def handle(batch):
+            print(batch.partition, len(batch))
 
-        processor.run()
-
-    ``hub`` and ``store`` are addresses or objects; those made from addresses are closed at the end.
-    ``starting_position`` is where partitions without a checkpoint start; it has no default. ``load_balancing``
-    says how partitions are shared; by default, greedily. ``owner_id`` names this processor; give a stable one, unique
-    among the running processors, and a restart takes its own partitions back at once.
-
-    Handlers are given by decorator, or by overriding the same names in a subclass. Each may be plain or async; plain
-    ones run in a thread of their partition. Each takes the arguments below, or the first of them:
-
-        on_batch(batch, partition)         events of one partition, in order; this one or the next is required
-        on_event(event, partition)         the same events one by one
-        on_assigned(partition)             before the first batch; may call partition.seek(position)
-        on_renewed(partition)              the lease was renewed
-        on_released(partition, reason)     requested, lost, stopped or failed
-        on_error(error, partition)         what went wrong beside the handlers; partition may be None
-        on_dead_letter(dead_letter, partition)  an event that its handler could not take, if on_failure says so
-
-    A wrong argument is refused at once with a ConfigError, which says what to write.
-
-    With a ``sink``, what on_batch and on_event return (Arrow, or dictionaries) goes into its table, together with the
-    checkpoint and the dead letters, exactly once. An argument called ``tx`` is given the transaction, for SQL of one's
-    own. Where progress stands is then the sink's to say; the store's checkpoints follow it.
+        processor.run()  # until Ctrl-C or SIGTERM
     """
 
     _has_control_thread = True
@@ -134,40 +137,75 @@ class Processor:
     # Handlers
 
     def on_batch(self, *handler: BatchHandler) -> BatchHandler:
-        """Registers the handler of batches: `(batch)`, `(batch, partition)`, and with a sink also `tx`."""
+        """Register the function that processes batches.
+
+        Args:
+            handler: Takes `(batch)` or `(batch, partition)`, and with a sink also `tx`: an `EventBatch`, a
+                `PartitionContext` and the transaction. With a sink it may return rows.
+        """
         return self._register("on_batch", handler)
 
     def on_event(self, *handler: EventHandler) -> EventHandler:
-        """Registers the handler of single events: `(event)`, `(event, partition)`, and with a sink also `tx`."""
+        """Register the function that processes events one by one.
+
+        Args:
+            handler: Takes `(event)` or `(event, partition)`, and with a sink also `tx`: an `Event`, a
+                `PartitionContext` and the transaction. With a sink it may return rows.
+        """
         return self._register("on_event", handler)
 
     def on_assigned(self, *handler: PartitionHandler) -> PartitionHandler:
-        """Registers what is called before a partition's first batch: `(partition)`."""
+        """Register a function that hubline calls before a partition's first batch.
+
+        Args:
+            handler: Takes `(partition)`. It may call `partition.seek(position)`.
+        """
         return self._register("on_assigned", handler)
 
     def on_renewed(self, *handler: PartitionHandler) -> PartitionHandler:
-        """Registers what is called when a lease was renewed: `(partition)`."""
+        """Register a function that hubline calls when it has renewed the lease of a partition.
+
+        Args:
+            handler: Takes `(partition)`.
+        """
         return self._register("on_renewed", handler)
 
     def on_released(self, *handler: ReleaseHandler) -> ReleaseHandler:
-        """Registers what is called when a partition was released: `(partition)` or `(partition, reason)`."""
+        """Register a function that hubline calls when it has released a partition.
+
+        Args:
+            handler: Takes `(partition)` or `(partition, reason)`, with a `ReleaseReason`.
+        """
         return self._register("on_released", handler)
 
     def on_error(self, *handler: ErrorHandler) -> ErrorHandler:
-        """Registers a handler of errors: `(error)` or `(error, partition)`, which may be None."""
+        """Register a function that hubline calls with errors of the hub, of the store and of handlers.
+
+        Args:
+            handler: Takes `(error)` or `(error, partition)`. The partition is None if the error concerns all.
+        """
         return self._register("on_error", handler)
 
     def on_dead_letter(self, *handler: DeadLetterHandler) -> DeadLetterHandler:
-        """Registers what takes failed events: `(dead_letter)` or `(dead_letter, partition)`.
+        """Register a function that keeps events that failed, with `on_failure="dead_letter"`.
 
         If it raises, the partition stops.
+
+        Args:
+            handler: Takes `(dead_letter)` or `(dead_letter, partition)`, with a `DeadLetter`.
         """
         return self._register("on_dead_letter", handler)
 
     # Running
 
     async def start(self) -> None:
-        """Joins the group and begins to process. Returns once that is under way; raises if it cannot be."""
+        """Join the consumer group and start to process. Use it in an event loop of your own; see also `run`.
+
+        Raises:
+            ConfigError: No handler is registered, or the handlers do not go with the options.
+            HubError: The hub does not answer, or does not exist.
+            StoreError: The store does not answer, or does not exist.
+        """
         async with self._starting_or_stopping:
             dependencies = self._dependencies()
             try:
@@ -177,10 +215,13 @@ class Processor:
                 raise
 
     async def stop(self) -> None:
-        """Stops cleanly: batches in progress finish, progress is checkpointed, partitions are released.
+        """Stop cleanly: finish the batches in progress, write checkpoints, and release the partitions.
 
-        After ``stop_timeout_seconds`` what still runs is left behind, and its partitions to the end of their leases.
-        Before the start there is nothing to stop.
+        Handlers that still run after `stop_timeout_seconds` are left behind. Their partitions go to others when the
+        leases expire. Calling it twice, or before the start, does nothing.
+
+        Raises:
+            ProcessorError: A handler waits for it, which would wait for the handler.
         """
         if self._run is not None and (waiting := caller()) is not None and self._run.waits_for(waiting):
             raise ProcessorError(
@@ -199,17 +240,26 @@ class Processor:
                 await self._close_owned()
 
     def run(self) -> None:
-        """Starts, runs until SIGINT or SIGTERM, and stops. A second signal ends the process at once.
+        """Start, process until SIGINT or SIGTERM, and stop cleanly. A second signal ends the process at once.
 
-        If the program has not set up logging, hubline's log goes to stderr from INFO on.
+        If your program has not set up logging, hubline's log goes to stderr, from INFO on.
+
+        Raises:
+            ConfigError: No handler is registered, or the handlers do not go with the options.
+            HubError: The hub does not answer, or does not exist.
+            StoreError: The store does not answer, or does not exist.
+            ProcessorError: This is not the main thread, which alone gets signals.
         """
         with _log_to_stderr():
             asyncio.run(self.run_async())
 
     async def run_async(self) -> None:
-        """``run`` inside an event loop of one's own, in the main thread. Leaves signal handlers as it found them.
+        """Do the same as `run` inside your own event loop, in the main thread. It restores signal handlers at the end.
 
         It does not set up logging.
+
+        Raises:
+            ProcessorError: This is not the main thread, which alone gets signals.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ProcessorError(
@@ -234,11 +284,19 @@ class Processor:
         await self.stop()
 
     def pause(self, partition: str | None = None) -> None:
-        """Stops delivering batches of one partition, or of all; ownership is kept."""
+        """Stop calling handlers, and keep the partitions.
+
+        Args:
+            partition: The id of a partition. Default: all.
+        """
         self._running().pause(partition)
 
     def resume(self, partition: str | None = None) -> None:
-        """Delivers batches again."""
+        """Call handlers again after `pause`.
+
+        Args:
+            partition: The id of a partition. Default: all.
+        """
         self._running().resume(partition)
 
     @property
@@ -248,7 +306,7 @@ class Processor:
 
     @property
     def partitions(self) -> list[PartitionContext]:
-        """The partitions that this processor runs now, with their progress."""
+        """The partitions that this processor owns now, with their progress."""
         return self._run.contexts() if self._run else []
 
     async def _start(self, dependencies: PartitionDependencies) -> None:
@@ -269,7 +327,7 @@ class Processor:
         log.info("started group=%s owner_id=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
     async def _log_progress(self, stop: asyncio.Event) -> None:
-        """Until the stop, whenever there is some."""
+        """Until the stop, every `PROGRESS_SECONDS` in which there is some."""
         events = 0
         counts: dict[str, int] = {}
         while not stop.is_set():

@@ -185,9 +185,20 @@ class BufferedProducer:
     # For the lanes
 
     def sent(self, piece: Piece) -> None:
+        """For hubline's own parts: the hub has kept some events.
+
+        Args:
+            piece: The events.
+        """
         self._room.give(piece.bytes_count, len(piece))
 
     def failed(self, piece: Piece, error: Exception) -> None:
+        """For hubline's own parts: the hub has not kept some events.
+
+        Args:
+            piece: The events.
+            error: The reason.
+        """
         self._room.give(piece.bytes_count, len(piece))
         failed = failure(piece, error, what=f"event {piece.numbers[0]:,} of those that the producer was given")
         if self._on_error is None:

@@ -31,11 +31,19 @@ ERROR_TEXT_LENGTH_LEAST: Final = 200
 
 
 class DeadLetterHub:
-    """Keeps dead letters in a hub. Dead letters are added at least once; one that is there twice has the same origin
-    twice.
+    """Keep dead letters as events of a hub. Use it for `Processor(dead_letters=...)` where there is no SQL sink.
 
-    A dead letter that is too large for the hub goes without its traceback, then without its body: the hub that the
-    event came from may have it.
+    Each dead letter is added at least once. After a crash one may be there twice, with the same source event. One that
+    is too large for the hub is kept without its traceback, then without its body.
+
+    Args:
+        hub: An open hub, as `hubline.open_hub` gives it. It stays open.
+
+    Raises:
+        ConfigError: It is not a hub.
+
+    Example:
+        dead_letters = DeadLetterHub(hubline.open_hub("local:./data/dead"))
     """
 
     @checked
@@ -45,8 +53,14 @@ class DeadLetterHub:
         self._opening = asyncio.Lock()
 
     async def add(self, dead_letters: Sequence[DeadLetter]) -> None:
-        """Returns once the dead letters are durable. Raises HubUnavailable to try again; some may be there twice
-        then."""
+        """Add dead letters, and return once the hub has kept them.
+
+        Args:
+            dead_letters: The dead letters.
+
+        Raises:
+            HubUnavailable: The hub could not be reached. Try again; some may then be there twice.
+        """
         sender = await self._opened()
         pending = list(dead_letters)
         while pending:

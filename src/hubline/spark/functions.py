@@ -12,13 +12,24 @@ from hubline.spark.tasks.event_loop import run, shared_hub
 
 
 def event_id(hub: str, place: Column | None = None) -> Column:
-    """The column ``eventId`` for what is made of events that were read from ``hub``, by the source's columns.
+    """Make the column `eventId`, by which the next stage or table recognizes duplicates.
 
+    The id says where the event first came from: its hub, partition and sequence number. An event that already carries a
+    valid id keeps it. hubline asks the hub once for its name.
+
+    Args:
+        hub: The address of the hub that the events were read from.
+        place: If one event becomes several (as by `posexplode`), a column that counts them from 0. Default: None.
+
+    Returns:
+        The column. It needs the source's columns `partition`, `sequenceNumber` and `properties`.
+
+    Raises:
+        ConfigError: The address is not valid.
+        HubError: The hub does not answer.
+
+    Example:
         events.select("body", hubline.spark.event_id("env:TELEMETRY").alias("eventId"))
-
-    An event that carries an id keeps it: it says where the event first came from. What is not an id counts as none.
-    Where one event becomes several (as by ``posexplode``), ``place`` counts them from 0, and tells them apart. The hub
-    is asked once who it is.
     """
     origin = F.lit(origin_of(run(_described(parse_hub(hub)))))
     text = F.col("properties")[ID_PROPERTY]

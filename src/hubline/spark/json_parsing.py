@@ -26,11 +26,24 @@ _CLOSING: Final = f'],"{_END}":true}}'
 
 
 def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
-    """The fields of JSON bodies as columns, after those of the events, and ``_error`` for what is not such JSON.
+    """Parse JSON bodies into columns, and say in the column `_error` why a body could not be parsed.
 
-    ``schema`` names the fields, as a StructType or as text (``"device string, celsius double"``). A field that is
-    missing is null, unless all are ``required``. A value of another type, a body that is not one JSON object, and one
-    that is not UTF-8 each make their event an error; nothing stops the query.
+    In a pipeline, events with an `_error` become dead letters. A body that is not one JSON object, is not UTF-8, or has
+    a value of another type is an error of its event. The query never stops for it.
+
+    Args:
+        events: A DataFrame with a column `body`, as the source `eventhubs` gives it.
+        schema: The fields, as text (`"device string, celsius double"`) or as a `StructType`.
+        required: Whether a missing field is an error. Default: False; the column is null then.
+
+    Returns:
+        The columns of `events`, one column for each field, and `_error`, which is null where all is well.
+
+    Raises:
+        ConfigError: The schema is not valid, or a field has the name of a column of `events`.
+
+    Example:
+        readings = parse_json(events, "device string, celsius double").where("_error IS NULL")
     """
     fields = _fields(events, schema)
     body = F.col("body").cast("string")

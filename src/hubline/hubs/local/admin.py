@@ -19,9 +19,21 @@ async def create_hub(
     retention: Retention | None = None,
     exist_ok: bool = False,
 ) -> None:
-    """Creates a hub in the folder ``root``, whole or not at all.
+    """Create a hub in a folder, completely or not at all.
 
-    Raises HubExists; with ``exist_ok`` a hub that is there already is left as it is.
+    Args:
+        root: The folder, which is created if it is missing.
+        name: The name of the hub.
+        partitions: How many partitions it has: 1 to 1,024.
+        retention: How long events are kept. Default: without limit.
+        exist_ok: Leave a hub that already exists as it is. Default: False.
+
+    Raises:
+        HubExists: There is a hub of that name.
+        ConfigError: The name or the number is not valid.
+
+    Example:
+        await create_hub("./data", "telemetry", partitions=4)
     """
     folder = HubFolder(root, name)
     try:
@@ -32,19 +44,40 @@ async def create_hub(
 
 
 async def list_hubs(root: Path | str) -> list[str]:
-    """The names of the hubs in the folder ``root``, sorted."""
+    """List the names of the hubs in a folder, sorted.
+
+    Args:
+        root: The folder.
+    """
     return await asyncio.to_thread(list_names, Path(root))
 
 
 @checked
 async def grow_hub(root: Path | str, name: str, *, partitions: PartitionCount) -> None:
-    """Raises the number of partitions. Senders and processors that run pick the new ones up within about a second.
+    """Add partitions to a hub. Running senders and processors see the new ones within about a second.
 
-    Keys are dealt out by the number of partitions: events of one key may go to another partition from then on.
+    The number of partitions decides where a key goes: from then on, events of one key may go to another partition.
+
+    Args:
+        root: The folder.
+        name: The name of the hub.
+        partitions: How many partitions it has afterwards.
+
+    Raises:
+        HubNotFound: There is no such hub.
+        ConfigError: The hub has more partitions than that, or the number is not valid.
     """
     await asyncio.to_thread(HubFolder(root, name).grow, partitions)
 
 
 async def delete_hub(root: Path | str, name: str) -> None:
-    """Deletes a hub with all its events. Readers and senders that are open get an error at their next call."""
+    """Delete a hub with all its events. Open readers and senders get an error at their next call.
+
+    Args:
+        root: The folder.
+        name: The name of the hub.
+
+    Raises:
+        HubNotFound: There is no such hub.
+    """
     await asyncio.to_thread(HubFolder(root, name).delete)

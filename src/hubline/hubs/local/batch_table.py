@@ -119,14 +119,15 @@ class BatchReader:
         added_bytes = added_event_bytes(self._partition)
         with closing(sizes):
             begin_sequence, count, size = sizes.fetchone() or (next_sequence, 0, 0)
-            end_sequence, total_bytes = begin_sequence + count, size + count * added_bytes
-            if total_bytes > max_bytes and count > 1:
+            end_sequence, read_bytes, held_bytes = begin_sequence + count, size, size + count * added_bytes
+            if held_bytes > max_bytes and count > 1:
                 return begin_sequence, end_sequence, False
             for batch_count, (first_sequence, count, size) in enumerate(sizes, start=2):
-                total_bytes += size + count * added_bytes
+                read_bytes += size
+                held_bytes += size + count * added_bytes
                 is_asked_for = first_sequence + count - next_sequence <= max_count
-                is_small = total_bytes <= READ_AHEAD_BYTES and batch_count <= READ_AHEAD_BATCHES
-                if total_bytes > max_bytes or not (is_asked_for or is_small):
+                is_small = read_bytes <= READ_AHEAD_BYTES and batch_count <= READ_AHEAD_BATCHES
+                if held_bytes > max_bytes or not (is_asked_for or is_small):
                     break
                 end_sequence = first_sequence + count
         return begin_sequence, end_sequence, True

@@ -25,10 +25,15 @@ EPOCH_MAX: Final = 2**63 - 1
 
 
 class LocalHub:
-    """A hub in a folder of this machine. Any number of processes may have it open at once.
+    """A hub in a folder of this machine. Any number of processes may use it at the same time.
 
-    Making the object touches no file; that a hub is not there shows at the first call, as HubNotFound. An object is
-    used from one event loop at a time. ``clock`` gives the time of day in seconds: it stamps events and expires them.
+    `hubline.open_hub("local:PATH/NAME")` makes one. It reads no file until the first call, which raises HubNotFound if
+    there is no such hub. Use an object from one event loop at a time.
+
+    Args:
+        root: The folder.
+        name: The name of the hub.
+        clock: Gives the time of day in seconds, by which events are stamped and expire. Default: the machine's clock.
     """
 
     def __init__(self, root: Path | str, name: str, *, clock: Callable[[], float] = time.time) -> None:
@@ -43,10 +48,19 @@ class LocalHub:
         return self._open_hub.folder.name
 
     async def describe(self) -> HubProperties:
+        """Return the hub's partitions and when it was created. HubNotFound: there is no such hub."""
         meta = await self._open_hub.threads.run(self._open_hub.folder.meta)
         return HubProperties(self.namespace, self.name, meta.partition_ids, meta.created_at)
 
     async def describe_partition(self, partition: str) -> PartitionProperties:
+        """Return the first and last sequence numbers of a partition.
+
+        Args:
+            partition: The id of the partition.
+
+        Raises:
+            PartitionNotFound: The hub has no such partition.
+        """
         return await self._open_hub.threads.run(self._open_hub.describe_partition, partition)
 
     async def retention(self) -> Retention:
@@ -63,12 +77,25 @@ class LocalHub:
     async def open_receiver(
         self, partition: str, *, group: str, position: Position, epoch: int | None = None
     ) -> LocalReceiver:
+        """Start to read a partition.
+
+        Args:
+            partition: The id of the partition.
+            group: The name of the consumer group.
+            position: Where to start.
+            epoch: Readers of the group with an equal or lower epoch, or with none, are disconnected. Default: None.
+
+        Raises:
+            ReaderRefused: A reader with a higher epoch reads the partition.
+            PositionInvalid: Starting there would skip events, or read those of another hub.
+        """
         group = validate_group_name(group)
         if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
             raise ConfigError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
         return await self._open_hub.threads.run(self._open_receiver, partition, group, position, epoch)
 
     async def open_sender(self) -> LocalSender:
+        """Start to send. Prefer `hubline.Producer`, which splits large sends and retries."""
         await self._open_hub.threads.run(self._open_hub.folder.meta)  # that the hub is missing shows here already
         return LocalSender(self._open_hub)
 

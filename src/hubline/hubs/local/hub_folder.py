@@ -71,9 +71,14 @@ CREATE TABLE hub (
 @checked_options
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long events are kept, and how many bytes a partition keeps; None is without limit.
+    """How long a local hub keeps events. Whole batches expire, the oldest first.
 
-    Whole batches are removed, the oldest first. The limit by size spares a partition's newest batch.
+    Attributes:
+        seconds: How long an event is kept. Default: None, without limit.
+        bytes: How many bytes a partition keeps. Its newest batch is always kept. Default: None, without limit.
+
+    Raises:
+        ConfigError: A limit is not a positive number.
     """
 
     seconds: PositiveSeconds | None = None

@@ -31,7 +31,7 @@ SEQUENCE_DIGITS: Final = 13
 """Of a sequence number within an offset."""
 
 # While batches are put together there are two copies of this much.
-MERGED_BYTES_MAX: Final = 4 * 1024 * 1024
+MERGED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 # Consecutive numbers differ in their last four digits only, up to the next ten thousand: those come from a table.
 _LAST_DIGITS: Final = np.array([f"{number:04d}" for number in range(10_000)], "S4")

@@ -13,19 +13,45 @@ InThread = Callable[..., Awaitable[Any]]
 
 
 class AsyncTransaction:
-    """The transaction of a batch, for handlers that are async: the methods of `hubline.sinks.Transaction`, awaited."""
+    """The transaction of a batch, for `async` handlers: the methods of `hubline.sinks.Transaction`, awaited.
+
+    Args:
+        transaction: The transaction.
+        in_thread: Runs a function in the partition's thread.
+
+    Example:
+        @processor.on_batch
+        async def handle(batch, partition, tx):
+            await tx.execute("UPDATE totals SET events = events + ?", (len(batch),))
+    """
 
     def __init__(self, transaction: Transaction, in_thread: InThread) -> None:
         self._transaction = transaction
         self._in_thread = in_thread
 
     async def execute(self, query: str, params: Sequence[Any] | Mapping[str, Any] = ()) -> list[tuple[object, ...]]:
-        """Runs one SQL statement and returns its rows, if it has any. Placeholders are the driver's: `%s`, or `?`."""
+        """Run one SQL statement and return its rows, if it has any.
+
+        Args:
+            query: The statement.
+            params: Its values, for the driver's placeholders: `%s` in PostgreSQL, `?` in SQLite.
+
+        Raises:
+            SinkError: The statement would begin or end a transaction, or the transaction is over.
+            StoreError: The database failed.
+        """
         rows: list[tuple[object, ...]] = await self._in_thread(self._transaction.execute, query, params)
         return rows
 
     async def insert(self, rows: Rows) -> None:
-        """Writes rows to the sink's table. A column `sequenceNumber` names the event of each row."""
+        """Write rows to the sink's table.
+
+        Args:
+            rows: An Arrow table or batch, or dictionaries. A column `sequenceNumber` names the event of each row.
+
+        Raises:
+            SinkError: The columns do not fit the table, or the sink has no table.
+        """
         await self._in_thread(self._transaction.insert, rows)
 
 

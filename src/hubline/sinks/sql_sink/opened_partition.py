@@ -31,6 +31,7 @@ class OpenedPartition:
     """A partition that `SqlSink.open` returned. After an error, open it again: only the database knows what is there.
 
     Attributes:
+        database: For hubline's own parts: the connections.
         key: The partition.
         epoch: The epoch that holds it.
         checkpoint: The last event that the sink has; None if it has none. Continue after it.
@@ -63,11 +64,19 @@ class OpenedPartition:
             return connection.dead_letters.waiting_keys(self.key, last_sequence=self.checkpoint.sequence_number)
 
     def deduplicate(self, batch: EventBatch) -> DeduplicatedBatch:
-        """Returns the batch without the events that the sink has. Pass the result to `Transaction.record_ids`."""
+        """Return a batch without the events that the sink already has. Pass the result to `Transaction.record_ids`.
+
+        Args:
+            batch: The events.
+        """
         return DeduplicatedBatch.of(batch, self.deduplicate_events(batch.arrow.column("properties")))
 
     def deduplicate_events(self, properties: pa.MapArray) -> Deduplication:
-        """Finds the events that the sink does not have, by their properties, in order."""
+        """Find the events that the sink does not have yet.
+
+        Args:
+            properties: The column `properties` of the events, in order.
+        """
         how = self.database.settings.drop_duplicates
         if how == "ordered" and len(properties):
             return deduplicate_ordered(properties, self.marks)
@@ -78,7 +87,11 @@ class OpenedPartition:
             return deduplicate_known(ids, connection.ids.known(self.key.group_key, given))
 
     def transaction(self, checkpoint: Checkpoint) -> Transaction:
-        """Returns a transaction that moves the partition to `checkpoint`. It begins when it is first used."""
+        """Return a transaction that moves the partition. It begins when it is first used.
+
+        Args:
+            checkpoint: The new checkpoint.
+        """
         return PartitionTransaction(self.database, [Move(self, checkpoint)])
 
     def commit(

@@ -66,7 +66,15 @@ class Move:
             )
 
     def check(self, held_epoch: int, stored: Checkpoint | None) -> None:
-        """Raises Fenced unless the partition's epoch holds it, and it stands where it was left."""
+        """Check that the partition's epoch still holds it, and that nobody moved its checkpoint.
+
+        Args:
+            held_epoch: The epoch that holds the partition, as the database has it.
+            stored: The checkpoint, as the database has it.
+
+        Raises:
+            Fenced: Another epoch holds the partition, or another writer moved the checkpoint.
+        """
         partition = self.partition
         if held_epoch != partition.epoch:
             raise fenced(partition.key, epoch=partition.epoch, held_epoch=held_epoch)

@@ -40,16 +40,38 @@ def _meant_url(value: object) -> str | None:
 
 
 class SqlSink:
-    """Where results go: a table of a database, ``sqlite:///PATH`` or ``postgresql://...``.
+    """Write rows, dead letters and checkpoints to a SQL database, in one transaction: exactly once.
 
-    Rows are inserted; with ``upsert_key``, the columns of a unique index, they are inserted or updated.
-    Without a ``table``, handlers write by their own SQL. ``create_table`` makes the table of the first rows'
-    columns if it is missing. ``keep_dead_letter_bodies`` keeps the bodies of dead letters, since hubs forget.
-    ``drop_duplicates`` leaves out events that an earlier stage published twice: ``"ordered"`` where their ids arrive
-    in order, or ``"any_order"``. A wrong argument is refused at once with a ConfigError, which says what to write.
+    It connects when it is first used. A sink can be pickled; its connections stay behind.
+
+    Args:
+        url: `sqlite:///PATH` or `postgresql://...`, or `env:NAME` or `file:PATH` with one of them.
+        table: The table of the rows. Default: None; handlers write by their own SQL (`tx`).
+        upsert_key: The columns of a unique index. A row with the same values takes the place of the one that is there.
+            Default: none; rows are inserted.
+        create_table: Create the table, with the columns of the first rows, if it is missing. Default: False.
+        keep_dead_letter_bodies: Store the bodies of dead letters, since hubs expire events. Default: True.
+        drop_duplicates: Leave out events that an earlier stage published twice: `"ordered"` if their ids arrive in
+            order, or `"any_order"`. Default: `"off"`.
+        duplicate_window_seconds: How long `"any_order"` remembers ids, in seconds. Default: 7 days.
+        max_connections: The most connections, and transactions at a time. SQLite has one. Default: 4.
+        transaction_timeout_seconds: A transaction without an answer for so long is ended by PostgreSQL. Default: 60.
 
     Attributes:
         database: For hubline's own parts: the connections, and a look at the table.
+
+    Raises:
+        ConfigError: An argument is not valid. The message says what to write instead.
+
+    Example:
+        sink = hubline.SqlSink("sqlite:///readings.db", table="readings", create_table=True)
+        processor = hubline.Processor(
+            "local:./data/telemetry",
+            "sqlite:///state.db",
+            consumer_group="store",
+            starting_position="earliest",
+            sink=sink,
+        )
     """
 
     @checked
@@ -125,7 +147,11 @@ class SqlSink:
         return self.database.settings.max_connections
 
     def open(self, key: PartitionKey, epoch: int) -> OpenedPartition:
-        """Takes a partition for an epoch. Continue after the `checkpoint` of what is returned.
+        """Take a partition for an epoch. Continue after the `checkpoint` of what is returned.
+
+        Args:
+            key: The partition, with its hub and consumer group.
+            epoch: The number of this owner: higher than that of any owner before.
 
         Raises:
             Fenced: A higher epoch holds the partition.
@@ -138,6 +164,10 @@ class SqlSink:
         """Opens a partition under the epoch that holds it, or under this one if that is lower.
 
         Use it where several writers may work on a partition, and find out by the checkpoint what is left to do.
+
+        Args:
+            key: The partition, with its hub and consumer group.
+            epoch: The epoch to take it under, if no higher one holds it.
 
         Raises:
             Fenced: A higher epoch took the partition in between.
@@ -167,7 +197,11 @@ class SqlSink:
             return self.database.plans.check(connection, schema)
 
     def transaction(self, moves: Iterable[Move]) -> Transaction:
-        """Returns a transaction that moves several partitions at once, which this sink opened."""
+        """Return a transaction that moves several partitions at once, which this sink opened.
+
+        Args:
+            moves: What each partition moves to.
+        """
         return PartitionTransaction(self.database, moves)
 
     def close(self) -> None:

@@ -31,11 +31,21 @@ _CONTROL = re.compile(
 class Transaction(ABC):
     """A transaction in the sink's database, for one thread at a time.
 
-    A handler gets it as `tx`; the processor commits it after the handler returned. Made by hand, use it as a context
-    manager, which commits at the end and undoes everything after an error. After that every method raises SinkError.
+    A handler gets it as `tx`; the processor commits it after the handler returns. `SqlSink.transaction` makes one; use
+    it as a context manager, which commits at the end and rolls back after an error. After that, every method raises
+    SinkError.
 
-    The transaction begins when it is first used, by locking the checkpoints of its partitions. From then on a new owner
+    The transaction begins when you first use it, by locking the checkpoints of its partitions. From then on a new owner
     waits for its end, and on SQLite every other writer: keep it short.
+
+    Args:
+        database: The sink's database.
+        keys: The partitions that it locks.
+
+    Example:
+        @processor.on_batch
+        def handle(batch, partition, tx):
+            tx.execute("UPDATE totals SET events = events + ?", (len(batch),))
     """
 
     def __init__(self, database: SinkDatabase, keys: Sequence[PartitionKey]) -> None:
@@ -140,9 +150,14 @@ class Transaction(ABC):
 
     @abstractmethod
     def record_ids(self, partition: OpenedPartition, deduplicated: DeduplicatedBatch | Deduplication) -> bool:
-        """Keeps the ids of a batch that was deduplicated; False if another partition has taken one of them meanwhile.
+        """Store the ids of a batch that was deduplicated.
 
-        Then everything is to be undone, and the batch deduplicated again.
+        Args:
+            partition: The partition.
+            deduplicated: What `OpenedPartition.deduplicate` returned.
+
+        Returns:
+            False if another partition has taken one of the ids meanwhile: roll back, and deduplicate the batch again.
         """
 
     @abstractmethod

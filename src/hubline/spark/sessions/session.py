@@ -39,18 +39,27 @@ _FILES: Final = "spark.hadoop.fs.file.impl"
 
 @checked
 def session(app_name: str = "hubline", *, master: str | None = None, **config: object) -> SparkSession:
-    """A session in which ``format("eventhubs")`` is known, with the settings that were measured to matter.
+    """Start a Spark session that knows `format("eventhubs")`, with settings that make micro-batches fast.
 
+    Your settings win over hubline's, as do `spark-defaults.conf` and the arguments of spark-submit. Only redaction is
+    joined: hubline hides secrets in addition to what you hide. If a session is already running with the same settings,
+    you get that one.
+
+    Args:
+        app_name: The name of the application. Default: `"hubline"`.
+        master: Spark's master, such as `"local[2]"`. By default the one that is configured, or this machine. Tasks of a
+            local master get 4 attempts unless it says otherwise.
+        config: Any of Spark's settings. The value of a setting that is a `hubline.secrets.Secret` is never shown.
+
+    Returns:
+        The session.
+
+    Raises:
+        ConfigError: A session is already running with other settings, which Spark would silently ignore. Or there is no
+            Java 17 or later.
+
+    Example:
         spark = hubline.spark.session("billing", **{"spark.sql.shuffle.partitions": 4})
-
-    ``config`` is any of Spark's settings; it wins over ours, as do ``spark-defaults.conf`` and what spark-submit was
-    given, but for redaction: expressions of your own are joined to ours, and a setting that is a
-    `hubline.secrets.Secret` is hidden by its name. Without a ``master`` anywhere it runs on this
-    machine; a local one that does not say how often a task is tried (``local[2]``) gets 4 attempts. Java is
-    looked for first, see `find_java`.
-
-    A session that runs already is given back if it has the settings asked for; otherwise ConfigError names those that
-    differ, since Spark would ignore them in silence.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession

@@ -28,12 +28,19 @@ _PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class EventHubs(DataSource):
-    """Reads and writes event hubs, in batches and streams: ``format("eventhubs")``.
+    """Spark's data source `eventhubs`: read and write hubs, in batches and streams.
 
-        spark.dataSource.register(EventHubs)
-        spark.readStream.format("eventhubs").options(hub="env:TELEMETRY", startingPosition="earliest").load()
+    `hubline.spark.session` registers it. Register it yourself in a session that you made another way.
 
-    Options are checked here, when the DataFrame is made: a wrong one is an error that says what to write instead.
+    Args:
+        options: The options of the reader or writer. They are checked when the DataFrame is made.
+
+    Raises:
+        ConfigError: An option is unknown or not valid. The message says what to write instead.
+
+    Example:
+        spark.dataSource.register(hubline.spark.EventHubs)
+        events = spark.readStream.format("eventhubs").options(hub="env:TELEMETRY", startingPosition="earliest").load()
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -48,6 +55,11 @@ class EventHubs(DataSource):
         return SOURCE_SCHEMA if self.parsed.lookback_seconds is None else LOOKBACK_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch query. Spark calls it.
+
+        Args:
+            schema: The columns.
+        """
         from hubline.spark.source.batch_reader import BatchReader, PushdownReader
 
         if self.parsed.lookback_seconds is not None:
@@ -59,18 +71,35 @@ class EventHubs(DataSource):
         return (PushdownReader if _PUSHDOWN_WORKER in sys.modules else BatchReader)(self.parsed, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream. Spark calls it.
+
+        Args:
+            schema: The columns.
+        """
         from hubline.spark.source.stream_reader import StreamReader
 
         freeze_loaded_modules()  # Spark asks at every batch, in workers: for writers, too
         return StreamReader(self.parsed, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch query. Spark calls it.
+
+        Args:
+            schema: The columns.
+            overwrite: Whether to replace what is there. A hub only appends.
+        """
         from hubline.spark.sink.writer import batch_writer
 
         freeze_loaded_modules()
         return batch_writer(self.parsed, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a stream. Spark calls it.
+
+        Args:
+            schema: The columns.
+            overwrite: Whether to replace what is there. A hub only appends.
+        """
         from hubline.spark.sink.writer import stream_writer
 
         freeze_loaded_modules()
