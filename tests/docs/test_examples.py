@@ -1,115 +1,144 @@
-"""The code in the README and the first tutorial runs as it stands there, as a newcomer would run it."""
+"""Pages do what they say: each is played in an empty folder, and its outputs are compared."""
 
 from __future__ import annotations
 
-import json
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from hubline.cli.app import main
+from tests.docs.player import ROOT, PageError, SparkShell, are_as_shown, are_in_any_order, name_of, needs_spark, play
+from tests.support.npm import NodeMissing, event_hubs_sdk
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "docs/tutorials/first-processor.md"]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# Spark's own workers may print one as a session stops, when Java no longer listens, and be cut off in the middle of it.
-TRACE = re.compile(r'^Traceback \(most recent call last\):\n  File "(?!.*/pyspark/daemon\.py)', re.MULTILINE)
-SECONDS_MAX = 150.0  # Spark takes ten to start and to plan, and a busy machine many more
-
-
-# Each in a namespace of its own, as if it stood alone, but in one process: its Java takes longer to start than they do.
-ONE_AFTER_THE_OTHER = """
-import runpy
-import sys
-for file in sys.argv[1:]:
-    print(file, flush=True)
-    runpy.run_path(file, run_name="__main__")["spark"].stop()
-"""
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "docs/install.md",
+    ROOT / "docs/quickstart.md",
+    *sorted((ROOT / "docs/tutorials").glob("*.md")),
+    *sorted((ROOT / "docs/how-to").rglob("*.md")),
+]
 
 
-def blocks() -> Iterator[tuple[str, str]]:
+def parameters() -> Iterator[ParameterSet]:
     for page in PAGES:
-        for number, code in enumerate(BLOCK.findall(page.read_text())):
-            yield f"{page.stem}-{number}", code
+        group = "spark-shell" if needs_spark(page) else "azurite" if "=container -->" in page.read_text() else page.stem
+        yield pytest.param(page, id=name_of(page), marks=pytest.mark.xdist_group(group))
 
 
-def is_of_spark(code: str) -> bool:
-    return "hubline.spark.session(" in code
+@pytest.fixture(scope="module")
+def spark_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], SparkShell]]:
+    shells: list[SparkShell] = []
+
+    def shell() -> SparkShell:
+        if not shells:
+            shells.append(SparkShell(tmp_path_factory.mktemp("pages") / "spark"))
+        return shells[0]
+
+    yield shell
+    for each in shells:
+        each.close()
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a reader would stand after the pages' first commands."""
-    monkeypatch.chdir(tmp_path)
-    assert main(["hub", "create", "local:./data/telemetry", "--partitions", "4"]) == 0
-    assert main(["hub", "create", "local:./data/dead"]) == 0
-    assert main(["hub", "create", "local:./data/results", "--partitions", "4"]) == 0
-    assert main(["send", "local:./data/telemetry", "--generate", "1000", "--keys", "20"]) == 0
-    return tmp_path
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("page", list(parameters()))
+def test_the_page_does_what_it_says(
+    page: Path, tmp_path: Path, spark_shell: Callable[[], SparkShell], request: pytest.FixtureRequest
+) -> None:
+    start = {
+        "postgresql": lambda: request.getfixturevalue("postgres_database").reveal(),
+        "container": lambda: request.getfixturevalue("container"),
+        "event-hubs-for-node": lambda: str(event_hubs_sdk()),
+    }
+    try:
+        play(page, tmp_path / "page", start, spark_shell)
+    except NodeMissing as missing:
+        pytest.skip(str(missing))
 
 
-def test_the_examples_of_spark_run(folder: Path) -> None:
-    files = []
-    for name, code in blocks():
-        if is_of_spark(code):
-            files.append(f"{name}.py")
-            (folder / files[-1]).write_text(code)
-    command = [sys.executable, "-W", "error", "-c", ONE_AFTER_THE_OTHER, *files]
-    ran = subprocess.run(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX, check=False
+def played(folder: Path, text: str) -> None:
+    page = folder / "page.md"
+    page.write_text(text)
+
+    def no_spark() -> SparkShell:
+        raise AssertionError
+
+    play(page, folder / "played", {}, no_spark)
+
+
+def test_a_page_is_played_as_a_reader_would(tmp_path: Path) -> None:
+    played(
+        tmp_path,
+        """
+```text title="names/first.txt"
+one
+two
+```
+
+```console title="Second terminal"
+$ while true; do date +%H:%M:%S; sleep 0.1; done
+10:00:00
+...
+```
+
+```console
+$ cd names && export COUNT=2
+$ wc -l \\
+    < first.txt
+2
+$ sh -c 'trap "echo ended; exit" INT; echo b; echo a; sleep 60 & wait'
+a
+b
+^C
+ended
+$ echo "$COUNT lines in $(pwd)"
+2 lines in /home/you/telemetry/names
+```
+
+<!-- not played: it is not so -->
+
+```console
+$ false
+```
+""",
     )
-    said = ran.stdout.decode()
-
-    assert files
-    assert ran.returncode == 0, said
-    assert not TRACE.search(said), said
 
 
-@pytest.mark.parametrize("code", [pytest.param(code, id=name) for name, code in blocks() if not is_of_spark(code)])
-def test_the_example_runs(code: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = folder / "example.py"
-    script.write_text(code)
-    said = folder / "said.txt"
-    with said.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(script)], cwd=folder, stdout=output, stderr=subprocess.STDOUT
-        )
-        try:
-            if "processor.run" in code:  # run(), or run_async()
-                if 'checkpoint_policy="never"' in code:
-                    wait_until_said(process, said, r"(?m)^partition \d: \d+ events$")
-                else:
-                    wait_until_handled(process, re.findall(r'group="([\w-]+)"', code)[0], capsys)
-                process.send_signal(signal.SIGTERM)
-            process.wait(SECONDS_MAX)
-        finally:
-            process.kill()
-            process.wait()
-
-    assert process.returncode == 0, said.read_text()
-    assert "Traceback" not in said.read_text()
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```console\n$ echo 41\n42\n```\n", "page.md:3: other output than shown"),
+        ("```console\n$ echo 41\n```\n", "page.md:3: other output than shown"),
+        ("```console\n$ false\n```\n", "page.md:2: exit code 1 of `false`"),
+        ("```python\nx = 1\n```\n", "page.md:2: a Python block needs a title"),
+    ],
+)
+def test_a_difference_fails_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(PageError, match=said):
+        played(tmp_path, text)
 
 
-def wait_until_said(process: subprocess.Popen[bytes], said: Path, pattern: str) -> None:
-    """Only the program knows how far it is."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not re.search(pattern, said.read_text()):
-        assert time.monotonic() < deadline and process.poll() is None, said.read_text()  # noqa: PT018
-        time.sleep(0.1)
+@pytest.mark.parametrize(
+    ("shown", "printed", "is_same"),
+    [
+        ("at 10:00:00, after 3 s", "at 23:59:59.123, after 12.5 s", True),
+        ("2 events, 5/s", "2 events, 1,200/s", True),
+        ("996 rows", "995 rows", False),
+        ("a  b", "a b", True),
+        ("first\n...\nlast", "first\nlast", True),
+        ("first\n...\nlast", "first\nmore\nmore\nlast", True),
+        ("first\n...\nlast", "last\nfirst", False),
+        ("id=...", "id=12", True),
+        ("owner=laptop-42-1a2b3c4d", "owner=vm-7-00aa00aa", True),
+        ("port localhost:5672", "port localhost:40001", True),
+    ],
+)
+def test_lines_are_compared_by_a_plain_rule(shown: str, printed: str, is_same: bool) -> None:
+    assert are_as_shown(shown.splitlines(), printed.splitlines()) is is_same
 
 
-def wait_until_handled(process: subprocess.Popen[bytes], group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while time.monotonic() < deadline and process.poll() is None:
-        main(["status", "local:./data/telemetry", "--store", "sqlite:///state.db", "--group", group, "--json"])
-        shown = capsys.readouterr().out
-        if shown and json.loads(shown)["lagEvents"] == 0:  # of the whole group: a partition may be done sooner
-            return
-        time.sleep(0.1)
-    pytest.fail(f"the example did not handle everything: {Path('said.txt').read_text()}")
+def test_lines_of_an_interrupted_command_have_no_order() -> None:
+    assert are_in_any_order(["a", "b"], ["b", "a"])
+    assert are_in_any_order(["a", "..."], ["b", "a"])
+    assert not are_in_any_order(["a"], ["b", "a"])
+    assert not are_in_any_order(["a", "a"], ["a"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 from itertools import chain
 from pathlib import Path
@@ -14,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.emulator.test_python_sdk import send
+from tests.support.npm import NodeMissing, event_hubs_sdk
 
-PACKAGE = "@azure/event-hubs"
-VERSION = "6.0.4"
 SCRIPTS = Path(__file__).parent / "js"
 PATIENCE_SECONDS = 90
 # Longer than the idle time-out that the client announces.
@@ -26,18 +23,10 @@ IDLE_SECONDS = 75
 @pytest.fixture(scope="session")
 def modules() -> Path:
     """The folder of the package, installed once a machine."""
-    npm = shutil.which("npm")
-    if npm is None or shutil.which("node") is None:
-        pytest.skip("the JavaScript SDK needs node and npm, which are not on this machine")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hubline" / f"event-hubs-{VERSION}"
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # workers of a test run come here at the same time
-        if not (cache / "installed").exists():
-            command = [npm, "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(cache)]
-            subprocess.run([*command, f"{PACKAGE}@{VERSION}"], check=True, capture_output=True)
-            (cache / "installed").touch()
-    return cache / "node_modules"
+    try:
+        return event_hubs_sdk()
+    except NodeMissing as missing:
+        pytest.skip(f"the JavaScript SDK: {missing}")
 
 
 def run(modules: Path, script: str, *args: str, timeout: float = PATIENCE_SECONDS) -> Any:

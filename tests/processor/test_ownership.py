@@ -616,7 +616,7 @@ class TestContext:
             first = contexts[0]
             assert [context.partition_id for context in contexts] == [str(number) for number in range(12)]
             assert (first.last_handled_sequence, first.last_enqueued_sequence, first.epoch) == (4, 4, 1)
-            assert (first.is_lost, first.is_paused) == (False, False)
+            assert (first.handled_count, first.is_lost, first.is_paused) == (5, False, False)
             assert repr(first) == "PartitionContext(memory/hub/tests/0, epoch=1)"
 
         assert recorder.processor.partitions == []

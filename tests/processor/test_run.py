@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sqlite3
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import ProcessorError
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import EventBatch, new_events
+from hubline.model.events import Event, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.testing.memory_hub import MemoryHub
@@ -141,6 +142,28 @@ class TestEmbedded:
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
+
+    @pytest.mark.parametrize("has_logging", [False, True])
+    def test_it_shows_its_log_unless_the_program_has_set_up_logging(
+        self, has_logging: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        logger = logging.getLogger("hubline")
+        monkeypatch.setattr(logger, "propagate", has_logging)  # pytest has set it up
+        hub = MemoryHub(1)
+        hub.append("0", [b"x", b"y"])
+        processor = Processor(hub, MemoryStore(), consumer_group="tests", starting_position="earliest")
+
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if event.body == b"y":
+                asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGTERM)
+
+        processor.run()
+
+        shown = capsys.readouterr().err
+        for line in ("INFO started group=", "INFO progress events=2 partitions=1\n", "INFO stopped owner_id="):
+            assert (line in shown) is not has_logging
+        assert (logger.handlers, logger.level) == ([], logging.NOTSET)
 
     def test_outside_the_main_thread_it_says_what_to_do(self) -> None:
         errors: list[BaseException] = []

@@ -27,3 +27,8 @@ def node_modules(name: str, *packages: str) -> Path:
             subprocess.run([*command, *packages], check=True, capture_output=True)
             (cache / "installed").touch()
     return cache / "node_modules"
+
+
+def event_hubs_sdk() -> Path:
+    """Of the official client for JavaScript. Raises NodeMissing."""
+    return node_modules("event-hubs-6.0.4", "@azure/event-hubs@6.0.4")

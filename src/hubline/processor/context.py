@@ -75,6 +75,11 @@ class PartitionContext:
         return handled[1] if handled else None
 
     @property
+    def handled_count(self) -> int:
+        """How many events were handled since the partition was opened."""
+        return self._checkpointer.progress.events
+
+    @property
     def last_enqueued_sequence(self) -> int | None:
         """The newest event of the partition, as far as is known: less ``last_handled_sequence`` it is the lag."""
         return self._status.last_enqueued_sequence

@@ -133,7 +133,8 @@ class PartitionSession:
         finally:
             context.end()
         self.is_assigned = True
-        log.info("opened partition=%s epoch=%d checkpoint=%s", self._status.partition, self._status.epoch, checkpoint)
+        sequence = checkpoint.sequence_number if checkpoint else None
+        log.info("opened partition=%s epoch=%d checkpoint=%s", self._status.partition, self._status.epoch, sequence)
         return checkpoint
 
     async def _open_sink(self) -> tuple[DeliveryIntoSink | None, Checkpoint | None]:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Annotated, Self, TypeVar
@@ -49,6 +49,9 @@ from hubline.sinks import SqlSink
 from hubline.sinks.meant import meant_dead_letters, meant_sink
 
 log = logging.getLogger("hubline.processor")
+
+PROGRESS_SECONDS = 2.0
+"""How often a program logs its progress: soon enough for a person who watches its first events."""
 
 HandlerT = TypeVar("HandlerT", bound=Callable[..., object])
 
@@ -239,16 +242,21 @@ class Processor:
     def run(self) -> None:
         """Start, process until SIGINT or SIGTERM, and stop cleanly. A second signal ends the process at once.
 
+        If your program has not set up logging, hubline's log goes to stderr, from INFO on.
+
         Raises:
             ConfigError: No handler is registered, or the handlers do not go with the options.
             HubError: The hub does not answer, or does not exist.
             StoreError: The store does not answer, or does not exist.
             ProcessorError: This is not the main thread, which alone gets signals.
         """
-        asyncio.run(self.run_async())
+        with _log_to_stderr():
+            asyncio.run(self.run_async())
 
     async def run_async(self) -> None:
         """Do the same as `run` inside your own event loop, in the main thread. It restores signal handlers at the end.
+
+        It does not set up logging.
 
         Raises:
             ProcessorError: This is not the main thread, which alone gets signals.
@@ -262,7 +270,7 @@ class Processor:
         with _first_signal(stop.set):
             try:
                 await self.start()
-                await stop.wait()
+                await self._log_progress(stop)
             finally:
                 await self.stop()
 
@@ -318,6 +326,22 @@ class Processor:
             raise
         log.info("started group=%s owner_id=%s partitions=%d", group, self.owner_id, len(hub.partition_ids))
 
+    async def _log_progress(self, stop: asyncio.Event) -> None:
+        """Until the stop, every `PROGRESS_SECONDS` in which there is some."""
+        events = logged = 0
+        counts: dict[str, int] = {}
+        while not stop.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PROGRESS_SECONDS):
+                    await stop.wait()
+            before, counts = counts, {each.partition_id: each.handled_count for each in self.partitions}
+            for partition, count in counts.items():
+                former = before.get(partition, 0)
+                events += count - former if count >= former else count  # it was opened again, and counts from 0
+            if events > logged:
+                log.info("progress events=%d partitions=%d", events, len(counts))
+                logged = events
+
     def _running(self) -> ProcessorRun:
         if self._run is None:
             raise ProcessorError("the processor is not started", partition="")
@@ -358,6 +382,25 @@ class Processor:
 def partition_dependencies(processor: Processor) -> PartitionDependencies:
     """What a redrive runs the processor's handlers with. Raises ConfigError where it cannot be started."""
     return processor._dependencies()  # noqa: SLF001
+
+
+@contextmanager
+def _log_to_stderr() -> Iterator[None]:
+    """Shows the log of a program that has not set up logging: by warnings alone, nothing would seem to go on."""
+    logger = logging.getLogger("hubline")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level or logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
 
 
 @contextmanager
