@@ -50,7 +50,7 @@ def init(
         Template, option("--template", "pipeline runs on Spark and needs Java; processor needs neither.")
     ] = Template.PIPELINE,
 ) -> None:
-    """Write a small project that runs at once, into a new directory.
+    """Create a small project that runs at once.
 
     The project has a pipeline (or a processor) that takes events from a local hub into a table, some events, a test and
     a README. The command never overwrites a file. It prints the commands to type next.

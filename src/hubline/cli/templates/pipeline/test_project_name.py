@@ -2,13 +2,11 @@
 
 from project_name import store
 
-import hubline.spark
+from hubline.testing import run_stage
 
 
 def test_readings_become_rows_and_other_events_dead_letters() -> None:
-    spark = hubline.spark.session("tests")
-    bodies = [(b'{"device": "kitchen", "celsius": 20.5}',), (b'{"device": "garden"}',)]
-    row, dead_letter = store(spark.createDataFrame(bodies, "body binary")).collect()
+    result = run_stage(store, ['{"device": "kitchen", "celsius": 20.5}', '{"device": "garden"}'])
 
-    assert (row["device"], row["fahrenheit"], row["_error"]) == ("kitchen", 68.9, None)
-    assert dead_letter["_error"] == "the field celsius is missing"
+    assert result.rows == [{"device": "kitchen", "celsius": 20.5, "fahrenheit": 68.9}]
+    assert [each.error_text for each in result.dead_letters] == ["the field celsius is missing"]

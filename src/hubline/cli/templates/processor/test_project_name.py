@@ -1,22 +1,12 @@
-"""Tests of the handler, without a hub or a database: python -m pytest"""
+"""Tests of the processor, without a hub or a database: python -m pytest"""
 
-from datetime import UTC, datetime
+from project_name import processor
 
-import pytest
-from project_name import store
-
-import hubline
+from hubline.testing import run_processor
 
 
-def event(body: bytes) -> hubline.Event:
-    return hubline.Event(body, partition="0", offset="0", sequence_number=0, enqueued_time=datetime.now(UTC))
+def test_readings_become_rows_and_other_events_dead_letters() -> None:
+    result = run_processor(processor, ['{"device": "kitchen", "celsius": 20.5}', '{"device": "garden"}'])
 
-
-def test_a_reading_becomes_a_row() -> None:
-    row = store(event(b'{"device": "kitchen", "celsius": 20.5}'))
-    assert row == {"device": "kitchen", "celsius": 20.5, "fahrenheit": 68.9}
-
-
-def test_another_event_fails() -> None:
-    with pytest.raises(KeyError, match="celsius"):
-        store(event(b'{"device": "garden"}'))
+    assert result.rows == [{"device": "kitchen", "celsius": 20.5, "fahrenheit": 68.9}]
+    assert [each.event.text() for each in result.dead_letters] == ['{"device": "garden"}']
