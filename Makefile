@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Otherwise each build prints an advertisement.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo docs docs-serve test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo docs docs-serve messages test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -46,6 +46,9 @@ demo: $(STAMP) ## three stages on Spark, one of which is killed on the way
 docs: $(DOCS_STAMP) ## build the documentation site, and fail at any warning
 	@$(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
+
+messages: $(STAMP) ## list all error messages in docs/reference/messages.md
+	@$(BIN)/python -m tests.support.messages
 
 docs-serve: $(DOCS_STAMP) ## show the documentation on http://127.0.0.1:8000, rebuilt as you edit
 	@$(BIN)/mkdocs serve
