@@ -88,7 +88,9 @@ def derived_ids(ids: pa.StringArray, place: Numbers) -> pa.StringArray:
         ConfigError: A place is too large, or a text is not an id.
     """
     if pc.any(pc.greater_equal(pa.array([place]) if isinstance(place, int) else place, OUTPUTS_MAX)).as_py():
-        raise ConfigError(f"one event may become {OUTPUTS_MAX:,} events at most")
+        raise ConfigError(
+            f"one event can become at most {OUTPUTS_MAX:,} events. Split the work between two handlers or stages."
+        )
     parts = split_ids(ids)
     index = pc.add_checked(pc.multiply_checked(parts.column("index"), OUTPUTS_MAX), place)
     columns = [parts.column("origin"), parts.column("partition"), _as_text(parts.column("sequenceNumber"))]
@@ -181,5 +183,5 @@ def _require_ids(ids: pa.StringArray, parts: pa.StructArray) -> None:
     if row >= 0:
         shown = ascii(ids[row].as_py())[:_ID_SHOWN_LENGTH_MAX]
         raise ConfigError(
-            f"the id {shown} (row {row}) is not ORIGIN/PARTITION/SEQUENCE/INDEX: make ids with hubline.event_ids"
+            f"the id {shown} (row {row}) is not ORIGIN/PARTITION/SEQUENCE/INDEX. Make ids with hubline.event_ids."
         )

@@ -41,7 +41,7 @@ class RetryPolicy:
         if self.initial_backoff_seconds > self.max_backoff_seconds:
             raise ConfigError(
                 f"RetryPolicy: initial_backoff_seconds must be at most max_backoff_seconds, and "
-                f"{self.initial_backoff_seconds:g} is more than {self.max_backoff_seconds:g}: change one of them"
+                f"{self.initial_backoff_seconds:g} is more than {self.max_backoff_seconds:g}. Change one of them."
             )
 
     def delay(self, attempt: int, rng: random.Random) -> float:

@@ -96,7 +96,7 @@ class TestListing:
             (("--since", "yesterday"), "the time 'yesterday' is unknown"),
             (("--since", "-1h", "--until", "-2h"), "since is later than until"),
             (("--after", "0/3"), "is not a full ID"),
-            (("--after", "nothing"), "is not the id of a dead letter"),
+            (("--after", "nothing"), "is not the ID of a dead letter"),
             (("--partition", ""), "partition"),
             (("--limit", "0"), "--limit"),
         ],

@@ -99,7 +99,7 @@ def test_each_hub_has_a_connection_string_that_clients_can_use(tmp_path: Path) -
         (["--create", "../a:1"], ExitCode.USAGE, "not allowed"),
         (["--create", "a:5000"], ExitCode.USAGE, "1024"),
         ([], ExitCode.USAGE, "there are no hubs in"),
-        (["--create", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "set a key"),
+        (["--create", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "Set a key"),
         (["--create", "a:1", "--key-file", "missing"], ExitCode.FAILED, "missing"),
         (["--create", "a:1", "--tls", "missing", "missing"], ExitCode.FAILED, "No such file"),
     ],

@@ -31,6 +31,7 @@ from hubline.errors import ConfigError, HublineError, ProcessorError, RecordDama
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 from hubline.ports import CheckpointStore, LockingStore, keeps_requests, shares_with_sdks
+from hubline.text import sentences
 
 log = logging.getLogger("hubline.coordination")
 
@@ -54,13 +55,13 @@ def locking_store(store: CheckpointStore, strategy: Strategy, lease: LeaseOption
         return store
     if not isinstance(store, LockingStore):
         raise ConfigError(
-            f"{store!r} cannot lock partitions: Fixed(lease=...) needs a store in Azure Blob Storage. Leave lease out: "
-            "a Fixed consumer does not release partitions while it is active"
+            f"{store!r} cannot lock partitions: Fixed(lease=...) needs a store in Azure Blob Storage. Leave "
+            "lease out, because a Fixed consumer does not release partitions while it is active."
         )
     if strategy.lock_seconds < lease.lease_seconds:
         raise ConfigError(
             f"Fixed(lease=...) locks partitions for {strategy.lock_seconds} s, but their owner keeps them for "
-            f"{lease.lease_seconds:g} s: use LeaseOptions(lease_seconds={strategy.lock_seconds}), or a longer lock"
+            f"{lease.lease_seconds:g} s. Use LeaseOptions(lease_seconds={strategy.lock_seconds}), or a longer lock."
         )
     return store.with_locks(strategy.lock_seconds)
 
@@ -167,7 +168,8 @@ class Dispatcher:
             self._holder.report_of(error, None)
         except Exception as error:  # noqa: BLE001 - a strategy of the user's own may raise anything
             message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
-            self._holder.report_of(ProcessorError(message, partition=""), None)
+            fix = "hubline tries again in the next cycle; if it lasts, fix the strategy of load_balancing"
+            self._holder.report_of(ProcessorError(sentences(message, fix), partition=""), None)
         return Plan()
 
     def _seconds_until_next(self, plan: Plan) -> float:

@@ -218,7 +218,14 @@ class LeaseKeeper:
     def _lose(self, partition: str, reason: str) -> None:
         held = self.held.pop(partition)
         log.warning("lease_lost partition=%s epoch=%d reason=%s", partition, held.ownership.epoch, reason)
-        self._holder.report_of(LeaseLost(f"partition {partition} was lost: {reason}", partition=partition), partition)
+        self._holder.report_of(
+            LeaseLost(
+                f"partition {partition} was lost: {reason}. hubline stopped processing it here; the new owner "
+                "continues from the last checkpoint.",
+                partition=partition,
+            ),
+            partition,
+        )
         self._closing.spawn(self._holder.close_partition(partition, ReleaseReason.LOST))
         self._wake.set()
 
@@ -226,7 +233,7 @@ class LeaseKeeper:
         if not record.owner_id:
             return "it was given up for this processor, as resetting a checkpoint does"
         if record.owner_id == self.member.owner_id:
-            return f"another processor runs under this one's owner id {record.owner_id!r}: give each its own"
+            return f"another processor runs under this one's owner id {record.owner_id!r}. Give each its own."
         return f"owner {record.owner_id!r} took it"
 
 

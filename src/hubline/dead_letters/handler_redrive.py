@@ -61,8 +61,8 @@ class HandlerRedrive:
         dependencies = partition_dependencies(processor)
         if dependencies.sink is None:
             raise ConfigError(
-                "the processor has no sink, whose transaction a redrive needs: without one, send the dead letters "
-                "to a hub"
+                "the processor has no sink, and a redrive needs the transaction of one. Give the processor a "
+                "sink, or send the dead letters to a hub."
             )
         hub = dependencies.hub
         return cls(dependencies, dependencies.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))

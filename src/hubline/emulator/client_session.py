@@ -198,12 +198,21 @@ class ClientSession:
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)
         if hub is None:
-            raise Refusal(conditions.NOT_FOUND, f"there is no hub {name[:64]!r} here")
+            raise Refusal(
+                conditions.NOT_FOUND,
+                (
+                    f"there is no hub {name[:64]!r} here. Create it with `hubline serve --create NAME:PARTITIONS`, "
+                    "or correct the name."
+                ),
+            )
         ids = (await hub.describe()).partition_ids
         if partition is not None and partition not in ids:
             raise Refusal(
                 conditions.NOT_FOUND,
-                f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to {ids[-1]}",
+                (
+                    f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to "
+                    f"{ids[-1]}. Choose one of these."
+                ),
             )
         return hub
 
@@ -256,5 +265,5 @@ def _epoch(attach: Attach) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{service_names.EPOCH} is a number, not {type(value).__name__}")
+        raise ConfigError(f"{service_names.EPOCH} must be a number, not {type(value).__name__}.")
     return int(value)

@@ -136,7 +136,9 @@ class ReconnectingReceiver:
             try:
                 batch = await self._receive(max_count, wait_seconds)
                 if batch is None and loop.time() >= end:
-                    raise self._silence()
+                    raise HubUnavailable(
+                        f"{self._silence()}. Try again.", hub=self._hub.name, partition=self._partition
+                    )
             except HubUnavailable as error:
                 await self._fail(error, end)
             except ReaderStolen as error:
@@ -224,7 +226,8 @@ class ReconnectingReceiver:
                 raise
             # A reader that came while the receiver was lost has taken the partition.
             raise ReaderStolen(
-                f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}",
+                f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}. "
+                "Stop one of them, or use another consumer group.",
                 hub=error.hub,
                 partition=partition,
                 epoch=error.epoch,
@@ -269,16 +272,14 @@ class ReconnectingReceiver:
 
     async def _stalled(self) -> None:
         log.warning("stalled partition=%s after=%s", self._partition, self._after_sequence)
-        message = f"{self._silence()}: hubline opens another receiver"
+        message = f"{self._silence()}. hubline opens another receiver."
         self._policy.report(PartitionStalled(message, partition=self._partition))
         await self._drop()
 
-    def _silence(self) -> HubUnavailable:
-        return HubUnavailable(
-            f"partition {self._partition} of hub {self._hub.name} has events after {self._after_sequence}, but none "
-            f"arrived for {self._policy.stall_seconds:g} s",
-            hub=self._hub.name,
-            partition=self._partition,
+    def _silence(self) -> str:
+        return (
+            f"partition {self._partition} of hub {self._hub.name} has events after {self._after_sequence}, "
+            f"but none arrived for {self._policy.stall_seconds:g} s"
         )
 
     async def _drop(self) -> None:

@@ -25,9 +25,9 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not self.offset and self.sequence_number < 0:
-            raise ConfigError(f"a checkpoint needs an offset or a sequence number ({self.key})")
+            raise ConfigError(f"a checkpoint must have an offset or a sequence number ({self.key}).")
         if self.sequence_number < -1:
-            raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
+            raise ConfigError(f"a checkpoint's sequence number must not be negative ({self.key}).")
 
     @classmethod
     def before_first(cls, key: PartitionKey) -> Checkpoint:
@@ -72,7 +72,7 @@ class Ownership:
 
     def __post_init__(self) -> None:
         if self.epoch < 0:
-            raise ConfigError(f"an epoch is not negative ({self.key})")
+            raise ConfigError(f"an epoch must not be negative ({self.key}).")
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ def locked(plan: Plan) -> Iterator[None]:
             # The store that is made where none is named lies in the folder: another folder would read all of it again.
             store = " and name a store for both (--set run.store=URL)" if plan.default_store else ""
             raise ConfigError(
-                f"another run uses the folder {folder}: stop it, or give this one a folder of its own "
-                f"(--set run.spark_checkpoints=PATH){store}; instances share their work through the store"
+                f"another run uses the folder {folder}. Stop it, or give this one a folder of its own (--set "
+                f"run.spark_checkpoints=PATH){store}. Instances share their work through the store."
             ) from None
         yield
 
@@ -50,8 +50,8 @@ def _lock_file(folder: Path) -> BinaryIO:
     except OSError as error:
         reason = error.strerror or type(error).__name__
     raise ConfigError(
-        f"the folder {folder} cannot be written to ({reason}): give this user the right, or name another folder "
-        "(--set run.spark_checkpoints=PATH)"
+        f"the folder {folder} cannot be written to ({reason}). Give this user the right, or name another folder "
+        "(--set run.spark_checkpoints=PATH)."
     )
 
 

@@ -72,7 +72,8 @@ def _all_events(spark: SparkSession, query: PlannedQuery, reading: Reading) -> l
     try:
         return [_events(spark, query, source, reading) for source in stage.sources]
     except (HublineError, *SPARK_ERRORS) as error:
-        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
+        message = f"stage {stage.name}: {summarize_spark_error(error)}"
+        problem = Problem(stage.where.file, stage.where.line, message, "correct the stage's options")
     raise PipelineInvalid([problem])
 
 
@@ -149,8 +150,8 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
     else:
         if isinstance(frame, DataFrame) and frame.isStreaming:
             return frame
-        what = f"stage {stage.name}: its function gives {_kind(frame)}"
-        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that is made of the events")
+        what = f"stage {stage.name}: its function returned {_kind(frame)}"
+        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that you make of the events")
     raise PipelineInvalid([problem])
 
 

@@ -253,7 +253,8 @@ class StageRun:
 
     def _problem(self, error: AnalysisException) -> Problem:
         where = self.stage.where
-        return Problem(where.file, where.line, f"stage {self.name}: {summarize_spark_error(error)}")
+        message = f"stage {self.name}: {summarize_spark_error(error)}"
+        return Problem(where.file, where.line, message, "correct the stage's function or options")
 
 
 def _start_over(stage: PlannedStage) -> str:

@@ -105,7 +105,9 @@ class PartitionContext:
             ProcessorError: Reading has already started.
         """
         if self._seek is None:
-            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition_id)
+            raise ProcessorError(
+                "seek() works only in on_assigned, before reading begins. Call it there.", partition=self.partition_id
+            )
         self._seek(position_of(position, option="position"))
 
     async def checkpoint(self, event: Event | None = None) -> None:
@@ -135,7 +137,8 @@ class PartitionContext:
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ProcessorError(
-                "checkpoint_sync would block the event loop: in an async handler, await partition.checkpoint()",
+                "checkpoint_sync() would block the event loop. In an async handler, write `await "
+                "partition.checkpoint()`.",
                 partition=self.partition_id,
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._status.loop).result()

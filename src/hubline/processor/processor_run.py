@@ -96,7 +96,8 @@ class ProcessorRun:
             self.report(
                 ProcessorError(
                     f"stopping took longer than {self._options.stop_timeout_seconds:g} s: partitions {running} stay "
-                    "owned until their leases expire, and their last events will be repeated",
+                    "owned until their leases expire, and their last events are processed again. Increase "
+                    "stop_timeout_seconds, or let handlers finish sooner.",
                     partition="",
                 ),
                 None,
@@ -210,7 +211,9 @@ class ProcessorRun:
 
     def _require_known(self, partition: str | None) -> None:
         if partition is not None and partition not in self._partition_ids:
-            raise ConfigError(f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}")
+            raise ConfigError(
+                f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}. Choose one of these."
+            )
 
     def contexts(self) -> list[PartitionContext]:
         return [self._runners[partition].context for partition in self._partition_ids if partition in self._runners]

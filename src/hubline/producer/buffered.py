@@ -135,7 +135,7 @@ class BufferedProducer:
             SendFailed: Without `on_error`: events that were given before could not be sent. These were not taken.
         """
         await self._outlet.require_target(partition_id, partition_key)
-        self._raise_failures("; the events of this call were not taken")
+        self._raise_failures(" The events of this call were not taken. Send these again, too.")
         if isinstance(events, COLUMNS):
             await self._send_columns(columns_of(events, partition_key), partition_id)
             return

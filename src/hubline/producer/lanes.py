@@ -179,7 +179,10 @@ class _Lane:
             try:
                 await self._try(left)
             except asyncio.CancelledError:
-                text = "sending was stopped while it was under way: it may or may not have been kept"
+                text = (
+                    "sending was stopped while events were on their way; the hub may or may not have stored them. "
+                    "Send them again if duplicates do no harm."
+                )
                 _failed(left, HubUnavailable(text, partition=self._partition))
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the giver decides what to do
@@ -207,7 +210,7 @@ class _Lane:
 
 
 def _not_sent(partition: str | None) -> HubError:
-    return HubError("sending was stopped before its turn came: it was not sent", partition=partition)
+    return HubError("sending was stopped before these events were sent. Send them again.", partition=partition)
 
 
 def _failed(pieces: Sequence[Piece], error: Exception) -> None:

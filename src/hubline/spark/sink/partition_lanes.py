@@ -92,8 +92,9 @@ class Publishing:
 
 def _named(error: EventTooLarge, row: int) -> EventTooLarge:
     return EventTooLarge(
-        f"row {row} of the task is an event of {error.bytes_count:,} bytes: hub {error.hub} takes at most "
-        f"{error.max_bytes:,}. It was not sent, nor what comes after it in its partition: split it, or filter it out",
+        f"row {row} of the task is an event of {error.bytes_count:,} bytes, but hub {error.hub} takes "
+        f"at most {error.max_bytes:,}. hubline sent neither this event nor those after it in its "
+        "partition. Split it, or filter it out.",
         hub=error.hub,
         index=row,
         bytes_count=error.bytes_count,

@@ -37,7 +37,7 @@ class Written(WriterCommitMessage):
 def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write``."""
     if overwrite:
-        raise ConfigError('a hub only takes more events: write with .mode("append")')
+        raise ConfigError('events can only be added to a hub. Write with .mode("append").')
     return BatchWriter(options, schema)
 
 
@@ -45,7 +45,7 @@ def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> S
     """The writer of ``df.writeStream``."""
     if overwrite:
         raise ConfigError(
-            'a hub only takes more events: write with .outputMode("append"), or each batch by foreachBatch'
+            'events can only be added to a hub. Write with .outputMode("append"), or each batch by foreachBatch.'
         )
     return StreamWriter(options, schema)
 
