@@ -35,5 +35,5 @@ def test_store_keeps_what_does_not_read_as_a_dead_letter():
     result = run_stage(store, [reading(id="r1"), "not JSON", reading(id=None), reading(id="r4", celsius="warm")])
 
     assert [row["id"] for row in result.rows] == ["r1"]
-    assert [letter.event.sequence_number for letter in result.dead_letters] == [1, 2, 3]
+    assert [each.event.sequence_number for each in result.dead_letters] == [1, 2, 3]
     assert result.dead_letters[1].error_text == "the field id is missing"

@@ -52,10 +52,10 @@ FURTHER_WORDS = {
     "twins?": "the environment variable",
     "verbs?": "command",
 }
-"""The same, for words that are in the documentation and the tests still. A space stands also for the end of a line."""
+"""The same, for words that tests and benchmarks still have. A space stands also for the end of a line."""
 
-FURTHER_FOLDERS = ("src", "examples")
-"""Where `FURTHER_WORDS` count. Add "docs" here when its pages are without them."""
+FURTHER_FOLDERS = ("src", "examples", "docs", "README", "CHANGELOG", "CONTRIBUTING", "SECURITY")
+"""Where `FURTHER_WORDS` count."""
 
 GAP = r'(?:\s|#|"\s*f?")+'
 """Between the words of a phrase: also the end of a line of comments, or of a string that continues on the next line."""

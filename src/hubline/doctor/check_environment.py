@@ -32,7 +32,7 @@ _DEVELOPER_EXTRAS: Final = frozenset({"dev", "docs", "peers"})
 
 
 def install(extra: str = "") -> str:
-    """How to install hubline with an extra, as everybody, and as one who has a clone of it."""
+    """How to install hubline with an extra: from a package index, and from a clone."""
     extra = f"[{extra}]" if extra else ""
     return f"pip install 'hubline{extra}', or in a clone of hubline: pip install '.{extra}'"
 

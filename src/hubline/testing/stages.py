@@ -64,7 +64,7 @@ _SESSION: Final[Mapping[str, object]] = {
 """Of the session that tests share, where none runs."""
 
 _MASTER: Final = "local[1,1]"
-"""A few events are one task's work, and a function that fails is not tried again."""
+"""A few events are one task's work, and a function that fails is not retried."""
 
 _QUERY: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "1"}
 
