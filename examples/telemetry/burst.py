@@ -17,7 +17,6 @@ from readings import DEVICES
 
 import hubline
 from hubline.event_ids import ID_PROPERTY
-from hubline.model.events import OUTGOING_SCHEMA
 
 BATCH_COUNT = 10_000
 
@@ -48,7 +47,7 @@ def _batch(numbers: np.ndarray, devices: np.ndarray, celsius: np.ndarray) -> pa.
     ids = _joined("devices/", device, "/", number, "/0")
     names = pa.array([ID_PROPERTY] * len(numbers))
     properties = pa.MapArray.from_arrays(np.arange(len(numbers) + 1, dtype=np.int32), names, ids)
-    return pa.record_batch([body.cast(pa.binary()), device, properties], schema=OUTGOING_SCHEMA)
+    return pa.record_batch({"body": body.cast(pa.binary()), "partitionKey": device, "properties": properties})
 
 
 def _joined(*parts: pa.Array | str) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from hubline.adapters import open_hub
 from hubline.errors import ConfigError, EventTooLarge, FailedSend, HubError, HublineError, HubUnavailable, SendFailed
-from hubline.hubs.argument_checks import require_one_target, require_outgoing, require_partition
+from hubline.hubs.argument_checks import checked_outgoing, require_one_target, require_partition
 from hubline.hubs.event_sizes import event_sizes
 from hubline.model.events import OUTGOING_SCHEMA, EventBatch
 from hubline.ports import Hub
@@ -117,7 +117,7 @@ def columns_of(events: pa.RecordBatch | EventBatch, partition_key: str | None) -
     """The columns to send. Events that have no key get this one."""
     if isinstance(events, EventBatch):
         events = events.arrow.select(OUTGOING_SCHEMA.names)
-    require_outgoing(events)
+    events = checked_outgoing(events)
     if partition_key is None:
         return events
     keys = pc.fill_null(events.column("partitionKey"), partition_key)

@@ -23,7 +23,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from hubline.errors import HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
-from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing
+from hubline.hubs.argument_checks import checked_outgoing, require_count, require_one_target
 from hubline.hubs.local.stored_batch import require_sizes
 from hubline.hubs.partition_hash import partition_index
 from hubline.hubs.position_check import PositionCheck
@@ -297,7 +297,7 @@ class MemorySender:
         if self._is_closed:
             raise HubError("the sender is closed: open another one", hub=self._hub.name)
         require_one_target(partition, partition_key)
-        require_outgoing(events)
+        events = checked_outgoing(events)
         require_sizes(events, hub=self._hub.name)
         if partition is not None:
             self._hub._partition(partition)  # noqa: SLF001 - that it is missing shows even where nothing is sent

@@ -39,7 +39,7 @@ from hubline.errors import (
     EventTooLarge,
     HubError,
 )
-from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing, require_partition
+from hubline.hubs.argument_checks import checked_outgoing, require_count, require_one_target, require_partition
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.eventhubs.sender import Share, shared_out
 from hubline.hubs.eventhubs.service_errors import DENIED, GRANT, Where, not_found, reader_lost, unavailable
@@ -330,7 +330,7 @@ class SdkSender:
         if self._is_closed:
             raise HubError("the sender is closed. Open another one.", hub=self._where.hub)
         require_one_target(partition, partition_key)
-        require_outgoing(events)
+        events = checked_outgoing(events)
         if partition is not None:
             await self._hub.require_partition(partition)
         async with self._lock:

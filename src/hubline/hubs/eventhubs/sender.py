@@ -15,7 +15,7 @@ from hubline.amqp import conditions
 from hubline.amqp.codec.performatives import Error
 from hubline.amqp.events.encoder import Batch, encode_batches
 from hubline.errors import EventTooLarge, HubError
-from hubline.hubs.argument_checks import require_one_target, require_outgoing
+from hubline.hubs.argument_checks import checked_outgoing, require_one_target
 from hubline.hubs.eventhubs.send_link import SendLink
 from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import Where, refused
@@ -72,7 +72,7 @@ class EventHubsSender:
         if self._is_closed:
             raise HubError("the sender is closed. Open another one.", hub=self._hub)
         require_one_target(partition, partition_key)
-        require_outgoing(events)
+        events = checked_outgoing(events)
         async with self._lock:
             shares = await shared_out(events, partition, partition_key, self._partition_ids)
             links = [await self._link(share.partition) for share in shares]

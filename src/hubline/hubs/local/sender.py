@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from hubline.errors import HubError
-from hubline.hubs.argument_checks import require_one_target, require_outgoing
+from hubline.hubs.argument_checks import checked_outgoing, require_one_target
 from hubline.hubs.local.group_append import PartitionShare
 from hubline.hubs.local.hub_folder import Meta
 from hubline.hubs.local.open_hub import OpenHub
@@ -65,7 +65,7 @@ class LocalSender:
 
     def _shares(self, events: pa.RecordBatch, partition: str | None, partition_key: str | None) -> list[PartitionShare]:
         require_one_target(partition, partition_key)
-        require_outgoing(events)
+        events = checked_outgoing(events)
         if partition_key is not None:
             events = _with_key(events, partition_key)
         require_sizes(events, hub=self._open_hub.folder.address)

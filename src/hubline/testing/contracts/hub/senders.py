@@ -139,6 +139,15 @@ class SenderContract(HubFactory):
             await sender.send(pa.RecordBatch.from_pydict({"text": ["a"]}))
 
     @scenario()
+    async def test_columns_that_are_said_to_be_nullable_are_taken(self, hub: Hub) -> None:
+        sender = await hub.open_sender()
+        events = new_events(["a", "b"])
+
+        await sender.send(pa.record_batch(dict(zip(events.schema.names, events.columns, strict=True))))
+
+        assert sum(map(len, (await everything(hub)).values())) == 2
+
+    @scenario()
     async def test_what_several_tasks_send_arrives_once_and_each_send_whole(self, hub: Hub) -> None:
         sender = await hub.open_sender()
 
