@@ -20,7 +20,7 @@ from tests.emulator.serving import serving
 EXAMPLES = ROOT / "examples"
 SPARK = ("telemetry", "windows", "enrichment", "azure", "notebook")
 NOT_COPIED = shutil.ignore_patterns("data", "*.md", "__pycache__")
-pytestmark = pytest.mark.timeout(1_200)
+pytestmark = [pytest.mark.timeout(1_200), pytest.mark.xdist_group("examples")]
 
 
 class Runner:
@@ -31,21 +31,22 @@ class Runner:
         self._shell: SparkShell | None = None
         shutil.copytree(EXAMPLES / "telemetry", folder / "telemetry", ignore=NOT_COPIED)
 
-    def play(self, name: str, services: Mapping[str, str] = {}, *, is_writing: bool = False) -> Path:
+    def play(self, name: str, services: Mapping[str, str] = {}) -> Path:
         """The folder in which the commands were run."""
-        folder = self.spark().folder if name in SPARK else self._folder / name
-        for each in folder.iterdir() if folder.exists() else ():  # Java stays in the folder
-            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        folder = self._folder / name
+        if name in SPARK:
+            folder = self.spark().folder
+            for each in folder.iterdir():
+                shutil.rmtree(each) if each.is_dir() else each.unlink()
         shutil.copytree(EXAMPLES / name, folder, ignore=NOT_COPIED, dirs_exist_ok=True)
         (scratch := self._folder / f"scratch-{name}").mkdir()
-        player = Player(EXAMPLES / name / "README.md", folder, scratch, services=services, spark=self.spark)
-        player.play(is_writing=is_writing)
+        Player(EXAMPLES / name / "README.md", folder, scratch, services=services, spark=self.spark).play()
         return folder
 
     def run(self, words: list[str]) -> str:
         """What a command with Spark printed."""
         (output := self._folder / "output").touch()
-        running = self.spark().start(words, VARIABLES, output)
+        running = self.spark().start(words, {**VARIABLES, "MPLBACKEND": "agg"}, output)
         while (code := running.exit_code()) is None:
             time.sleep(POLL_SECONDS)
         assert code == 0, output.read_text()
@@ -87,8 +88,7 @@ def test_the_pipeline_runs_between_event_hubs_and_postgresql(
 
     with psycopg.connect(postgres_database.reveal()) as connection:
         counts = connection.execute("SELECT count(*), count(DISTINCT id) FROM readings").fetchone()
-    assert counts is not None
-    assert counts[0] == 2 * counts[1]  # of two runs into one table, with the same readings
+    assert counts == (991, 991)
 
 
 def test_the_cells_of_the_notebook_run(runner: Runner) -> None:
