@@ -291,7 +291,7 @@ def test_the_worst_finding_counts() -> None:
     assert [each.rank for each in Severity] == [0, 1, 2, 3]
 
 
-def test_the_page_explains_every_code() -> None:
+def test_the_pages_have_every_code() -> None:
     root = Path(__file__).parents[2]
     page = (root / "docs/reference/doctor-codes.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
@@ -301,6 +301,8 @@ def test_the_page_explains_every_code() -> None:
     assert len(codes) > 20
     assert codes <= explained
     assert explained <= codes | kinds
+    troubleshooting = (root / "docs/how-to/operate/troubleshooting.md").read_text()
+    assert explained <= set(re.findall(r"`([a-z]+\.[a-z-]+)`", troubleshooting))
 
 
 def test_the_page_has_the_severities_of_every_code() -> None:

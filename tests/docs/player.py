@@ -54,6 +54,7 @@ MASKS = [
         (r"\b\d\d:\d\d(:\d\d([.,]\d+)?)?\b", "<time>"),
         (r"\b\d[\d,.]*( events)?/s\b", "<rate>"),
         (r"\b\d+(\.\d+)? ?(ms|s|min|m|h|d|seconds?|minutes?|hours?|days?)\b", "<duration>"),
+        (r"(SharedAccessKey)=[\w.+/-]+=*", r"\1=<key>"),
         (OWNER.pattern, "<owner>"),
         (r"\b(?=[a-f-]*\d)[0-9a-f]{8,}(-[0-9a-f]{4,})*\b", "<id>"),
         (r"(localhost|127\.0\.0\.1):\d+", r"\1:<port>"),
@@ -232,10 +233,9 @@ class SparkShell:
         self.folder = folder
         """Where its pages are played, one after the other: Java can't change its folder."""
         folder.mkdir()
-        options = (
-            f"{os.environ.get('SPARK_SUBMIT_OPTS', QUICK_JAVA)} -Dspark.ui.enabled=false"  # its ports may be taken
-        )
-        variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), "SPARK_SUBMIT_OPTS": options}
+        quick = os.environ.get(JAVA_OPTIONS, QUICK_JAVA)
+        self._java = {JAVA_OPTIONS: f"{quick} -Dspark.ui.enabled=false"}  # others may have its ports
+        variables = {**os.environ, **VARIABLES, "PYTHONPATH": str(ROOT), **self._java}
         self._exit_code: int | None = 0
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.docs.spark_shell"],
@@ -247,7 +247,7 @@ class SparkShell:
     def start(self, words: list[str], variables: Mapping[str, str], output: Path) -> SparkRunning:
         assert self.process.stdin is not None
         self._exit_code = None
-        order = {"words": words, "variables": dict(variables), "output": str(output)}
+        order = {"words": words, "variables": {**variables, **self._java}, "output": str(output)}
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
         self.process.stdin.flush()
         return SparkRunning(self, output)
@@ -270,6 +270,7 @@ VARIABLES = {
     "PYTHONUNBUFFERED": "1",  # as on a terminal
     "TERM": "dumb",
 }
+JAVA_OPTIONS = "SPARK_SUBMIT_OPTS"
 FOR_SPARK = re.compile(r"hubline run [\w .=:/-]+|python [\w.]+\.py[\w .=:/-]*")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.docs.player import ROOT, PageError, SparkShell, are_as_shown, are_in_any_order, needs_spark, play
+from tests.docs.player import ROOT, PageError, SparkShell, are_as_shown, are_in_any_order, name_of, needs_spark, play
 from tests.support.npm import NodeMissing, event_hubs_sdk
 
 PAGES = [
@@ -16,13 +16,14 @@ PAGES = [
     ROOT / "docs/install.md",
     ROOT / "docs/quickstart.md",
     *sorted((ROOT / "docs/tutorials").glob("*.md")),
+    *sorted((ROOT / "docs/how-to").rglob("*.md")),
 ]
 
 
 def parameters() -> Iterator[ParameterSet]:
     for page in PAGES:
         group = "spark-shell" if needs_spark(page) else "azurite" if "=container -->" in page.read_text() else page.stem
-        yield pytest.param(page, id=page.stem, marks=pytest.mark.xdist_group(group))
+        yield pytest.param(page, id=name_of(page), marks=pytest.mark.xdist_group(group))
 
 
 @pytest.mark.timeout(1_200)

@@ -18,7 +18,7 @@ import pytest
 from hubline.checkpoint_stores.memory import MemoryStore
 from hubline.errors import ProcessorError
 from hubline.hubs.local import LocalHub, create_hub
-from hubline.model.events import EventBatch, new_events
+from hubline.model.events import Event, EventBatch, new_events
 from hubline.model.positions import Position
 from hubline.processor import Processor
 from hubline.testing.memory_hub import MemoryHub
@@ -153,9 +153,10 @@ class TestEmbedded:
         hub.append("0", [b"x", b"y"])
         processor = Processor(hub, MemoryStore(), consumer_group="tests", starting_position="earliest")
 
-        @processor.on_batch
-        async def handle(batch: EventBatch) -> None:
-            asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGTERM)
+        @processor.on_event
+        async def handle(event: Event) -> None:
+            if event.body == b"y":
+                asyncio.get_running_loop().call_later(0.2, signal.raise_signal, signal.SIGTERM)
 
         processor.run()
 

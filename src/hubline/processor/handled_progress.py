@@ -17,14 +17,11 @@ class HandledProgress:
 
     While a run of events is on its way through its handler, they count one by one as the handler returns, without a
     call for each.
-
-    Attributes:
-        events_since: Events handled after the last checkpoint. While there is a run, as of `catch_up`.
     """
 
     def __init__(self) -> None:
-        self.events_since = 0
-        self._events_before = 0
+        self._events = 0
+        self._events_checkpointed = 0
         self._place: Place | None = None
         self._run: EventRun | None = None
         self._counted = 0  # of the run's events
@@ -37,16 +34,21 @@ class HandledProgress:
 
     @property
     def events(self) -> int:
-        """Events that are handled. Any thread may ask."""
+        """Events that are handled."""
         run = self._run
-        return self._events_before + self.events_since + (0 if run is None else run.done - self._counted)
+        return self._events + (0 if run is None else run.done - self._counted)
+
+    @property
+    def events_since(self) -> int:
+        """Events handled after the last checkpoint. While there is a run, as of `catch_up`."""
+        return self._events - self._events_checkpointed
 
     def mark(self, given: EventBatch | Event) -> bool:
         """What was given to a handler is done, or is a dead letter. Returns whether there was anything."""
         if (place := place_after(given)) is None:
             return False
         self._place = place
-        self.events_since += len(given) if isinstance(given, EventBatch) else 1
+        self._events += len(given) if isinstance(given, EventBatch) else 1
         return True
 
     @contextmanager
@@ -63,15 +65,14 @@ class HandledProgress:
         """Counts what the run has done by now."""
         if self._run is not None:
             done = self._run.done  # once: its thread may be counting on
-            self.events_since += done - self._counted
+            self._events += done - self._counted
             self._counted = done
             self._place = _place_in(self._run, done) or self._place
 
     def checkpoint_written(self) -> None:
         """Counts from here."""
         self.catch_up()
-        self._events_before += self.events_since
-        self.events_since = 0
+        self._events_checkpointed = self._events
 
 
 def place_after(given: EventBatch | Event) -> Place | None:

@@ -328,18 +328,19 @@ class Processor:
 
     async def _log_progress(self, stop: asyncio.Event) -> None:
         """Until the stop, every `PROGRESS_SECONDS` in which there is some."""
-        events = 0
+        events = logged = 0
         counts: dict[str, int] = {}
         while not stop.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(PROGRESS_SECONDS):
                     await stop.wait()
             before, counts = counts, {each.partition_id: each.handled_count for each in self.partitions}
-            # A partition that was opened again counts from 0.
-            new = sum(count - min(count, before.get(partition, 0)) for partition, count in counts.items())
-            if new:
-                events += new
+            for partition, count in counts.items():
+                former = before.get(partition, 0)
+                events += count - former if count >= former else count  # it was opened again, and counts from 0
+            if events > logged:
                 log.info("progress events=%d partitions=%d", events, len(counts))
+                logged = events
 
     def _running(self) -> ProcessorRun:
         if self._run is None:
