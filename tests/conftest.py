@@ -43,18 +43,9 @@ def pytest_configure(config: pytest.Config) -> None:
 LONG = frozenset(
     f"test_{name}.py"
     for name in (
-        "chaos",
-        "cluster",
-        "examples",
-        "examples_run",
-        "figures",
-        "kills",
-        "processes",
-        "python_sdk",
-        "sdk",
-        "serve",
-        "wheel",
-    )
+        "chaos", "cluster", "examples", "examples_run", "figures", "kills", "processes", "python_sdk",
+        "sdk", "serve", "wheel",
+    )  # fmt: skip
 )
 """Files of tests that take seconds each, most of them waiting: begun last, they would leave the processors idle."""
 
