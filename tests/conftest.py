@@ -43,9 +43,18 @@ def pytest_configure(config: pytest.Config) -> None:
 LONG = frozenset(
     f"test_{name}.py"
     for name in (
-        "chaos", "cluster", "examples", "examples_run", "figures", "kills", "processes", "python_sdk",
-        "sdk", "serve", "wheel",
-    )  # fmt: skip
+        "chaos",
+        "cluster",
+        "examples",
+        "examples_run",
+        "figures",
+        "kills",
+        "processes",
+        "python_sdk",
+        "sdk",
+        "serve",
+        "wheel",
+    )
 )
 """Files of tests that take seconds each, most of them waiting: begun last, they would leave the processors idle."""
 
