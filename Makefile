@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Otherwise each build prints an advertisement.
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help setup demo docs docs-serve pictures test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
+.PHONY: help setup demo docs docs-serve messages pictures test test-all test-lowest check lint types unit slow bench bench-compare nexmark simulate chaos clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -49,6 +49,9 @@ docs: $(DOCS_STAMP) ## build the documentation site, and fail at any warning
 
 pictures: $(STAMP) ## make the pictures of the docs, each from a real run
 	@$(BIN)/python -m tests.docs.pictures
+
+messages: $(STAMP) ## list all error messages in docs/reference/messages.md
+	@$(BIN)/python -m tests.support.messages
 
 docs-serve: $(DOCS_STAMP) ## show the documentation on http://127.0.0.1:8000, rebuilt as you edit
 	@$(BIN)/mkdocs serve

@@ -37,7 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("numprocesses", None):  # not in the workers themselves: they inherit it
         archive = Archive()
         config.add_cleanup(archive.close)
-        os.environ["SPARK_SUBMIT_OPTS"] += f" {archive.options}"
+        for name in ("SPARK_SUBMIT_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+            os.environ[name] += f" {archive.options}"
 
 
 LONG = frozenset(

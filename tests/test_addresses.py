@@ -115,7 +115,7 @@ class TestNames:
 
     def test_group_name_has_at_most_50_characters(self) -> None:
         assert validate_group_name("g" * 50)
-        assert "51 characters: at most 50" in refusal(validate_group_name, "g" * 51)
+        assert "51 characters. Use at most 50" in refusal(validate_group_name, "g" * 51)
 
     @pytest.mark.parametrize("owner_id", ["a", "host.example.org:4711/2", "0b1f3c9e-2d63-4b6c-9c5c-1d1f0f3c0a11"])
     def test_owner_id_may_be_any_visible_ascii(self, owner_id: str) -> None:
@@ -155,21 +155,21 @@ class TestLocalHubAddress:
         ("text", "says"),
         [
             ("local:", "needs a folder and a name"),
-            ("local:orders", "local:./NAME"),
+            ("local:orders", "local:./telemetry"),
             ("local:/", "needs a folder and a name"),
             ("local:./data//", "hub name in the hub address is empty"),
             ("local:./data/..", "is not allowed"),
             ("local:./data/or ders", "is not allowed"),
             ("local://data/orders", "without the //"),
             ("local:./data/" + "x" * 256, "at most 255"),
-            ("local:~nobody-of-that-name/data/orders", "check '~'"),
+            ("local:~nobody-of-that-name/data/orders", "Check '~'"),
             ("local:./da\0ta/orders", "control character ('\\x00') at place 11"),
             ("lokal:./data/orders", "did you mean local?"),
-            ("./data/orders", "names no known kind: write local:PATH/NAME"),
+            ("./data/orders", "has no known form. Write local:PATH/NAME"),
             ("", "is empty"),
             ("  ", "is empty"),
-            ("x" * 9000, "at most 8192"),
-            ("C:\\data\\orders", "c: is unknown"),
+            ("x" * 9000, "at most 8,192"),
+            ("C:\\data\\orders", "begins with c:, which is unknown"),
         ],
     )
     def test_mistake_is_explained(self, text: str, says: str) -> None:
@@ -177,7 +177,7 @@ class TestLocalHubAddress:
 
     def test_root_alone_names_a_folder_of_hubs(self) -> None:
         assert parse_local_root("local:/data") == Path("/data")
-        assert "write local:PATH" in refusal(parse_local_root, "eventhubs://ns")
+        assert "Write local:PATH" in refusal(parse_local_root, "eventhubs://ns")
 
 
 class TestEventHubsAddress:
@@ -234,7 +234,7 @@ class TestEventHubsAddress:
             ((f"{ENDPOINT};", ""), "Endpoint is missing"),
             ((";EntityPath=orders", ";EntityPath="), "EntityPath (part 4) is empty"),
             ((f"={KEY}", "="), "SharedAccessKey (part 3) is empty"),
-            ((";EntityPath=orders", ";EntityPath=a;entitypath=b"), "EntityPath stands there twice (part 5)"),
+            ((";EntityPath=orders", ";EntityPath=a;entitypath=b"), "EntityPath is given twice (again in part 5)"),
             ((";EntityPath=orders", ";EntityPath=../x"), "EntityPath of the hub address '../x' is not allowed"),
             ((";EntityPath=orders", f";EntityPath=orders;{PLANTED}=1"), "part 5 is not NAME=VALUE"),
             ((";EntityPath=orders", f";{PLANTED};EntityPath=orders"), "part 4 is not NAME=VALUE"),
@@ -243,13 +243,13 @@ class TestEventHubsAddress:
             ((KEY, f"{PLANTED};{PLANTED}=="), "part 4 is not NAME=VALUE"),
             ((";EntityPath", f";SharedAccessSignature={PLANTED};EntityPath"), "both a key and a signature"),
             (("sb://orders", f"sb://user:{PLANTED}@orders"), "user or password before the host"),
-            (("sb://", "https://"), "has to look like sb://HOST/"),
-            (("sb://", ""), "has to look like sb://HOST/"),
+            (("sb://", "https://"), "Write sb://HOST/"),
+            (("sb://", ""), "Write sb://HOST/"),
             ((".net/", ".net/path"), "without a path"),
-            ((".net/", ".net:0/"), "port is not a number from 1 to 65535"),
-            ((".net/", ".net:65536/"), "port is not a number"),
-            ((".net/", f".net:{PLANTED}/"), "port is not a number"),
-            ((".net/", ".net:٣/"), "port is not a number"),
+            ((".net/", ".net:0/"), "port must be a number from 1 to 65535"),
+            ((".net/", ".net:65536/"), "port must be a number"),
+            ((".net/", f".net:{PLANTED}/"), "port must be a number"),
+            ((".net/", ".net:٣/"), "port must be a number"),
             (("orders.servicebus", "or ders"), "not a host name"),
             (("orders.servicebus.windows.net", ""), "host is missing"),
             (("orders.servicebus.windows.net", "a" * 254), "not a host name"),
@@ -257,7 +257,7 @@ class TestEventHubsAddress:
             ((";EntityPath", ";UseDevelopmentEmulator=True;EntityPath"), "true or false, in lower case"),
             ((KEY, f"{PLANTED}\n"), "control character ('\\n')"),
             ((KEY, f"{PLANTED}\x00"), "control character ('\\x00')"),
-            ((KEY, PLANTED * 1000), "at most 8192"),
+            ((KEY, PLANTED * 1000), "at most 8,192"),
         ],
     )
     def test_mistake_is_explained_and_shows_no_secret(self, change: tuple[str, str], says: str) -> None:
@@ -267,9 +267,9 @@ class TestEventHubsAddress:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("eventhubs://ns", "write eventhubs://NAMESPACE/NAME"),
-            ("eventhubs:ns/hub", "write eventhubs://NAMESPACE/NAME"),
-            ("eventhubs://ns/hub/more", "nothing after it"),
+            ("eventhubs://ns", "Write eventhubs://NAMESPACE/NAME"),
+            ("eventhubs:ns/hub", "Write eventhubs://NAMESPACE/NAME"),
+            ("eventhubs://ns/hub/more", "only ?transport=... may follow"),
             (f"eventhubs://me:{PLANTED}@ns/hub", "user or password before the host"),
             ("eventhubs:///hub", "host is missing"),
             ("eventhubs://ns/", "hub name in the hub address is empty"),
@@ -277,10 +277,10 @@ class TestEventHubsAddress:
             ("eventhubs://ns/a?transport=amqps", "did you mean amqp?"),
             ("eventhubs://ns/a?transprot=amqp", "did you mean transport?"),
             (f"eventhubs://ns/a?transport=sdk&key={PLANTED}", "parameter 2 after the '?' is not allowed"),
-            ("eventhubs://ns/a?transport=sdk&transport=amqp", "transport= stands there twice"),
-            (f"eventhubs://ns/a?transport=x&key={PLANTED}", "write amqp, websocket, sdk"),
-            (f"sb://u:{PLANTED}@ns/hub", "sb: is unknown"),
-            (f"{PLANTED}", "names no known kind"),
+            ("eventhubs://ns/a?transport=sdk&transport=amqp", "transport= is given twice"),
+            (f"eventhubs://ns/a?transport=x&key={PLANTED}", "Use one of: amqp, websocket, sdk"),
+            (f"sb://u:{PLANTED}@ns/hub", "begins with sb:, which is unknown"),
+            (f"{PLANTED}", "has no known form"),
         ],
     )
     def test_wrong_url_is_explained(self, text: str, says: str) -> None:
@@ -334,27 +334,27 @@ class TestStoreAddress:
         ("text", "says"),
         [
             ("", "is empty"),
-            ("memory", "names no known kind: write memory:"),
+            ("memory", "has no known form. Write memory:"),
             ("memory:../x", "is not allowed"),
-            ("sqlite:a.db", "write sqlite:///relative/file.db"),
-            ("sqlite://a.db", "write sqlite:///relative/file.db"),
-            ("sqlite:///", "write sqlite:///relative/file.db"),
-            ("sqlite:///folder/", "write sqlite:///relative/file.db"),
-            ("sqlite:///a.db?mode=ro", "takes a path and no options"),
+            ("sqlite:a.db", "Write sqlite:///relative/file.db"),
+            ("sqlite://a.db", "Write sqlite:///relative/file.db"),
+            ("sqlite:///", "Write sqlite:///relative/file.db"),
+            ("sqlite:///folder/", "Write sqlite:///relative/file.db"),
+            ("sqlite:///a.db?mode=ro", "has options, but sqlite:/// takes only a path"),
             ("sqlite:///a\0.db", "control character"),
             ("sqllite:///a.db", "did you mean sqlite?"),
             ("postgress://h/db", "did you mean postgresql?"),
-            ("redis://h", "redis: is unknown: write memory:"),
-            (f"host=h password={PLANTED}", "names no known kind"),
-            (f"postgresql:u:{PLANTED}@h", "write postgresql://USER@HOST:PORT/DATABASE"),
+            ("redis://h", "begins with redis:, which is unknown. Write memory:"),
+            (f"host=h password={PLANTED}", "has no known form"),
+            (f"postgresql:u:{PLANTED}@h", "Write postgresql://USER@HOST:PORT/DATABASE"),
             (f"postgresql://u:%zz{PLANTED}@h/db", "percent-encode"),
             (f"postgresql://u:x@{PLANTED}@h/db", "write it as %40"),
             (f"postgresql://u:12/{PLANTED}@h/db", "write it as %2F"),
             (f"postgresql://u:{PLANTED}/x@h/db", "write it as %2F"),
-            (f"postgresql://h:{PLANTED}/db", "port is not a number"),
+            (f"postgresql://h:{PLANTED}/db", "port must be a number"),
             (f"postgresql://h/db?{PLANTED}=1", "libpq's parameter names"),
             (f"postgresql://h/db?password={PLANTED}&ssl_mode=require", "did you mean sslmode?"),
-            ("postgresql://h:99999/db", "port is not a number from 1 to 65535"),
+            ("postgresql://h:99999/db", "port must be a number from 1 to 65535"),
         ],
     )
     def test_mistake_is_explained_and_shows_no_secret(self, text: str, says: str) -> None:
@@ -389,7 +389,7 @@ class TestIndirectAddresses:
 
     def test_one_step_is_followed_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("A", "env:A")
-        assert "env: is unknown" in refusal(parse_hub, "env:A")
+        assert "begins with env:, which is unknown" in refusal(parse_hub, "env:A")
 
     def test_missing_variable_or_file_is_named(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv("NOT_THERE", raising=False)
@@ -397,9 +397,9 @@ class TestIndirectAddresses:
         assert "'NOT_THERE' is not set" in refusal(parse_hub, "env:NOT_THERE")
         assert "No such file" in refusal(parse_store, "file:not-there.txt")
         assert "Is a directory" in refusal(parse_store, "file:.")
-        assert "needs the path" in refusal(parse_store, "file:")
-        assert "needs the name" in refusal(parse_store, "env:")
-        assert "needs the name" in refusal(parse_store, f"env:postgresql://u:{PLANTED}@h/db")
+        assert "has no path" in refusal(parse_store, "file:")
+        assert "is not the name" in refusal(parse_store, "env:")
+        assert "is not the name" in refusal(parse_store, f"env:postgresql://u:{PLANTED}@h/db")
 
     def test_file_that_is_no_address_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
@@ -408,7 +408,7 @@ class TestIndirectAddresses:
         Path("binary").write_bytes(b"\xff\xfe" + PLANTED.encode())
         assert "not UTF-8 text" in refusal(parse_store, "file:binary")
         Path("large").write_text("x" * 1_000_000)
-        assert "at most 8192" in refusal(parse_store, "file:large")
+        assert "at most 8,192" in refusal(parse_store, "file:large")
 
 
 class TestPosition:
@@ -459,7 +459,7 @@ class TestPosition:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("", "is unknown: write earliest"),
+            ("", "is unknown. Write earliest"),
             ("newest", "is unknown"),
             ("earliest:inclusive", "is unknown"),
             ("earliest:5", "is unknown"),
@@ -468,8 +468,8 @@ class TestPosition:
             ("sequence:-1", "is unknown"),
             ("sequence:x", "is unknown"),
             ("sequence:9223372036854775808", "is unknown"),
-            ("time:", "write 2026-01-31T12:00:00Z"),
-            ("time:yesterday", "write 2026-01-31T12:00:00Z"),
+            ("time:", "Write 2026-01-31T12:00:00Z"),
+            ("time:yesterday", "Write 2026-01-31T12:00:00Z"),
             ("time:2026-01-31T12:00:00", "has no time zone"),
             ("time:-24", "the duration '24' is unknown"),
         ],

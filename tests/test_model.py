@@ -14,16 +14,19 @@ from hubline.errors import ConfigError
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        ({"properties": {"a": "b"}}, "the body of event 1 is missing: give bytes or str"),
+        ({"properties": {"a": "b"}}, "the body of event 1 is missing. Give bytes or str"),
         ({"body": None}, "the body of event 1 is missing"),
         ({"body": 5}, "the body of event 1 is int"),
-        ("\ud800", "the body of event 1 is not text that UTF-8 has"),
+        ("\ud800", "the body of event 1 is not text that UTF-8 can encode"),
         ({"body": "x", "partitionKey": "\ud800"}, "the partitionKey of event 1 cannot be sent .*surrogates"),
         ({"body": "x", "partitionKey": 5}, "the partitionKey of event 1 cannot be sent .*int"),
-        ({"body": "x", "properties": [("a", "1"), ("a", "2")]}, "the properties of event 1 are list: give a mapping"),
+        (
+            {"body": "x", "properties": [("a", "1"), ("a", "2")]},
+            "the properties of event 1 must be a mapping, not list",
+        ),
         ({"body": "x", "properties": {"a": "\ud800"}}, "the properties of event 1 cannot be sent .*surrogates"),
         ({"body": "x", "partition_key": "k"}, "event 1 has the unknown key 'partition_key': .* body, partitionKey and"),
-        ({"body": "x", "properties": {"a": 5}}, "the properties of event 1 cannot be sent .*int.*give text"),
+        ({"body": "x", "properties": {"a": 5}}, "the properties of event 1 cannot be sent .*int.*Give text"),
     ],
 )
 def test_what_cannot_be_sent_is_reported_with_its_event(event: Any, says: str) -> None:
@@ -37,7 +40,7 @@ def test_one_event_is_no_series_of_its_parts(event: Any) -> None:
 
 
 def test_what_cannot_be_several_events_is_named() -> None:
-    with pytest.raises(ConfigError, match="events to send are int: give an event, or several in a list"):
+    with pytest.raises(ConfigError, match=r"events to send cannot be of type int. Give an event, or several in a list"):
         hubline.new_events(5)  # type: ignore[arg-type]
 
 

@@ -309,103 +309,103 @@ def test_every_public_option_is_tried() -> None:
     [
         (
             lambda: given.ProcessorOptions(checkpoint_policy=False),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not False: "
-            'write checkpoint_policy="never"',
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not False. "
+            'Write checkpoint_policy="never".',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="none"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'none': "
-            'write checkpoint_policy="never"',
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'none'. "
+            'Write checkpoint_policy="never".',
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="every_bach"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'every_bach': "
-            "write checkpoint_policy=CheckpointPolicy.every_batch()",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not 'every_bach'. "
+            "Write checkpoint_policy=CheckpointPolicy.every_batch().",
         ),
         (
             lambda: given.ProcessorOptions(checkpoint_policy="5s"),
-            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not '5s': "
-            "write checkpoint_policy=CheckpointPolicy.every(seconds=5)",
+            "ProcessorOptions: checkpoint_policy must be a CheckpointPolicy or never, not '5s'. "
+            "Write checkpoint_policy=CheckpointPolicy.every(seconds=5).",
         ),
         (
             lambda: given.ProcessorOptions(lease={"lease_second": 10}),
-            "ProcessorOptions: lease must be a LeaseOptions, not {'lease_second': 10}: "
-            "write lease=LeaseOptions(lease_seconds=10)",
+            "ProcessorOptions: lease must be a LeaseOptions, not {'lease_second': 10}. "
+            "Write lease=LeaseOptions(lease_seconds=10).",
         ),
         (
             lambda: given.ProcessorOptions(handler_retry=RetryPolicy),
-            "ProcessorOptions: handler_retry must be a RetryPolicy, not the class RetryPolicy: "
-            "write handler_retry=RetryPolicy(...)",
+            "ProcessorOptions: handler_retry must be a RetryPolicy, not the class RetryPolicy. "
+            "Write handler_retry=RetryPolicy(...).",
         ),
         (
             lambda: given.ProcessorOptions(lease=None),
-            "ProcessorOptions: lease must be a LeaseOptions, not None: leave it out to use the default",
+            "ProcessorOptions: lease must be a LeaseOptions, not None. Leave it out to use the default.",
         ),
         (
             lambda: given.ProcessorOptions(on_failure="dead-letter"),
             "ProcessorOptions: on_failure must be stop, dead_letter or None, not 'dead-letter' "
-            "(did you mean dead_letter?)",
+            "(did you mean dead_letter?).",
         ),
         (
             lambda: given.ProcessorOptions(heartbeat="yes"),
-            "ProcessorOptions: heartbeat must be True or False, not 'yes': write heartbeat=True",
+            "ProcessorOptions: heartbeat must be True or False, not 'yes'. Write heartbeat=True.",
         ),
         (
             lambda: given.ProcessorOptions(max_failure_ratio=2),
-            "ProcessorOptions: max_failure_ratio must be a number, above 0 and at most 1, not 2",
+            "ProcessorOptions: max_failure_ratio must be a number, above 0 and at most 1, not 2.",
         ),
         (
             lambda: given.ProcessorOptions(prefetch_bytes_max="1MiB"),
-            "ProcessorOptions has no option prefetch_bytes_max: did you mean prefetch_bytes?",
+            "ProcessorOptions has no option prefetch_bytes_max. Did you mean prefetch_bytes?",
         ),
         (
             lambda: given.ProcessorOptions(prefetch_bytes="1 mile"),
-            "ProcessorOptions: prefetch_bytes: the size '1 mile' is unknown: "
-            "write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB",
+            "ProcessorOptions: prefetch_bytes: the size '1 mile' is unknown. "
+            "Write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB.",
         ),
         (
             lambda: given.ProcessorOptions(lease_seconds=10),
-            "ProcessorOptions has no option lease_seconds: write lease=LeaseOptions(lease_seconds=...)",
+            "ProcessorOptions has no option lease_seconds. Write lease=LeaseOptions(lease_seconds=...).",
         ),
         (
             lambda: given.LeaseOptions(lease_seconds="30s"),
-            "LeaseOptions: lease_seconds must be a number of seconds, above 0, not '30s': write lease_seconds=30",
+            "LeaseOptions: lease_seconds must be a number of seconds, above 0, not '30s'. Write lease_seconds=30.",
         ),
         (
             lambda: given.LeaseOptions(lease_seconds=timedelta(milliseconds=1500)),
-            "LeaseOptions: lease_seconds must be a number of seconds, above 0, not an object of class timedelta: "
-            "write lease_seconds=1.5",
+            "LeaseOptions: lease_seconds must be a number of seconds, above 0, not an object of class timedelta. "
+            "Write lease_seconds=1.5.",
         ),
-        (lambda: given.Fixed(2.5), "Fixed: count must be a whole number, 1 or more, not 2.5"),
-        (lambda: given.Fixed(2.0), "Fixed: count must be a whole number, 1 or more, not 2.0: write count=2"),
-        (lambda: given.Fixed("2"), "Fixed: count must be a whole number, 1 or more, not '2': write count=2"),
-        (lambda: given.Fixed(True), "Fixed: count must be a whole number, 1 or more, not True"),
-        (lambda: given.Fixed(count=2, leese="30s"), "Fixed has no option leese: did you mean lease?"),
+        (lambda: given.Fixed(2.5), "Fixed: count must be a whole number, 1 or more, not 2.5."),
+        (lambda: given.Fixed(2.0), "Fixed: count must be a whole number, 1 or more, not 2.0. Write count=2."),
+        (lambda: given.Fixed("2"), "Fixed: count must be a whole number, 1 or more, not '2'. Write count=2."),
+        (lambda: given.Fixed(True), "Fixed: count must be a whole number, 1 or more, not True."),
+        (lambda: given.Fixed(count=2, leese="30s"), "Fixed has no option leese. Did you mean lease?"),
         (
             lambda: given.CheckpointPolicy.every(second=5),
-            "CheckpointPolicy.every has no option second: did you mean seconds?",
+            "CheckpointPolicy.every has no option second. Did you mean seconds?",
         ),
         (
             lambda: given.RetryPolicy(initial_backoff_seconds=5, max_backoff_seconds=1),
-            "RetryPolicy: initial_backoff_seconds must be at most max_backoff_seconds, and 5 is more than 1: "
-            "change one of them",
+            "RetryPolicy: initial_backoff_seconds must be at most max_backoff_seconds, and 5 is more than 1. "
+            "Change one of them.",
         ),
         (
             lambda: given.SqlSink(Path("results.db")),
             "SqlSink: url must be the address of a SQL database, such as 'sqlite:///results.db', not "
-            "an object of class PosixPath: write url='sqlite:///results.db'",
+            "an object of class PosixPath. Write url='sqlite:///results.db'.",
         ),
         (
             lambda: given.SqlSink("sqlite:///results.db", table="results", upsert_key={"id"}),
-            "SqlSink: upsert_key must be text or a list of text, not {'id'}: write upsert_key=[...]",
+            "SqlSink: upsert_key must be text or a list of text, not {'id'}. Write upsert_key=[...].",
         ),
         (
             lambda: given.SqlSink("sqlite:///results.db", transaction_timeout_seconds=1.5),
-            "SqlSink: transaction_timeout_seconds must be a whole number of seconds, 1 or more, not 1.5",
+            "SqlSink: transaction_timeout_seconds must be a whole number of seconds, 1 or more, not 1.5.",
         ),
         (
             lambda: given.Pipeline("telemetry").run(stages="store"),
-            "Pipeline.run: stages must be a list of text, not 'store': write stages=['store']",
+            "Pipeline.run: stages must be a list of text, not 'store'. Write stages=['store'].",
         ),
     ],
 )  # fmt: skip
@@ -447,56 +447,56 @@ class Store:
         (
             {"hub": object()},
             "Processor: hub must be a Hub, and an object of class object lacks namespace, name, describe, "
-            "describe_partition, open_receiver, open_sender and close: hubline.ports.Hub says what each must do",
+            "describe_partition, open_receiver, open_sender and close: hubline.ports.Hub says what each must do.",
         ),
         (
             {"store": Store()},
             "Processor: store must be a CheckpointStore, and an object of class Store lacks "
             "claim_ownership (it has claim_ownerships), renew_ownership, request_handover, fence, "
-            "reset_checkpoint and close: hubline.ports.CheckpointStore says what each must do",
+            "reset_checkpoint and close: hubline.ports.CheckpointStore says what each must do.",
         ),
         (
             {"store": MemoryStore},
-            "Processor: store must be a CheckpointStore, not the class MemoryStore: write MemoryStore(...)",
+            "Processor: store must be a CheckpointStore, not the class MemoryStore. Write MemoryStore(...).",
         ),
         (
             {"sink": "sqlite:///x.db"},
-            "Processor: sink must be a SqlSink or None, not 'sqlite:///x.db': "
-            "write sink=SqlSink('sqlite:///x.db', table='TABLE')",
+            "Processor: sink must be a SqlSink or None, not 'sqlite:///x.db'. "
+            "Write sink=SqlSink('sqlite:///x.db', table='TABLE').",
         ),
         (
             {"sink": f"postgresql://me:{PLANTED}@host/db"},
-            "Processor: sink must be a SqlSink or None, not text (not shown, it may hold a secret): "
-            "write sink=SqlSink(ADDRESS, table='TABLE')",
+            "Processor: sink must be a SqlSink or None, not text (not shown, it may hold a secret). "
+            "Write sink=SqlSink(ADDRESS, table='TABLE').",
         ),
         (
             {"dead_letters": "local:./data/failed"},
-            "Processor: dead_letters must be a DeadLetterSink or None, not 'local:./data/failed': write "
-            "dead_letters=hubline.dead_letters.DeadLetterHub(hubline.open_hub('local:./data/failed'))",
+            "Processor: dead_letters must be a DeadLetterSink or None, not 'local:./data/failed'. Write "
+            "dead_letters=hubline.dead_letters.DeadLetterHub(hubline.open_hub('local:./data/failed')).",
         ),
         (
             {"options": {"max_batch_size": 5}},
-            "Processor: options must be a ProcessorOptions or None, not {'max_batch_size': 5}: "
-            "write options=ProcessorOptions(max_batch_size=5)",
+            "Processor: options must be a ProcessorOptions or None, not {'max_batch_size': 5}. "
+            "Write options=ProcessorOptions(max_batch_size=5).",
         ),
         (
             {"options": LeaseOptions()},
-            "Processor: options must be a ProcessorOptions or None, not an object of class LeaseOptions: "
-            "write options=ProcessorOptions(lease=LeaseOptions(...))",
+            "Processor: options must be a ProcessorOptions or None, not an object of class LeaseOptions. "
+            "Write options=ProcessorOptions(lease=LeaseOptions(...)).",
         ),
         (
             {"lease_seconds": 10},
-            "Processor has no option lease_seconds: "
-            "write options=ProcessorOptions(lease=LeaseOptions(lease_seconds=...))",
+            "Processor has no option lease_seconds. "
+            "Write options=ProcessorOptions(lease=LeaseOptions(lease_seconds=...)).",
         ),
-        ({"grup": "x"}, "Processor has no option grup: did you mean consumer_group?"),
+        ({"grup": "x"}, "Processor has no option grup. Did you mean consumer_group?"),
         (
             {"consumer_group": 5},
-            "Processor: consumer_group must be text, not 5",
+            "Processor: consumer_group must be text, not 5.",
         ),
         (
             {"load_balancing": Fixed},
-            "Processor: load_balancing must be a Strategy, not the class Fixed: write Fixed(...)",
+            "Processor: load_balancing must be a Strategy, not the class Fixed. Write Fixed(...).",
         ),
     ],
 )  # fmt: skip
@@ -570,7 +570,7 @@ def test_arguments_of_any_function_can_be_checked() -> None:
 
 def test_a_single_value_is_checked_by_any_annotation() -> None:
     assert check_value("size", int | None, None) is None
-    with pytest.raises(ConfigError, match=r"^it must be a whole number or None, not 'x'$"):
+    with pytest.raises(ConfigError, match=r"^it must be a whole number or None, not 'x'\.$"):
         check_value("size", int | None, "x", subject="it")
     with pytest.raises(ConfigError, match=r"^word must be a or b, not text \(not shown"):
         choice_of(f"sb://{PLANTED}", ("a", "b"), option="word")

@@ -37,6 +37,13 @@ def test_unknown_name_is_an_attribute_error() -> None:
         _ = hubline.Procesor  # type: ignore[attr-defined]
 
 
+def test_processors_servers_and_planning_processes_of_spark_start_without_pandas() -> None:
+    """Arrow imports it for the first column that is made of Python values."""
+    modules = "hubline.processor, hubline.emulator.server, hubline.adapters, hubline.spark.source.stream_reader"
+    program = f"import {modules}, sys; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
 def test_importing_the_package_loads_neither_arrow_nor_asyncio() -> None:
     program = "import hubline, sys; sys.exit(', '.join({'pyarrow', 'numpy', 'asyncio'} & set(sys.modules)) or None)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ WRITTEN = {
 @pytest.mark.parametrize(("text", "what"), WRITTEN.items())
 def test_secret_in_a_file_is_named_with_its_line_and_hidden_in_texts(text: str, what: str) -> None:
     (problem,) = secrets_in(f"\n{text}\n", "x.toml")
-    assert (problem.file, problem.line, problem.message) == ("x.toml", 2, f"there is {what} in it")
+    assert (problem.file, problem.line, problem.message) == ("x.toml", 2, f"the line holds {what}")
     assert "pLaNtEd" not in str(problem)
     assert "pLaNtEd" not in redact(f"it failed: {text}, and nobody knows why")
     assert not secrets_in(redact(text), "")

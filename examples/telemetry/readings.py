@@ -2,7 +2,8 @@
 
     python readings.py local:./data/raw --count 100000
 
-A seed gives the same readings every time, apart from when they were taken.
+A seed gives the same readings every time, apart from when they were taken and how they are numbered: run again, the
+devices count on, so these are new readings, as many of each kind as before.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import itertools
 import json
 import random
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -43,8 +45,8 @@ class Reading:
         return {"body": self.body, "partitionKey": self.device, "properties": {ID_PROPERTY: event_id}}
 
 
-def readings(count: int, *, seed: int = 1) -> Iterator[Reading]:
-    """``count`` events, one a millisecond, up to now."""
+def readings(count: int, *, seed: int = 1, first: int = 0) -> Iterator[Reading]:
+    """``count`` events, one a millisecond, up to now. They are numbered from ``first``."""
     rng = random.Random(seed)
     started = datetime.now(UTC) - timedelta(milliseconds=count)
     previous: Reading | None = None
@@ -53,7 +55,7 @@ def readings(count: int, *, seed: int = 1) -> Iterator[Reading]:
             yield previous
             previous = None
         else:
-            previous = _reading(number, started + timedelta(milliseconds=number), rng)
+            previous = _reading(first + number, started + timedelta(milliseconds=number), rng)
             yield previous
 
 
@@ -71,10 +73,16 @@ def _reading(number: int, at: datetime, rng: random.Random) -> Reading:
 
 
 async def send(hub: str, count: int) -> None:
-    left = readings(count)
+    left = readings(count, first=time.time_ns() // 1_000)  # microseconds: no run is so quick that two share a number
+    good: set[int] = set()
+    bad: set[int] = set()
     async with hubline.Producer(hub) as producer:
-        while batch := [reading.event for reading in itertools.islice(left, BATCH_COUNT)]:
-            await producer.send(batch)
+        while batch := list(itertools.islice(left, BATCH_COUNT)):
+            await producer.send([reading.event for reading in batch])
+            good |= {reading.number for reading in batch if reading.id is not None}
+            bad |= {reading.number for reading in batch if reading.id is None}
+    twice = count - len(good) - len(bad)
+    print(f"sent {count:,} events: {len(good):,} readings, {len(bad):,} that do not parse, {twice:,} sent twice")
 
 
 if __name__ == "__main__":

@@ -122,7 +122,10 @@ def is_there(address: StoreAddress) -> bool:
 def require_there(address: StoreAddress) -> None:
     """Refuses a file that is not there, for who only looks: opening it would make an empty one, and find nothing."""
     if not is_there(address):
-        raise StoreNotFound(f"{address}: there is no such file")
+        raise StoreNotFound(
+            f"{address}: there is no such file. Create it by starting a processor or pipeline that uses it, "
+            "or correct the path."
+        )
 
 
 _memory_stores: dict[str, MemoryStore] = {}

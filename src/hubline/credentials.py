@@ -115,9 +115,9 @@ def default_credential() -> Credential:
         from azure.identity import DefaultAzureCredential
     except ImportError:
         raise ConfigError(
-            "an address without a key uses Entra credentials, which need azure-identity: pip install 'hubline[entra]'; "
-            "or give a key: a connection string with SharedAccessKeyName and SharedAccessKey for a hub, ?key=env:NAME "
-            "for a container"
+            "an address without a key uses Entra credentials, which need the package azure-identity. "
+            "Install it: pip install 'hubline[entra]'. Or give a key: SharedAccessKeyName and "
+            "SharedAccessKey in a hub's connection string, ?key=env:NAME in a container's address."
         ) from None
     credential: Credential = DefaultAzureCredential()
     return credential

@@ -9,7 +9,7 @@
     │   ├── PartitionNotFound
     │   ├── HubUnavailable     try again later: unreachable, locked, throttled
     │   ├── HubFull            the hub cannot take more: disk or quota
-    │   ├── HubDamaged         stored data does not read back
+    │   ├── HubDamaged         stored data cannot be read
     │   ├── EventTooLarge
     │   ├── SendFailed         a producer could not send some events: it names them, with the error of each
     │   ├── PositionInvalid    the position is expired, beyond the end, or another hub's
@@ -20,7 +20,7 @@
     │   ├── StoreNotFound      there is no such container, or no such file
     │   ├── GroupNotFound      the store knows no such consumer group
     │   ├── StoreIncompatible  the schema is newer than this hubline
-    │   ├── RecordDamaged      one record does not read back; the others are fine
+    │   ├── RecordDamaged      one record cannot be read; the others are fine
     │   ├── Fenced             a newer epoch holds the checkpoint: what this owner did must not count
     │   └── SinkError          the sink's table cannot take the rows: missing, altered, other columns, no rights
     │       └── RowsRejected    the database refuses rows, and nothing tells of which events they came
@@ -29,7 +29,7 @@
     │   ├── HandlerStalled     a handler has been running for very long
     │   ├── PartitionStalled   the hub has events, and none arrive
     │   ├── DeadLetterLimit    too many events failed: in a row, of all, or in a minute
-    │   └── LeaseLost          another processor took the partition, or the lease ran out
+    │   └── LeaseLost          another processor took the partition, or the lease expired
     └── PipelineError          a pipeline cannot run
         ├── PipelineInvalid    its checks found problems: nothing was started
         └── StageFailed        a stage failed more often than it may be started again
@@ -42,6 +42,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +91,7 @@ class HubFull(HubError):
 
 
 class HubDamaged(HubError):
-    """Stored data of the hub does not read back."""
+    """Stored data of the hub cannot be read."""
 
 
 class EventTooLarge(HubError):
@@ -194,7 +196,7 @@ class StoreIncompatible(StoreError):
 
 
 class RecordDamaged(StoreError):
-    """One record of the store does not read back. Its partition stops; the others continue."""
+    """One record of the store cannot be read. Its partition stops; the others continue."""
 
     def __init__(self, message: str, *, partition: str, record: str) -> None:
         super().__init__(message)
@@ -280,7 +282,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where}: {self.message}{f': {self.fix}' if self.fix else ''}"
+        return f"{where}: {sentences(self.message, self.fix)}"
 
 
 class PipelineError(HublineError):

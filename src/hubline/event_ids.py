@@ -3,7 +3,7 @@
 An id is ``ORIGIN/PARTITION/SEQUENCE/INDEX``: the hub that the event was first read from, its partition and sequence
 number there, and its place among what was made of it (0 if that was one event). It travels as the application property
 `ID_PROPERTY`. Ids of one origin partition are ordered by sequence number and index; a reader that keeps the
-highest it has, of what arrives in that order, knows a repetition when it sees one.
+highest it has, of what arrives in that order, recognizes every duplicate.
 
 All work is on whole columns.
 """
@@ -88,7 +88,9 @@ def derived_ids(ids: pa.StringArray, place: Numbers) -> pa.StringArray:
         ConfigError: A place is too large, or a text is not an id.
     """
     if pc.any(pc.greater_equal(pa.array([place]) if isinstance(place, int) else place, OUTPUTS_MAX)).as_py():
-        raise ConfigError(f"one event may become {OUTPUTS_MAX:,} events at most")
+        raise ConfigError(
+            f"one event can become at most {OUTPUTS_MAX:,} events. Split the work between two handlers or stages."
+        )
     parts = split_ids(ids)
     index = pc.add_checked(pc.multiply_checked(parts.column("index"), OUTPUTS_MAX), place)
     columns = [parts.column("origin"), parts.column("partition"), _as_text(parts.column("sequenceNumber"))]
@@ -181,5 +183,5 @@ def _require_ids(ids: pa.StringArray, parts: pa.StructArray) -> None:
     if row >= 0:
         shown = ascii(ids[row].as_py())[:_ID_SHOWN_LENGTH_MAX]
         raise ConfigError(
-            f"the id {shown} (row {row}) is not ORIGIN/PARTITION/SEQUENCE/INDEX: make ids with hubline.event_ids"
+            f"the id {shown} (row {row}) is not ORIGIN/PARTITION/SEQUENCE/INDEX. Make ids with hubline.event_ids."
         )

@@ -377,7 +377,7 @@ def shares_with_sdks(store: CheckpointStore) -> bool:
 
 
 def keeps_requests(store: CheckpointStore) -> bool:
-    """Whether owners can be asked for a partition. Where they cannot, what they have above their share is taken.
+    """Whether consumers can request a partition of its owner. If not, they take partitions above the owner's share.
 
     A store that keeps no requests says so by an attribute `keeps_requests`.
     """

@@ -1,4 +1,4 @@
-"""How often something is tried again, and after which pause: the only backoff in hubline."""
+"""How often a call is retried, and after which pause: the only backoff in hubline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 @checked_options
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and how soon something is tried again: exponential backoff, shortened by a random 0-50%.
+    """How often and how soon a call is retried: exponential backoff, shortened by a random 0-50%.
 
     Instances that failed together thus do not all come back at the same moment.
 
@@ -41,7 +41,7 @@ class RetryPolicy:
         if self.initial_backoff_seconds > self.max_backoff_seconds:
             raise ConfigError(
                 f"RetryPolicy: initial_backoff_seconds must be at most max_backoff_seconds, and "
-                f"{self.initial_backoff_seconds:g} is more than {self.max_backoff_seconds:g}: change one of them"
+                f"{self.initial_backoff_seconds:g} is more than {self.max_backoff_seconds:g}. Change one of them."
             )
 
     def delay(self, attempt: int, rng: random.Random) -> float:
@@ -86,14 +86,14 @@ async def retrying(
     timeout_seconds: float,
     report: Callable[[Failure], object] | None = None,
 ) -> Result:
-    """The result of a call, which is tried again where it fails in this way. No try begins after the timeout.
+    """The result of a call, which is retried where it fails in this way. No try begins after the timeout.
 
     Args:
         call: Starts one try.
         policy: The waits between tries. Its number of attempts does not count.
         on: The failures after which to try again. The last one is raised.
         timeout_seconds: How long to keep trying.
-        report: Is given each failure after which the call is tried again.
+        report: Is given each failure after which the call is retried.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds

@@ -132,7 +132,7 @@ def redact(text: str) -> str:
 
 def secrets_in(text: str, file: str) -> list[Problem]:
     """One problem for each line of a file that a person wrote which seems to hold a secret."""
-    return [Problem(file, line, f"there is {what} in it", KEEP_ELSEWHERE) for line, what in _found(text)]
+    return [Problem(file, line, f"the line holds {what}", KEEP_ELSEWHERE) for line, what in _found(text)]
 
 
 def names_secret(name: str) -> bool:

@@ -28,7 +28,7 @@ def import_file(path: Path, *, prefix: str) -> ModuleType:
     name = prefix + re.sub(r"\W", "_", path.stem)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ConfigError(f"the name of the Python file {path.name!a} must end in .py")
+        raise ConfigError(f"the name of the Python file {path.name!a} must end in .py.")
     module = importlib.util.module_from_spec(spec)
     folder = str(path.resolve().parent)
     if folder not in sys.path:

@@ -141,7 +141,7 @@ class TestWhatIsTaken:
     @pytest.mark.parametrize(
         ("give", "says"),
         [
-            (adapt, r"^Unfinished lacks fence of hubline\.ports\.CheckpointStore: add"),
+            (adapt, r"^Unfinished lacks fence of hubline\.ports\.CheckpointStore. Add"),
             (
                 open_store,
                 r"object of class Unfinished lacks fence: hubline\.ports\.CheckpointStore says what each must",
@@ -158,14 +158,14 @@ class TestWhatIsTaken:
             give(Unfinished())
 
     def test_an_address_is_not_wrapped(self) -> None:
-        with pytest.raises(ConfigError, match="the address of a store is given to the processor as it is"):
+        with pytest.raises(ConfigError, match="takes an object, not the address of a store"):
             adapt("sqlite:///state.db")
 
     @pytest.mark.parametrize(
         ("give", "says"),
         [
-            (adapt, r"DictionaryStore is a class: write DictionaryStore\(\.\.\.\)"),
-            (open_store, r"not the class DictionaryStore: write DictionaryStore\(\.\.\.\)"),
+            (adapt, r"DictionaryStore is a class. Write DictionaryStore\(\.\.\.\)"),
+            (open_store, r"not the class DictionaryStore. Write DictionaryStore\(\.\.\.\)"),
         ],
     )
     def test_a_class_is_refused(self, give: Callable[[Any], object], says: str) -> None:
@@ -173,7 +173,7 @@ class TestWhatIsTaken:
             give(DictionaryStore)
 
     def test_a_processor_says_how_to_wrap_a_store_of_four_methods(self) -> None:
-        with pytest.raises(ConfigError, match=r"DictionaryStore: write store=hubline\.checkpoint_stores\.adapt\("):
+        with pytest.raises(ConfigError, match=r"DictionaryStore. Write store=hubline\.checkpoint_stores\.adapt\("):
             hubline.Processor(
                 "local:./data/x",
                 DictionaryStore(),  # type: ignore[arg-type]
@@ -328,7 +328,7 @@ class TestRecords:
             await clocks.four.update_checkpoint({**NAMED, "partition_id": "0", **stored})
 
             assert await store.list_checkpoints(GROUP) == []
-            with pytest.raises(RecordDamaged, match="the checkpoint does not read back"):
+            with pytest.raises(RecordDamaged, match="the checkpoint cannot be read"):
                 await store.fence(KEY, 1)
             with pytest.raises(RecordDamaged):
                 await store.update_checkpoint(Checkpoint(KEY, "9", 9), epoch=1)
@@ -431,7 +431,7 @@ class TestBadStores:
             async def list_checkpoints(self, namespace: str, hub: str, group: str) -> list[Record]:
                 return [{"offset": "1"}]
 
-        with pytest.raises(StoreError, match='list_checkpoints must return dictionaries with a "partition_id"'):
+        with pytest.raises(StoreError, match='list_checkpoints returned a dictionary without "partition_id"'):
             asyncio.run(adapt(Bad()).list_checkpoints(GROUP))
 
     def test_a_claim_that_is_answered_without_its_etag_is_looked_up(self) -> None:

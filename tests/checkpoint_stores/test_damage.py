@@ -119,7 +119,7 @@ def assert_only_one_is_damaged(state: GroupState, says: str) -> None:
     assert says in message
     assert "table hubline_ownership" in message
     assert "consumer_group='$Default' partition_id=" in message
-    assert "correct it, or delete the row" in message
+    assert "Correct it, or delete the row" in message
     assert len(message) < 500
 
 

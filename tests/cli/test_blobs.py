@@ -336,7 +336,7 @@ def test_forks_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClie
     checkpoint(blobs, f"{namespace}/{name}/{group}", "0", 9)
     checkpoint(blobs, FORK, "0", 9)
     found = by_code(cli("doctor", hub, *shared.args, "--json"))
-    assert "done up to 9" in partitions_of(found["blob.old"])["0"]
+    assert "a checkpoint at 9" in partitions_of(found["blob.old"])["0"]
     assert found["blob.old-others"]["where"] == NEW
 
 
@@ -353,7 +353,7 @@ def test_the_doctor_is_content_after_the_migration_that_it_names(
     assert "checkpoints migrate STORE" in by_code(before)["blob.old"]["fix"]
 
     migrated = cli("checkpoints", "migrate", shared.args[1], "--yes")
-    assert "1 old blob can be deleted: run the command again with --delete-old" in migrated.err
+    assert "1 old blob can be deleted. Run the command again with --delete-old." in migrated.err
 
     after = cli("doctor", hub, *shared.args, "--json")
     assert after.code == ExitCode.OK, after.out
@@ -370,7 +370,7 @@ def test_what_old_blobs_say_after_a_migration_is_a_warning_again(
     checkpoint(blobs, place, "0", 9)
     assert cli("checkpoints", "migrate", shared.args[1], "--yes").code == 0
     checkpoint(blobs, place, "0", 11)
-    assert "done up to 11" in partitions_of(by_code(cli("doctor", hub, *shared.args, "--json"))["blob.old"])["0"]
+    assert "a checkpoint at 11" in partitions_of(by_code(cli("doctor", hub, *shared.args, "--json"))["blob.old"])["0"]
 
 
 def test_members_with_an_official_sdk_are_found(cli: Cli, hub: str, shared: Group, blobs: ContainerClient) -> None:
@@ -420,7 +420,7 @@ def test_a_signature_that_may_only_read_is_found(cli: Cli, hub: str, container: 
     found = by_code(result)
     assert found["store.ok"]
     assert found["store.read-only"]["severity"] == "error"
-    assert "is unknown" in found["blob.settings"]["message"]
+    assert "can't read whether" in found["blob.settings"]["message"]
     assert signature.rpartition("sig=")[2] not in result.out + result.err
 
 

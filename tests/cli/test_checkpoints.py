@@ -171,7 +171,7 @@ def test_without_an_answer_nothing_is_changed(cli: Cli, hub: str, group: Group, 
     result = cli("checkpoints", verb[0], hub, *group.args, *verb[1:])
     assert result.code == ExitCode.NOT_CONFIRMED
     assert "becomes" in result.err
-    assert "add --yes. Nothing was changed" in result.err
+    assert "Add --yes to confirm. Nothing was changed" in result.err
     assert sequences(cli, hub, group) == {"1": 0}
 
 
@@ -275,7 +275,7 @@ def test_partition_that_is_named_twice_counts_once(cli: Cli, hub: str, group: Gr
 def test_store_that_ends_with_the_command_is_refused(cli: Cli, hub: str) -> None:
     result = cli("checkpoints", "set", hub, "--store", "memory:", "--position", "latest", "--yes")
     assert result.code == ExitCode.USAGE
-    assert "give a store that lasts" in result.err
+    assert "Give a store that lasts" in result.err
 
 
 def test_checkpoints_are_shown_when_the_hub_is_gone(cli: Cli, hub: str, group: Group) -> None:

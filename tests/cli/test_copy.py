@@ -299,7 +299,7 @@ def test_target_that_ends_with_the_command_is_refused(cli: Cli, hub: str, source
     put(source, p0=7)
     result = cli("checkpoints", "copy", hub, "--from-store", source.store_address, "--to-store", "memory:", "--yes")
     assert result.code == ExitCode.USAGE
-    assert "give a store that lasts" in result.err
+    assert "Give a store that lasts" in result.err
 
 
 def test_a_dry_run_makes_no_store(cli: Cli, hub: str, source: Group, target: Group, tmp_path: Path) -> None:

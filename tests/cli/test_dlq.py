@@ -71,7 +71,7 @@ class TestListing:
     def test_pages_go_on_where_the_last_one_ended(self, cli: Cli, sink: str) -> None:
         first = cli("dlq", "list", "--sink", sink, "--limit", "3", "--json")
         after = first.json_lines[-1]["id"]
-        assert f"add --after {after}" in first.err
+        assert f"Add --after {after}" in first.err
         second = cli("dlq", "list", "--sink", sink, "--limit", "3", "--json", "--after", after)
         assert [each["id"] for each in second.json_lines] == ["local:/data/orders/billing/1/2"]
         assert second.err == ""
@@ -96,7 +96,7 @@ class TestListing:
             (("--since", "yesterday"), "the time 'yesterday' is unknown"),
             (("--since", "-1h", "--until", "-2h"), "since is later than until"),
             (("--after", "0/3"), "is not a full ID"),
-            (("--after", "nothing"), "is not the id of a dead letter"),
+            (("--after", "nothing"), "is not the ID of a dead letter"),
             (("--partition", ""), "partition"),
             (("--limit", "0"), "--limit"),
         ],
@@ -178,7 +178,7 @@ class TestShowing:
         append(hub, "1", "first", "second")
         url = f"sqlite:///{tmp_path}/pointers.db"
         keep(url, [pointer(cli, hub, 1)], keep_dead_letter_bodies=False)
-        assert "not kept" in cli("dlq", "show", "1/1", "--sink", url).out
+        assert "does not keep the body" in cli("dlq", "show", "1/1", "--sink", url).out
         assert cli("dlq", "show", "1/1", "--sink", url, "--hub", hub, "--json").json["body"] == "second"
 
     def test_event_that_the_hub_has_forgotten_is_reported(self, cli: Cli, hub: str, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ class TestDiscarding:
         cli("dlq", "discard", "--sink", sink, "--group", "billing", "--yes")
         refused = cli("dlq", "discard", "--sink", sink, "--state", "discarded", "--yes")
         assert refused.code == ExitCode.USAGE
-        assert "add --delete" in refused.err
+        assert "Add --delete" in refused.err
         cli("dlq", "discard", "--sink", sink, "--state", "discarded", "--delete", "--yes")
         assert listed(cli, "--sink", sink, "--state", "all") == ["audit/0/3"]
 

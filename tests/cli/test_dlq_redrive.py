@@ -117,23 +117,23 @@ class TestByHandler:
         result = cli(
             "dlq", "redrive", "--sink", scene.sink, "--processor", "app.py:processor", "--error-type", "KeyError"
         )
-        assert (result.code, result.err) == (0, "no dead letters match: check --group, --state and --since\n")
+        assert (result.code, result.err) == (0, "no dead letters match. Check --group, --state and --since.\n")
 
     @pytest.mark.parametrize(
         ("flags", "says"),
         [
-            ((), "use one of --processor FILE:NAME"),
-            (("--processor", "app.py:processor", "--to-hub", "local:./data/orders"), "use one of"),
-            (("--processor", "app.py"), "write FILE:NAME"),
+            ((), "Add --processor FILE:NAME"),
+            (("--processor", "app.py:processor", "--to-hub", "local:./data/orders"), "exactly one of"),
+            (("--processor", "app.py"), "Write FILE:NAME"),
             (("--processor", "none.py:processor"), "no such file"),
-            (("--processor", "app.py:nothing"), "nothing is not defined there"),
-            (("--processor", "app.py:text"), "text is a str, not a"),
+            (("--processor", "app.py:nothing"), "nothing is not defined in this file. Give"),
+            (("--processor", "app.py:text"), "text is a str. Give the name of a hubline.Processor"),
             (("--processor", "app.py:processor", "--group", "audit"), "--group is audit"),
             (("--processor", "app.py:processor", "--hub", "local:./data/others"), "--hub is"),
             (("--processor", "notes.txt:processor"), "must end in .py"),
             (("--processor", "broken.py:processor"), "ZeroDivisionError in line 1"),
             (("--processor", "ending.py:processor"), "SystemExit"),
-            (("--processor", "running.py:processor"), "put processor.run() below if __name__"),
+            (("--processor", "running.py:processor"), "Put processor.run() below if __name__"),
         ],
     )
     def test_wrong_usage_is_reported(self, cli: Cli, scene: Scene, flags: tuple[str, ...], says: str) -> None:
@@ -153,7 +153,7 @@ class TestByHandler:
         keep(other, [dead_letter(1, group=scene.group)])
         result = cli("dlq", "redrive", "--sink", other, "--processor", "app.py:processor")
         assert result.code == ExitCode.USAGE
-        assert "use the same address in both" in result.err
+        assert "Use the same address in both" in result.err
 
     def test_bodies_that_are_not_kept_are_read_from_the_processors_hub(self, cli: Cli, scene: Scene) -> None:
         append(scene.hub, "0", "zero", "one")
@@ -209,7 +209,7 @@ class TestToHub:
         monkeypatch.setattr(LocalSender, "send", full)
         result = cli("dlq", "redrive", "--sink", scene.sink, "--to-hub", scene.hub)
         assert result.code == ExitCode.FAILED
-        assert "0 dead letters redriven before that; you can run it again" in result.err
+        assert "redriven 0 dead letters, then stopped. You can repeat the command." in result.err
         assert {state for _, state in scene.states()} == {"waiting"}
 
 
@@ -224,7 +224,7 @@ def test_partition_that_another_redrive_has_is_left_to_it(cli: Cli, hub: str, po
         result = cli("dlq", "redrive", "--sink", url, "--to-hub", hub)
         other.rollback()
     assert result.code == ExitCode.UNAVAILABLE
-    assert f"skipped {key}: another redrive is working on it" in result.err
+    assert f"skipped {key}, because another redrive is working on it" in result.err
     assert cli("dlq", "redrive", "--sink", url, "--to-hub", hub).code == 0
 
 

@@ -133,7 +133,7 @@ def test_a_hand_over_that_waits_for_too_long_is_reported() -> None:
     )  # the grace is 30 s, and a cycle 10 s
     waiting = GroupFacts(GROUP, GroupState((ownership,), tuple(BOTH)), {}, 0.01)
     assert found(check_group(waiting, LEASE, PARTITIONS), "group.overdue-handovers").partitions == {
-        "0": "b requested it of a 41 s ago"
+        "0": "b requested it from a 41 s ago"
     }
 
 
@@ -169,7 +169,7 @@ def test_good_checkpoints_tell_how_much_is_left() -> None:
     there = hub(holding("0", 5, 14), holding("1", 0, 3))
     findings = check_checkpoints(there, facts(checkpoints=[("0", 4), ("1", 3)]), {})
     assert codes(findings) == set()
-    assert found(findings, "checkpoint.ok").message == "2 good checkpoints; 10 events to be handled"
+    assert found(findings, "checkpoint.ok").message == "2 checkpoints without problems; lag 10 events"
 
 
 @pytest.mark.parametrize(("begin", "last"), [(9, 20), (9, 8)], ids=["holds events", "is empty"])
@@ -296,7 +296,7 @@ def test_the_pages_have_every_code() -> None:
     page = (root / "docs/reference/doctor-codes.md").read_text()
     explained = set(re.findall(r"^\| `([a-z]+\.[a-z-]+)` \|", page, re.MULTILINE))
     sources = "".join(path.read_text() for path in (root / "src/hubline/doctor").glob("*.py"))
-    codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|doctor)\.[a-z-]+)"', sources))
+    codes = set(re.findall(r'"((?:hub|store|blob|interval|group|checkpoint|environment|doctor)\.[a-z-]+)"', sources))
     kinds = {f"{whom}.{kind}" for whom in ("hub", "store") for kind in re.findall(r'return "([a-z]+)"', sources)}
     assert len(codes) > 20
     assert codes <= explained

@@ -18,6 +18,7 @@ from hubline import errors
 from hubline.cli import serve, tail
 from hubline.cli.app import app
 from hubline.cli.exit_codes import MEANINGS, ExitCode, complain, exit_code_of
+from hubline.doctor.examine_environment import VARIABLES
 from hubline.hubs.local import LocalHub
 from tests.cli.conftest import Cli
 
@@ -45,6 +46,15 @@ def test_help_of_every_verb_has_examples(cli: Cli, path: tuple[str, ...]) -> Non
     assert result.code == 0
     assert "Examples:" in result.out
     assert f"hubline {' '.join(path)}" in result.out
+    assert [line for line in result.out.splitlines() if len(line) > 80] == []
+    summary = result.out.split("\n\n")[1].strip()
+    assert len(summary) <= 70
+    assert "\n" not in summary
+
+
+def test_summaries_fit_the_list_of_commands(cli: Cli) -> None:
+    shown = "".join(cli(*path, "--help").out for path in ((), ("hub",), ("checkpoints",), ("dlq",)))
+    assert re.findall(r".*\w\.\.\.$", shown, re.MULTILINE) == []
 
 
 def test_every_parameter_has_its_environment_twin() -> None:
@@ -92,12 +102,12 @@ def test_nothing_asked_for_gives_help_and_the_code_for_usage(cli: Cli) -> None:
         (("tail",), "Missing argument 'HUB'"),
         (("hub", "create", "local:./a/b", "--partitions", "0"), "'--partitions'"),
         (("status", "local:./a/b"), "Missing option '--store'"),
-        (("tail", "nonsense"), "names no known kind"),
+        (("tail", "nonsense"), "has no known form"),
         (("tail", "env:NOT_THERE"), "'NOT_THERE' is not set"),
         (("tail", "local:./a/b", "--position", "yesterday"), "position 'yesterday' is unknown"),
-        (("hub", "list", "data"), "write local:PATH"),
+        (("hub", "list", "data"), "Write local:PATH"),
         (("tail", f"Endpoint=sb://h;{PLANTED}"), "part 2"),
-        (("status", "local:./a/b", "--store", f"redis://:{PLANTED}@h"), "redis: is unknown"),
+        (("status", "local:./a/b", "--store", f"redis://:{PLANTED}@h"), "begins with redis:, which is unknown"),
         (("status", "local:./a/b", "--store", "memory:", "--group", "a/b"), "consumer group 'a/b' is not allowed"),
     ],
 )
@@ -131,7 +141,9 @@ def test_unforeseen_error_shows_its_kind_but_not_its_text(cli: Cli, monkeypatch:
     monkeypatch.setattr(tail, "_tail", broken)
     result = cli("tail", "local:./data/orders")
     assert result.code == ExitCode.FAILED
-    assert result.err == "hubline: unexpected RuntimeError: this is a bug. Run hubline --debug ... to see where\n"
+    assert result.err == (
+        "hubline: unexpected RuntimeError. This is a bug of hubline. Run hubline --debug ... to see where it is.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -223,6 +235,7 @@ def test_no_variable_of_its_own_is_the_twin_of_an_option() -> None:
     assert serve.KEY_VARIABLE in own
     twins = {parameter.envvar for command in COMMANDS.values() for parameter in command.params}
     assert own & twins == set()
+    assert own - {"HUBLINE_SPARK_PYTHON"} <= set(VARIABLES)  # that one is between hubline's own processes
 
 
 def test_key_of_the_server_is_not_sent_as_a_partition_key(cli: Cli, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:

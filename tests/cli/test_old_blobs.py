@@ -189,7 +189,7 @@ def test_forks_of_the_group_are_a_warning_and_those_of_others_a_note() -> None:
     moves = plan_moves(GROUP, [old_at(5)], new_at(None))
     (finding,) = check_old_blobs(GroupKey(*(each.upper() for each in FORK.split("/"))), moves)
     assert (finding.code, finding.severity) == ("blob.old", Severity.WARNING)
-    assert finding.partitions == {"0": f"done up to 5 in {FORK}/checkpoint/0"}
+    assert finding.partitions == {"0": f"a checkpoint at 5 in {FORK}/checkpoint/0"}
     assert "migrate" in finding.fix
     (other,) = check_old_blobs(GroupKey("x", "y", "z"), moves)
     assert (other.code, other.severity, other.where) == ("blob.old-others", Severity.NOTE, str(GROUP))

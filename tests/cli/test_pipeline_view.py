@@ -79,7 +79,7 @@ def test_lines_report_duplicates_and_lost_events(capsys: pytest.CaptureFixture[s
     for _ in range(2):  # once when the last stage is over, and once at the end of the run
         view.show([StageReport("store", "done", events=2, duplicates=7, lost_events=1_000)])
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("7 duplicates left out, 0 restarts, 1,000 events lost")
+    assert line.endswith("7 duplicates dropped, 0 restarts, 1,000 events lost")
 
 
 def test_what_is_printed_below_a_live_table_is_in_a_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

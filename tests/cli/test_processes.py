@@ -159,7 +159,7 @@ def test_interrupted_send_tells_how_much_was_sent(hub: str) -> None:
         send.send_signal(signal.SIGINT)
         assert send.wait(PATIENCE_SECONDS) == ExitCode.INTERRUPTED
         assert send.stderr is not None
-        assert send.stderr.read() == b"sent 1 event before that\n"
+        assert send.stderr.read() == b"sent 1 event, then stopped\n"
 
 
 @pytest.mark.parametrize(("answer", "code"), [(b"y\n", ExitCode.OK), (b"n\n", ExitCode.NOT_CONFIRMED)])

@@ -92,7 +92,7 @@ def test_nothing_on_stdin_sends_nothing(cli: Cli, hub: str) -> None:
             ("--generate", "1", "--file", "x"),
             "--file and --generate can't be used together, because each says what to send",
         ),
-        (("--keys", "2"), "add --generate N"),
+        (("--keys", "2"), "Add --generate N"),
         (("--generate", "1", "--size", "big"), "the size 'big' is unknown"),
         (("--partition", "../0"), "partition id '../0' is not allowed"),
     ],
@@ -116,7 +116,7 @@ def test_event_that_is_too_large_is_reported_with_what_was_sent_before(cli: Cli,
     Path("large").write_text("x" * 3_000_000)
     result = cli("send", hub, "--file", "small", "--file", "large")
     assert result.code == ExitCode.FAILED
-    assert "sent 2 events before that" in result.err
+    assert "sent 2 events, then stopped" in result.err
     assert sorted(bodies(cli, hub)) == ["a", "b"]
 
 

@@ -154,7 +154,7 @@ def test_partitions_can_be_chosen(cli: Cli, hub: str) -> None:
     assert sorted(event["body"] for event in shown) == ["1", "3"]
     missing = cli("tail", hub, "--partition", "17")
     assert missing.code == ExitCode.NOT_FOUND
-    assert "has no partition 17: it has 0, 1, 2, 3" in missing.err
+    assert "has no partition 17. Choose from 0, 1, 2, 3." in missing.err
 
 
 def test_following_ends_after_the_count(cli: Cli, hub: str) -> None:

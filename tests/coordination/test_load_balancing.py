@@ -39,7 +39,7 @@ def test_a_strategy_is_returned_as_it_is(strategy: Strategy) -> None:
 
 @pytest.mark.parametrize("value", ["", "fair", "fixed", "fixed:0", "fixed:-1", "fixed:x", "Greedy", "fixed: 2"])
 def test_an_unknown_text_is_refused(value: str) -> None:
-    with pytest.raises(ConfigError, match=r'is not a load balancing strategy: write "balanced", "greedy"'):
+    with pytest.raises(ConfigError, match=r'is not a load balancing strategy. Write "balanced", "greedy"'):
         parse_load_balancing(value)
 
 

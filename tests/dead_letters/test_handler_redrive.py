@@ -268,7 +268,7 @@ def test_processor_without_a_sink_cannot_redrive(tmp_path: Path) -> None:
 
 
 def test_processor_without_a_handler_cannot_redrive(scene: Scene) -> None:
-    with pytest.raises(ConfigError, match="needs a handler"):
+    with pytest.raises(ConfigError, match="has no handler"):
         HandlerRedrive.of(scene.processor())
 
 

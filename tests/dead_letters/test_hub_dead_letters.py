@@ -107,8 +107,8 @@ def test_dead_letter_of_a_dead_letter_tells_the_hub_of_the_first_one(tmp_path: P
     ("properties", "says"),
     [
         ({}, "no property hubline-letter-namespace"),
-        ({f"{DEAD_LETTER_PREFIX}sequence": "many"}, "does not read back|not a dead letter that reads back"),
-        ({f"{DEAD_LETTER_PREFIX}failed": "yesterday"}, "not a dead letter that reads back"),
+        ({f"{DEAD_LETTER_PREFIX}sequence": "many"}, "does not read back|a dead letter that cannot be read"),
+        ({f"{DEAD_LETTER_PREFIX}failed": "yesterday"}, "a dead letter that cannot be read"),
     ],
 )
 def test_event_that_is_no_dead_letter_is_refused(tmp_path: Path, properties: Mapping[str, str], says: str) -> None:

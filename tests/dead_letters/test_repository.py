@@ -182,7 +182,7 @@ def test_row_that_somebody_damaged_is_named(tmp_path: Any) -> None:
     with sqlite3.connect(tmp_path / "dead_letters.db") as connection:
         connection.execute("UPDATE hubline_dead_letter SET state = 'lost'")
     connection.close()
-    with pytest.raises(RecordDamaged, match="local:/data/orders/billing/0/3 does not read back"):
+    with pytest.raises(RecordDamaged, match="local:/data/orders/billing/0/3 cannot be read"):
         on(url, lambda repository: repository.page(DeadLetterSelection(state=None)))
 
 

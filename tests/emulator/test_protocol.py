@@ -507,11 +507,15 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("kind", "details", "expected"),
     [
-        (HubNotFound, {}, "hub telemetry is not there"),
-        (PartitionNotFound, {"partition": "7"}, "partition 7 of hub telemetry is not there"),
-        (HubUnavailable, {"partition": "0"}, "partition 0 of hub telemetry is not available now: try again"),
-        (HubFull, {"partition": "0"}, "partition 0 of hub telemetry has no space left: nothing was kept"),
-        (HubDamaged, {"partition": "0"}, "partition 0 of hub telemetry cannot be used for a reason of this side"),
+        (HubNotFound, {}, "hub telemetry does not exist"),
+        (PartitionNotFound, {"partition": "7"}, "partition 7 of hub telemetry does not exist"),
+        (HubUnavailable, {"partition": "0"}, "partition 0 of hub telemetry is not available now. Try again."),
+        (HubFull, {"partition": "0"}, "partition 0 of hub telemetry has no space left, so nothing was stored"),
+        (
+            HubDamaged,
+            {"partition": "0"},
+            "partition 0 of hub telemetry cannot be used, because of an error of the server",
+        ),
         (EventTooLarge, {"index": 3, "bytes_count": 2000, "max_bytes": 1000}, "event 3 has 2,000 bytes: hub telemetry"),
         (ReaderRefused, {"partition": "0", "epoch": 1, "held_epoch": 2}, "Receiver with epoch 1 cannot be created"),
         (ReaderRefused, {"partition": "0", "epoch": None, "held_epoch": 2}, "non-epoch receiver is not allowed"),
@@ -519,7 +523,7 @@ def test_reader_without_epoch_is_refused_beside_one_with(tmp_path: Path) -> None
         (
             PositionInvalid,
             {"partition": "0", "reason": "expired", "begin_sequence": 5, "last_sequence": 9},
-            "partition 0 of hub telemetry holds the sequence numbers 5 to 9 only",
+            "partition 0 of hub telemetry holds only the sequence numbers 5 to 9",
         ),
     ],
 )

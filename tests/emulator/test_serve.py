@@ -56,7 +56,7 @@ def stopped(*args: str, number: int, environment: Mapping[str, str] | None = Non
 def test_signal_ends_it_with_code_0_and_one_line_was_printed(tmp_path: Path, number: signal.Signals) -> None:
     code, printed, remarks = stopped(str(tmp_path / "new"), "--create", "telemetry:2", "--port", "0", number=number)
     assert code == ExitCode.OK
-    assert remarks.endswith("\nstopping: closing 0 connections\n")
+    assert remarks.endswith("\nstopping, and closing 0 client connections\n")
     (line,) = printed.splitlines()
     assert line.startswith("Endpoint=sb://localhost:")
     assert line.endswith(";EntityPath=telemetry;UseDevelopmentEmulator=true")
@@ -99,7 +99,7 @@ def test_each_hub_has_a_connection_string_that_clients_can_use(tmp_path: Path) -
         (["--create", "../a:1"], ExitCode.USAGE, "not allowed"),
         (["--create", "a:5000"], ExitCode.USAGE, "1024"),
         ([], ExitCode.USAGE, "there are no hubs in"),
-        (["--create", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "set a key"),
+        (["--create", "a:1", "--host", "192.0.2.1"], ExitCode.USAGE, "Set a key"),
         (["--create", "a:1", "--key-file", "missing"], ExitCode.FAILED, "missing"),
         (["--create", "a:1", "--tls", "missing", "missing"], ExitCode.FAILED, "No such file"),
     ],

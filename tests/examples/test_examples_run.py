@@ -102,4 +102,4 @@ def test_the_cells_of_the_notebook_run(runner: Runner) -> None:
 
     printed = runner.run("cells.py")
 
-    assert "2000 events," in printed
+    assert "2000 events, 18 of them malformed" in printed

@@ -67,5 +67,5 @@ def test_a_position_that_the_partition_does_not_reach_is_refused_with_the_reason
 
 
 def test_the_error_ends_with_what_helps_where_it_is_raised() -> None:
-    check = PositionCheck("orders", fix="Set on_data_loss")
-    assert str(check.invalid("foreign", Position.offset("x"), HELD)).endswith("9. Set on_data_loss")
+    check = PositionCheck("orders", fix="Set on_data_loss.")
+    assert str(check.invalid("foreign", Position.offset("x"), HELD)).endswith("9. Set on_data_loss.")

@@ -79,6 +79,10 @@ def test_the_wheel_runs_the_demo_and_reads_a_hub_from_spark(wheel: Path, tmp_pat
         expected=1,
     )
 
+    assert "hubline[spark]" in run(str(tools / "hubline"), "init", "orders", cwd=tmp_path)
+    assert "hubline[spark]" in run(str(tools / "hubline"), "run", "orders/orders.py", cwd=tmp_path, expected=2)
+    assert "environment.locks" in run(str(tools / "hubline"), "doctor", "--environment", cwd=tmp_path)
+
     run(*pip, *pinned, f"{wheel}[spark,java]", cwd=tmp_path)
     run(str(tools / "hubline"), "hub", "create", "local:./data/telemetry", cwd=tmp_path)
     run(str(tools / "hubline"), "send", "local:./data/telemetry", "--generate", "1000", cwd=tmp_path)

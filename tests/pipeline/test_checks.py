@@ -27,6 +27,7 @@ from hubline.pipeline.guarantees import guarantees
 from hubline.pipeline.preparation import locked
 from hubline.pipeline.runner import Request
 from hubline.secrets import Secret
+from hubline.text import sentences
 from tests.pipeline.files import write
 
 PLANTED = "hUnTeR2pLaNtEdSeCrEt"
@@ -82,7 +83,7 @@ def problems(file: Path, **settings: str) -> list[Problem]:
 
 
 def report(found: list[Problem]) -> str:
-    return "\n".join(f"{Path(each.file).name}:{each.line} {each.message}: {each.fix}" for each in found)
+    return "\n".join(f"{Path(each.file).name}:{each.line} {sentences(each.message, each.fix)}" for each in found)
 
 
 def checked(folder: Path, code: str = CODE, config: str = CONFIG) -> CheckedPlan:
@@ -121,10 +122,10 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
     config = CONFIG.replace("table =", "tabel =") + "[runn]\nspark_checkpoints = 'x'\n"
     found = problems(write(folder, "telemetry", code, config))
     text = report(found)
-    assert "telemetry.py:5 stage ingest: there is no dataset claen (sink): did you mean clean?" in text
+    assert "telemetry.py:5 stage ingest: there is no dataset claen (sink). Did you mean clean?" in text
     assert "telemetry.py:9 stage store: trigger_interval: the duration 'soon' is unknown" in text
-    assert "telemetry.toml:10 the key tabel is unknown: did you mean table?" in text
-    assert "the key runn is unknown: did you mean run?" in text
+    assert "telemetry.toml:10 the key tabel is unknown. Did you mean table?" in text
+    assert "the key runn is unknown. Did you mean run?" in text
     assert len(found) == 5  # and a place without a table
 
 
@@ -139,7 +140,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
         (
             "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', sink='clean', grup='x')\n"
             "def f(e): ...\n",
-            "telemetry.py:3 stage has no option grup: did you mean consumer_group?",
+            "telemetry.py:3 stage has no option grup. Did you mean consumer_group?",
         ),
         (
             "import hubline\npipeline = hubline.Pipeline('t')\n@pipeline.stage(source='raw', sink='clean')\n"
@@ -149,8 +150,8 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
         ("import hubline\n\nhubline.Pipeline('a b')\n", "telemetry.py:3 the pipeline's name 'a b' is not allowed"),
         ("import os\nimport no_such_module\n", "telemetry.py:2 importing the file raises ModuleNotFoundError"),
         ("import hubline\n\nimport beside\n", "telemetry.py:3 importing the file raises ZeroDivisionError"),
-        (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage has no source and no sink: write @pipeline"),
-        (f"{HEAD}@pipeline.stage(sink='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source: write @pipeline"),
+        (f"{HEAD}@pipeline.stage\ndef f(e): ...\n", "telemetry.py:3 stage has no source and no sink. Write @pipeline"),
+        (f"{HEAD}@pipeline.stage(sink='clean')\ndef f(e): ...\n", "telemetry.py:3 stage lacks source. Write @pipeline"),
         (
             f"{HEAD}@pipeline.stage(source=5, sink='clean')\ndef f(e): ...\n",
             "telemetry.py:3 source and sink must be names",
@@ -179,7 +180,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
             f"{HEAD}@pipeline.stage(source='raw', sink='clean', consumer_group=7)\ndef f(e): ...\n",
             "telemetry.py:3 stage f: consumer_group: it must be text in quotes, not 7",
         ),
-        (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 there is a shared access key"),
+        (f"import hubline\nHUB = 'SharedAccessKey={PLANTED}='\n", "telemetry.py:2 the line holds a shared access key"),
         ("import hubline\n\nreturn 5\n", "telemetry.py:3 the line is not Python ('return' outside function)"),
         (
             f"{HEAD}@pipeline.stage(source='raw', sink='clean', dead_letters=['raw'])\ndef f(e): ...\n",
@@ -191,7 +192,7 @@ def test_all_problems_are_reported_at_once_with_their_lines(folder: Path) -> Non
         ),
         (
             f"{HEAD}pipeline.stage(source='raw', sink='clean')(None)\n",
-            "telemetry.py:3 stage stage: its function cannot be called: give a plain function",
+            "telemetry.py:3 stage stage: its function cannot be called. Give a plain function",
         ),
     ],
 )
@@ -214,7 +215,7 @@ def test_stages_are_not_blamed_for_datasets_in_a_file_that_is_no_toml(folder: Pa
 def test_none_is_no_option_where_there_is_a_default(folder: Path, option: str) -> None:
     code = f"{HEAD}@pipeline.stage(source='raw', sink='clean', {option}=None)\ndef f(e): return e\n"
     (found,) = problems(write(folder, "telemetry", code, CONFIG))
-    assert f"telemetry.py:3 stage f: {option}: it must not be None: leave it out" in report([found])
+    assert f"telemetry.py:3 stage f: {option}: it must not be None. Leave it out" in report([found])
 
 
 @pytest.mark.parametrize("key", ["tables", "function", "where", "name"])
@@ -239,7 +240,7 @@ def test_home_of_nobody_is_no_folder(folder: Path, setting: dict[str, str]) -> N
     file = write(folder, "telemetry", CODE, config if "run__spark_checkpoints" not in setting else CONFIG)
     (found,) = problems(file, **setting)
     assert found.file == f"--set {list(setting)[-1].replace('__', '.')}"
-    assert "leads nowhere: check '~'" in found.message
+    assert "cannot be resolved. Check '~'" in found.message
 
 
 def test_file_that_ends_too_early_is_reported_at_its_end(folder: Path) -> None:
@@ -259,7 +260,7 @@ def test_a_mark_that_editors_put_before_utf_8_is_passed_over(folder: Path) -> No
 def test_files_of_sparks_need_a_path(folder: Path) -> None:
     config = CONFIG + '[datasets.spare]\nformat = "parquet"\n'
     text = report(problems(write(folder, "telemetry", CODE.replace('sink="clean"', 'sink="spare"'), config)))
-    assert "telemetry.toml:12 the dataset spare has no path: add path" in text
+    assert "telemetry.toml:12 the dataset spare has no path. Add path" in text
 
 
 def test_queries_of_a_stage_do_not_share_a_folder_of_files_or_a_table_in_memory(folder: Path) -> None:
@@ -290,7 +291,7 @@ def test_files_are_refused_where_batches_would_be_counted_again_from_0(folder: P
             "[datasets.spare]\nhub = 'local:./hubs/spare'\npartitions = 0\n",
             "telemetry.toml:14 partitions must be 1 to 1024, not 0",
         ),
-        ("[spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list: write one text"),
+        ("[spark]\n'spark.jars' = ['a', 'b']\n", "telemetry.toml:13 spark.jars is a list. Write one text"),
     ],
 )
 def test_values_of_datasets_that_cannot_be_are_reported(folder: Path, lines: str, says: str) -> None:
@@ -309,7 +310,7 @@ def test_a_secret_in_the_configuration_is_reported_with_its_line_and_not_shown(
     folder: Path, line: str, says: str
 ) -> None:
     text = report(problems(write(folder, "telemetry", CODE, CONFIG + f"[datasets.other]\n{line}\n")))
-    assert f"telemetry.toml:13 there is {'a ' if says.startswith('shared') else ''}{says}" in text
+    assert f"telemetry.toml:13 the line holds {'a ' if says.startswith('shared') else ''}{says}" in text
     assert "env:NAME" in text
 
 
@@ -333,7 +334,7 @@ def test_a_secret_on_the_command_line_is_refused(folder: Path) -> None:
 def test_a_secret_in_the_configuration_is_known_by_its_name(folder: Path, line: str) -> None:
     config = CONFIG + f"[datasets.other]\nformat = 'jdbc'\n{line}\n"
     (found,) = problems(write(folder, "telemetry", CODE, config))
-    assert f"telemetry.toml:{13 + len(line.splitlines())} there is a" in report([found])
+    assert f"telemetry.toml:{13 + len(line.splitlines())} the line holds a" in report([found])
     assert "env:NAME or file:PATH" in found.fix
 
 
@@ -348,7 +349,7 @@ def test_a_secret_in_the_configuration_is_known_by_its_name(folder: Path, line: 
 def test_a_secret_on_the_command_line_is_known_by_its_name(folder: Path, setting: tuple[str, str]) -> None:
     (found,) = problems(write(folder, "telemetry", CODE, CONFIG), **dict([setting]))
     assert found.file.startswith("--set ")
-    assert "every user can list command lines" in found.fix
+    assert "because every user of the machine can list command lines" in found.fix
 
 
 def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
@@ -372,7 +373,7 @@ def test_settings_that_are_only_about_secrets_are_none(folder: Path) -> None:
 def test_a_password_in_the_pipeline_is_reported_with_its_line(folder: Path, line: str) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
     file.write_text(f"{line.format(PLANTED)}\n{file.read_text()}")
-    assert "telemetry.py:1 there is a password in it" in report(problems(file))
+    assert "telemetry.py:1 the line holds a password" in report(problems(file))
 
 
 @pytest.mark.parametrize("option", ["source", "sink", "dead_letters"])
@@ -450,7 +451,7 @@ def test_stages_in_a_circle_are_named(folder: Path) -> None:
 def test_dead_letters_that_come_back_to_their_stage_are_a_cycle(folder: Path) -> None:
     code = CODE.replace('consumer_group="ingest"', 'consumer_group="ingest", dead_letters="raw"')
     text = report(problems(write(folder, "telemetry", code, CONFIG)))
-    assert "telemetry.py:5 the stages form a cycle (ingest -> ingest): what one of them writes, dead letters" in text
+    assert "telemetry.py:5 the stages form a cycle (ingest -> ingest). Let one of them write somewhere else" in text
 
 
 def test_stage_that_reads_dead_letters_comes_after_the_one_that_writes_them(folder: Path) -> None:
@@ -482,13 +483,13 @@ def test_partitions_stay_in_place_without_checkpoints_if_they_are_fixed(folder: 
 
     text = report(problems(write(folder, "telemetry", code.replace("'fixed:2'", "'balanced'"), CONFIG)))
     assert "load_balancing='balanced' does not go with checkpoint='never'" in text
-    assert "Fixed(n), where partitions stay in place, goes with 'never'" in text
+    assert "Fixed(n), which keeps partitions in place, with checkpoint='never'" in text
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:
     code = CODE.replace('source="clean", sink="readings"', 'source="raw", sink="clean"')
     text = report(problems(write(folder, "telemetry", code, CONFIG)))
-    assert "telemetry.py:9 the stages ingest and store publish what they make of the same events" in text
+    assert "telemetry.py:9 the stages ingest and store publish events made of the same source events" in text
     code = code.replace('trigger_interval="5s"', "event_ids=False")
     assert len(checked(folder, code).plan.stages) == 2
 
@@ -499,7 +500,7 @@ def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder:
         ("checkpoint='never'", "does not go with a table"),
         ("checkpoint='sometimes'", "checkpoint: it must be every_batch, manual or never, not 'sometimes'"),
         ("dead_letters='clean'", "dead letters of a table go into its database"),
-        ("load_balancing='fair'", "load_balancing: 'fair' is not a load balancing strategy: write"),
+        ("load_balancing='fair'", "load_balancing: 'fair' is not a load balancing strategy. Write"),
         ("starting_position='yesterday'", "position 'yesterday' is unknown"),
         ("lookback='0s'", "lookback: it must be longer than 0 seconds"),
         ("output_mode='update'", "the table has no key"),
@@ -541,9 +542,9 @@ def test_what_is_not_there_is_reported(folder: Path) -> None:
         'table = "readings"', 'table = "readings"\n    upsert_key = ["name"]'
     )
     text = report(problems(write(folder, "telemetry", CODE, config)))
-    assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (dataset raw): create it" in text
+    assert f"telemetry.toml:2 there is no hub local:{folder}/hubs/rwa (dataset raw). Create it" in text
     assert "telemetry.toml:11 table readings in sqlite" in text
-    assert "has no column name, which upsert_key names: it has id" in text
+    assert "has no column name, which upsert_key names. Use one of its columns: id" in text
 
 
 def test_a_table_that_nobody_makes_is_missed(folder: Path) -> None:
@@ -573,13 +574,13 @@ def test_configuration_overrides_options_of_stages_and_the_command_line_has_the_
 @pytest.mark.parametrize(
     ("setting", "value", "says"),
     [
-        ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer: did you mean store?"),
+        ("stages.stoer.group", "x", "--set stages.stoer.group:0 there is no stage stoer. Did you mean store?"),
         (
             "datasets.claen.create_if_missing",
             "true",
-            "--set datasets.claen.create_if_missing:0 no stage uses a dataset claen: did you mean clean?",
+            "--set datasets.claen.create_if_missing:0 no stage uses a dataset claen. Did you mean clean?",
         ),
-        ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]': did you mean local[4]?"),
+        ("run.master", "lokal[2]", "Spark knows no master 'lokal[2]'. Did you mean local[4]?"),
         ("stages.store.on_data_loss", "oldest", "it must be fail, earliest or latest, not 'oldest'"),
     ],
 )
@@ -609,7 +610,7 @@ def test_state_folder_that_cannot_be_made_is_reported(folder: Path) -> None:
     (folder / "taken").touch()
     file = write(folder, "telemetry", CODE, CONFIG + '[run]\nspark_checkpoints = "./taken/state"\n')
     text = report(problems(file))
-    assert f"telemetry.toml:13 the folder {folder}/taken/state cannot be created: {folder}/taken is a file" in text
+    assert f"telemetry.toml:13 the folder {folder}/taken/state cannot be created. {folder}/taken is a file" in text
     plan = check_file(file, overrides={"run.spark_checkpoints": "./state"}).plan
     taken = replace(plan, run=replace(plan.run, spark_checkpoints="./taken/state"))  # by then
     with (
@@ -631,7 +632,7 @@ def test_plan_says_that_lost_events_are_passed(folder: Path) -> None:
 def test_stages_are_chosen_by_name(folder: Path) -> None:
     file = write(folder, "telemetry", CODE, CONFIG)
     assert [stage.name for stage in check_file(file, stages=["store"]).plan.stages] == ["store"]
-    with pytest.raises(ConfigError, match="there is no stage 'stoer': did you mean store"):
+    with pytest.raises(ConfigError, match=r"there is no stage 'stoer'. Did you mean store"):
         check_file(file, stages=["stoer"])
 
 
@@ -660,7 +661,7 @@ def test_plan_prints_what_would_run_and_ends_with_7_where_it_could_not(
         assert main([verb, file, "--set", "datasets.raw.hub=local:./hubs/none"]) == ExitCode.CHECKS_FAILED
         said = capsys.readouterr().err
         assert said.startswith("--set datasets.raw.hub: there is no hub")
-        assert said.endswith("hubline: 1 problem: nothing was started\n")
+        assert said.endswith("hubline: found 1 problem. Nothing was started.\n")
     assert main(["plan", file, "--stage", "none"]) == ExitCode.USAGE
     for other in ("none.py", ".", str(Path(file).with_suffix(".toml"))):
         assert main(["plan", other]) == ExitCode.CHECKS_FAILED
@@ -683,14 +684,14 @@ def test_an_unknown_table_is_reported_where_it_begins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        ("hub = ", "hubb = ", "toml:2 the key hubb is unknown: did you mean hub?"),
+        ("hub = ", "hubb = ", "toml:2 the key hubb is unknown. Did you mean hub?"),
         ("create_if_missing = true", 'create_if_missing = "yes"', "create_if_missing must be true or false, not 'yes'"),
-        ("create_if_missing", "create_if_mising", "key create_if_mising is unknown: did you mean create_if_missing?"),
-        ("table = ", "tabel = ", "the key tabel is unknown: did you mean table?"),
-        ("[datasets.raw]", "[dataset.raw]", "toml:1 the key dataset is unknown: did you mean datasets?"),
+        ("create_if_missing", "create_if_mising", "key create_if_mising is unknown. Did you mean create_if_missing?"),
+        ("table = ", "tabel = ", "the key tabel is unknown. Did you mean table?"),
+        ("[datasets.raw]", "[dataset.raw]", "toml:1 the key dataset is unknown. Did you mean datasets?"),
         ("[datasets.raw]", "[run]\nmasster = 'x'\n[datasets.raw]", "toml:2 the key masster is unknown"),
-        ("[datasets.raw]", "[spark]\n'cores.max' = 2\n[datasets.raw]", "no setting cores.max: write its whole name"),
-        ("[datasets.raw]", "[stages.store]\ngroup = 'x'\n[datasets.raw]", "did you mean consumer_group?"),
+        ("[datasets.raw]", "[spark]\n'cores.max' = 2\n[datasets.raw]", "no setting cores.max. Write its whole name"),
+        ("[datasets.raw]", "[stages.store]\ngroup = 'x'\n[datasets.raw]", "Did you mean consumer_group?"),
     ],
 )
 def test_unknown_keys_and_values_of_another_type_are_named(folder: Path, old: str, new: str, says: str) -> None:
@@ -735,7 +736,7 @@ def test_a_database_that_is_down_is_reported_with_its_dataset_its_address_and_wh
     assert f"{Path(found.file).name}:{found.line}" == "telemetry.toml:9"
     assert "the database of dataset readings, postgresql://me@127.0.0.1:1/none, cannot be used" in found.message
     assert "refused" in found.message.casefold()
-    assert found.fix == "check the address, and that the database is running"
+    assert found.message.endswith("Check the address, and that the database is running.")
     assert "pLaNtEd" not in str(found)
 
 
@@ -748,7 +749,7 @@ def test_a_database_that_is_down_is_reported_with_its_dataset_its_address_and_wh
             r"on_data_loss: it must be fail, earliest or latest, not 'fial'",
         ),
         ({"max_batch_size": "10"}, "max_batch_size: it must be a whole number"),
-        ({"group": "x"}, r"stage has no option group: did you mean consumer_group\?"),
+        ({"group": "x"}, r"stage has no option group. Did you mean consumer_group\?"),
     ],
 )
 def test_options_are_checked_where_they_are_given(options: dict[str, Any], says: str) -> None:

@@ -325,13 +325,13 @@ def test_columns_that_do_not_fit_are_reported_of_all_stages_before_any_starts(
     assert "it drops the column eventId" in messages[4]
     assert "the table has no column 'bytes'" in messages[7]
     assert "bodi" in messages[13]
-    assert "rows with an _error, and nowhere to keep dead letters" in messages[14]
+    assert "rows with an _error, but the stage has no place for dead letters" in messages[14]
     assert "it drops the column replayed" in messages[17]
     assert "it makes several rows of an event (explode), all with one eventId" in messages[20]
     assert "it moves rows between tasks (Repartition)" in messages[23]
-    assert "the query made string of the column 'properties', which is map<string,string>" in messages[32]
-    assert "the table has a column partitionkey, and events have partitionKey" in messages[35]
-    assert "the query makes the column 'partition' itself, which tells what its rows were made of" in messages[38]
+    assert "the query changed the column 'properties' from map<string,string> to string" in messages[32]
+    assert "the table has a column partitionkey, but events have partitionKey" in messages[35]
+    assert "the query computes the column 'partition', which must say of which events its rows are" in messages[38]
     assert "schema names 'sequenceNumber', by which a row's event is known" in messages[41]
     assert "schema names 'partition', by which a row's event is known" in messages[44]
     assert "the query reads hubs 2 times by format('eventhubs'), in a join or a union" in messages[47]
@@ -439,7 +439,7 @@ def test_second_signal_cuts_a_batch_short_and_it_comes_again(
     assert not run(check_file(file), Request(), spark=spark, view=view)
     for thread in signals:
         thread.join()
-    assert "rows: stopped: its batch was cut short, and comes again" in view.notes
+    assert "rows: stopped: its batch was cut short, and the next run repeats it" in view.notes
     (tmp_path / "hold").unlink()
     assert rows_count(tmp_path / "rows.db") == 0
 

@@ -9,7 +9,7 @@ from hubline.pipeline.spark_errors import LENGTH_MAX, summarize_failure, summari
 NOT_SET = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: Traceback (most recent call last):
   File "/work/src/hubline/spark/options.py", line 247, in parsed
     raise ConfigError(message)
-hubline.errors.ConfigError: the option hub: the environment variable 'RAW' is not set: set it, or correct the name
+hubline.errors.ConfigError: the option hub: the environment variable 'RAW' is not set. Set it, or correct the name
  SQLSTATE: 38000"""
 
 NOT_INSTALLED = """[PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: \
@@ -71,7 +71,7 @@ be resolved. Did you mean one of the following? [`body`, `offset`]. SQLSTATE: 42
     [
         (
             NOT_SET,
-            "ConfigError: the option hub: the environment variable 'RAW' is not set: set it, or correct the name",
+            "ConfigError: the option hub: the environment variable 'RAW' is not set. Set it, or correct the name",
         ),
         (IN_A_TASK_OF_A_BATCH, "SinkError: the table has no column 'bytes'"),
         (IN_A_GROUP, "HubUnavailable: hub raw at 127.0.0.1:1 cannot be reached"),

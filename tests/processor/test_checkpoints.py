@@ -220,7 +220,7 @@ class TestByHand:
         async def mix_up(batch: EventBatch, partition: PartitionContext) -> None:
             for wrong in (batch, 0, "0"):
                 with pytest.raises(
-                    ConfigError, match=rf"takes an event, not {type(wrong).__name__}: give .*batch\[-1\]"
+                    ConfigError, match=rf"takes an event, not {type(wrong).__name__}. Pass .*batch\[-1\]"
                 ):
                     await partition.checkpoint(wrong)  # type: ignore[arg-type]
 

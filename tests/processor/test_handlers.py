@@ -348,7 +348,7 @@ class TestMatching:
             ("on_batch", lambda size=5: None, "takes no arguments"),
             ("on_released", lambda reason: None, "takes no partition"),
             ("on_batch", lambda batch, *, database: None, r"'database'.*keyword"),
-            ("on_batch", lambda batch, size=5, partition=None, /: None, "by position alone"),
+            ("on_batch", lambda batch, size=5, partition=None, /: None, "positional-only"),
         ],
     )
     def test_what_cannot_be_matched_is_refused(self, name: str, function: Callable[..., Any], message: str) -> None:
@@ -364,8 +364,8 @@ class TestRefusal:
             ("on_batch", lambda a, b, c: None, r"\(batch, partition\).*takes 3 arguments"),
             ("on_assigned", lambda a, b: None, r"\(partition\).*takes 2 arguments"),
             ("on_released", lambda a, b, c: None, r"\(partition, reason\)"),
-            ("on_batch", "handle", "takes a function, not 'handle'"),
-            ("on_batch", None, "takes a function, not None"),
+            ("on_batch", "handle", "must be given a function, not 'handle'"),
+            ("on_batch", None, "must be given a function, not None"),
         ],
     )
     def test_a_handler_that_cannot_be_called_is_refused(self, name: str, handler: Any, message: str) -> None:
@@ -391,13 +391,13 @@ class TestRefusal:
         processor = made()
         processor.on_batch(lambda batch: None)
 
-        with pytest.raises(ConfigError, match="on_batch has a handler already"):
+        with pytest.raises(ConfigError, match="on_batch already has a handler"):
             processor.on_batch(lambda batch: None)
 
     @virtual
     async def test_a_handler_that_comes_after_the_start_is_refused(self) -> None:
         async with Scene().processor().processor as processor:
-            with pytest.raises(ConfigError, match="before the processor starts"):
+            with pytest.raises(ConfigError, match="while the processor runs"):
                 processor.on_renewed(lambda partition: None)
 
 

@@ -271,7 +271,7 @@ class TestRows:
         async with processor:
             await until(lambda: errors)
 
-        assert "set the sink's checkpoint back" in str(errors[0])
+        assert "move the sink's checkpoint back" in str(errors[0])
         assert results.ids == []
 
     @virtual

@@ -131,8 +131,8 @@ class TestOpening:
         (error, *_) = recorder.errors_of(HandlerFailed)
         assert isinstance(error.__cause__, ProcessorError)
         assert str(error.__cause__) == (
-            'checkpoint_policy="never" keeps no checkpoints: remove the call of checkpoint(), or write '
-            "checkpoint_policy=CheckpointPolicy.manual()"
+            'checkpoint_policy="never" keeps no checkpoints. Remove the call of checkpoint(), or write '
+            "checkpoint_policy=CheckpointPolicy.manual()."
         )
         assert not any(scene.store.calls[name] for name in OF_CHECKPOINTS)
 

@@ -221,7 +221,7 @@ def a_failed_checkpoint_is_not_written_later(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Checkpointer, "_is_due", property(lambda self: False, lambda self, value: None), raising=False)
 
 
-@mutation("liveness", first_seed=319)
+@mutation("liveness", first_seed=34)
 def the_first_request_stands_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryStore.request_handover
 
@@ -266,7 +266,7 @@ def sink_mutation(*, first_seed: int = 0) -> Callable[[Patch], Patch]:
     return register
 
 
-@sink_mutation(first_seed=29)
+@sink_mutation(first_seed=74)
 def nobody_looks_at_the_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     unfenced = re.sub(r"AND epoch = .*", "", QUERIES.update_checkpoint.partition("RETURNING")[0]) + "RETURNING epoch"
     monkeypatch.setattr(SqliteSinkConnection, "queries", replace(QUERIES, update_checkpoint=unfenced))

@@ -182,7 +182,7 @@ def with_tx(instance: Instance) -> hubline.Processor:
          "instance.store"),
         (with_tx, "a handler that takes tx"),
         (lambda instance: processor_of(instance, sink=hubline.SqlSink("postgresql://h/d")), "a sink on SQLite"),
-        (processor_of, "a processor needs a handler"),
+        (processor_of, "the processor has no handler"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_simulated_is_refused(build: Callable[[Instance], Any], message: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 
 import pytest
 
+from hubline.testing import memory_hub
 from hubline.testing.simulation.__main__ import main
 from hubline.testing.simulation.own_seeds import run_seed
 from hubline.testing.simulation.scenario import Scenario
@@ -70,6 +72,17 @@ def test_the_same_seed_gives_the_same_run_byte_for_byte() -> None:
     }
 
     assert digests == {run_seed(7).digest}
+
+
+def test_a_seed_does_not_depend_on_the_seeds_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a bound of memory counts the bytes of offsets, which name the hub: the first one of a process, or a
+    later one."""
+    digests = set()
+    for number in (0, 12_345):
+        monkeypatch.setattr(memory_hub, "_incarnations", itertools.count(number))
+        digests.add(run_seed(74, into_sink=True).digest)
+
+    assert len(digests) == 1
 
 
 def test_the_command_tells_seeds_per_second_and_faults(capsys: pytest.CaptureFixture[str]) -> None:

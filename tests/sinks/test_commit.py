@@ -208,7 +208,10 @@ class TestOwnStatements:
     def test_they_cannot_end_it(self, database: SinkDatabase, query: str) -> None:
         partition = database.sink().open(KEY, 1)
 
-        with pytest.raises(SinkError, match="begins and ends by itself"), partition.transaction(at(0)) as transaction:
+        with (
+            pytest.raises(SinkError, match="hubline begins and ends the transaction"),
+            partition.transaction(at(0)) as transaction,
+        ):
             transaction.execute(query)
 
         assert database.checkpoint() is None
@@ -608,16 +611,16 @@ class TestConstruction:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"table": ""}, "table needs a name"),
-            ({"table": "a."}, "table needs a name"),
-            ({"table": ".a"}, "schema needs a name"),
+            ({"table": ""}, "table must have a name"),
+            ({"table": "a."}, "table must have a name"),
+            ({"table": ".a"}, "schema must have a name"),
             ({"table": "x" * 64}, "longer than 63"),
             ({"table": "a\x00b"}, "no database takes"),
-            ({"table": "hubline_checkpoint"}, "keeps books"),
-            ({"table": "public.HUBLINE_member"}, "keeps books"),
-            ({"upsert_key": "id"}, "name one"),
-            ({"create_table": True}, "name one"),
-            ({"table": "t", "upsert_key": [""]}, "column needs a name"),
+            ({"table": "hubline_checkpoint"}, "are hubline's own"),
+            ({"table": "public.HUBLINE_member"}, "are hubline's own"),
+            ({"upsert_key": "id"}, "Name one"),
+            ({"create_table": True}, "Name one"),
+            ({"table": "t", "upsert_key": [""]}, "column must have a name"),
             ({"max_connections": 0}, "max_connections must be a whole number, 1 or more, not 0"),
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -29,6 +30,16 @@ def test_without_spark_it_is_said_what_to_install() -> None:
     assert (
         "ImportError: hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'" in ran.stderr
     )
+
+
+@pytest.mark.parametrize(("package", "command"), [("pyspark", "plan"), ("pyspark", "run"), ("pandas", "run")])
+def test_commands_of_pipelines_say_it_in_one_line(tmp_path: Path, package: str, command: str) -> None:
+    program = f"import sys; sys.modules['{package}'] = None; from hubline.cli.app import main; sys.exit(main())"
+    args = [sys.executable, "-c", program, command, "telemetry.py"]
+    ran = subprocess.run(args, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    said = f"hubline: hubline.spark needs {package}, which is not installed: pip install 'hubline[spark]'\n"
+    assert (ran.returncode, ran.stderr) == (2, said)
 
 
 @pytest.mark.parametrize("version", ["3.5.6", "4.0.1", "4.1.0.dev3"])

@@ -13,6 +13,7 @@ import pytest
 from hubline.errors import ConfigError
 from hubline.spark.sessions import java as module
 from hubline.spark.sessions.java import Java, find_java, java_home
+from hubline.spark.sessions.launch import launch_environment
 
 
 @pytest.fixture(autouse=True)
@@ -57,19 +58,25 @@ def test_versions_are_read_in_all_their_forms(tmp_path: Path, version: str, majo
     assert find_java({"PATH": on_path(tmp_path / "bin", home)}) == Java(home, major, "PATH")
 
 
-def test_one_that_is_too_old_is_passed_over_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_is_too_old_is_passed_over_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     old = install(tmp_path / "11", "11.0.20")
     path = on_path(tmp_path / "bin", install(tmp_path / "17", "17.0.9"))
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", path)
 
-    assert find_java({"JAVA_HOME": str(old), "PATH": path}).version == 17
-    assert f"java_passed_over Java 11 at {old} (JAVA_HOME)" in caplog.text
+    java = find_java()
+    assert (java.version, java.passed_over) == (17, (f"Java 11 at {old} (JAVA_HOME)",))
+    with launch_environment({}):
+        assert f"java_passed_over Java 11 at {old} (JAVA_HOME)" in caplog.text
 
 
-def test_java_home_without_a_java_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_java_home_without_a_java_is_reported(tmp_path: Path) -> None:
     path = on_path(tmp_path / "bin", install(tmp_path / "17", "17.0.9"))
 
-    assert find_java({"JAVA_HOME": str(tmp_path / "typo"), "PATH": path}).version == 17
-    assert f"java_passed_over no executable {tmp_path}/typo/bin/java (JAVA_HOME)" in caplog.text
+    java = find_java({"JAVA_HOME": str(tmp_path / "typo"), "PATH": path})
+    assert (java.version, java.passed_over) == (17, (f"no executable {tmp_path}/typo/bin/java (JAVA_HOME)",))
 
 
 @pytest.mark.parametrize("version", ["1.8.0_402", "11.0.20", "16"])

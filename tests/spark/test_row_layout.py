@@ -101,22 +101,22 @@ class TestColumns:
     def test_another_type_is_refused_by_name(self, name: str, kind: DataType) -> None:
         columns = schema(**{"body": BinaryType(), name: kind})
 
-        with pytest.raises(ConfigError, match=f"the column {name} is .*: it has to be .*cast it"):
+        with pytest.raises(ConfigError, match=f"the column {name} must be .*, not .*Cast it"):
             RowLayout(columns)
 
     @pytest.mark.parametrize(
         ("columns", "message"),
         [
-            (schema(), "the column body is missing"),
+            (schema(), "there is no column body"),
             (
                 schema(partitionKey=StringType()),
-                "the column body is missing, string or binary: there are 'partitionKey'",
+                "there is no column body, string or binary, among 'partitionKey'",
             ),
             (schema(Body=StringType()), r"the column 'Body' is unknown \(did you mean body\?\)"),
             (schema(body=StringType(), partition_key=StringType()), r"did you mean partitionKey\?"),
             (schema(body=StringType(), temperature=DoubleType()), "'temperature' is unknown .*properties"),
-            (schema(body=StringType(), partition=StringType(), partitionId=StringType()), "mean the same: drop one"),
-            (StructType().add("body", StringType()).add("body", BinaryType()), "body is there twice"),
+            (schema(body=StringType(), partition=StringType(), partitionId=StringType()), "mean the same. Drop one"),
+            (StructType().add("body", StringType()).add("body", BinaryType()), "there are two columns body"),
             (schema(**{"body": StringType(), "\n\x1b[2J" + "x" * 10_000: StringType()}), "is unknown"),
         ],
     )
@@ -137,7 +137,7 @@ class TestRows:
     @pytest.mark.parametrize(
         ("columns", "row", "message"),
         [
-            (schema(body=BinaryType()), (None,), "has no body"),
+            (schema(body=BinaryType()), (None,), "has a null body"),
             (
                 schema(body=StringType(), partitionId=StringType()),
                 ("a", "4"),
@@ -146,7 +146,7 @@ class TestRows:
             (schema(body=StringType(), partitionId=IntegerType()), ("a", -1), "names a partition"),
             (schema(body=StringType(), partition=StringType()), ("a", ""), "names a partition"),
             (schema(body=StringType(), partition=StringType(), partitionKey=StringType()), ("a", "1", "k"), "has both"),
-            (schema(body=StringType(), eventId=StringType()), ("a", "17"), "has an eventId that is none"),
+            (schema(body=StringType(), eventId=StringType()), ("a", "17"), "has an eventId that is not valid"),
         ],
     )
     def test_a_wrong_row_is_refused_by_its_number(self, columns: StructType, row: tuple[object], message: str) -> None:

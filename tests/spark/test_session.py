@@ -89,7 +89,7 @@ class TestSession:
 
     def test_a_running_session_is_given_back_or_its_settings_named(self, shown: dict[str, str]) -> None:
         assert shown["again"] == "True"
-        assert "other settings for spark.sql.shuffle.partitions: stop it" in shown["other settings"]
+        assert "other values of spark.sql.shuffle.partitions. Stop it" in shown["other settings"]
 
     def test_nothing_is_said_of_closed_pipes(self, shown: dict[str, str]) -> None:
         assert "BrokenPipe" not in shown["what was printed"]

@@ -246,5 +246,5 @@ def test_rows_and_dead_letters_are_the_same_where_spark_has_large_types(
 
 def test_columns_that_tell_of_an_event_are_of_its_types(spark: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     events = read(spark, hub).withColumn("partition", F.col("partition").cast("int"))
-    with pytest.raises(ConfigError, match="made int of the column 'partition', which is string"):
+    with pytest.raises(ConfigError, match="changed the column 'partition' from string to int"):
         SqlBatchWriter(f"sqlite:///{tmp_path}/results.db", table="readings").check(events.schema)

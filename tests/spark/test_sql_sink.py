@@ -290,9 +290,9 @@ def test_queries_that_move_rows_or_drop_their_place_are_refused(
         run_once(parse_json(split, FIELDS), sink, tmp_path / "splits")
     with pytest.raises(StreamingQueryException, match="dropped the column 'sequenceNumber'"):
         run_once(events.drop("sequenceNumber"), sink, tmp_path / "drops")
-    with pytest.raises(StreamingQueryException, match="'body' and 'Body', which Spark does not tell apart"):
+    with pytest.raises(StreamingQueryException, match="'body' and 'Body', which Spark cannot distinguish"):
         run_once(events.selectExpr("*", "1 as Body"), sink, tmp_path / "spelling")
-    with pytest.raises(StreamingQueryException, match="a row has no partition, or no sequenceNumber"):
+    with pytest.raises(StreamingQueryException, match="a row has no partition or no sequenceNumber"):
         run_once(renumbered(events, None), sink, tmp_path / "nulls")
     assert devices(database) == []
 
@@ -305,11 +305,11 @@ def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
     numbered = {"sequenceNumber": lit(1).cast("long")}
     static = broadcast(spark.createDataFrame([("0",)], "partition string"))
     for number, wrong in enumerate([events.withColumns(numbered), events.drop("partition").join(static)]):
-        with pytest.raises(ConfigError, match=r"the query makes the column '\w+' itself"):
+        with pytest.raises(ConfigError, match=r"the query computes the column '\w+'"):
             sink.check_query(wrong)
-        with pytest.raises(StreamingQueryException, match=r"the query makes the column '\w+' itself"):
+        with pytest.raises(StreamingQueryException, match=r"the query computes the column '\w+'"):
             run_once(wrong, sink, tmp_path / str(number))
-    with pytest.raises(StreamingQueryException, match="the query makes the column 'sequenceNumber' itself"):
+    with pytest.raises(StreamingQueryException, match="the query computes the column 'sequenceNumber'"):
         run_once(events, lambda frame, batch_id: sink(frame.withColumns(numbered), batch_id), tmp_path / "own")
     with pytest.raises(StreamingQueryException, match=r"row is of event 100 of partition 0, .* batch reads 0 to 3"):
         run_once(renumbered(events, 100), sink, tmp_path / "rows")
@@ -388,7 +388,7 @@ def test_dead_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession
 def test_frames_that_are_not_made_of_the_batch_alone_are_refused(
     spark: SparkSession, hub: TestHub, sink: SqlBatchWriter, database: sqlite3.Connection, tmp_path: Path
 ) -> None:
-    """The first task that commits a partition moves it: what others have of it would pass for written."""
+    """The first task that commits a partition moves it: what others have of it would drop these rows as duplicates."""
     send(hub, bodies(4))
     of_table = spark.createDataFrame([("d0", "first"), ("d1", "second")], "device string, name string")
     rejected: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -425,7 +425,7 @@ def test_a_second_call_for_a_batch_is_refused(
         sink(rows.where("celsius < 2"), number)
         sink(rows.where("celsius >= 2"), number)
 
-    with pytest.raises(StreamingQueryException, match="would pass for written"):
+    with pytest.raises(StreamingQueryException, match="would drop these rows as duplicates"):
         run_once(parse_json(read(spark, hub), FIELDS), write_twice, tmp_path / "folder")
 
 
@@ -454,7 +454,7 @@ def test_windows_that_are_over_are_written_without_further_events_and_once(
     assert run() == [1, 2, 3]
     assert sorted(path.name for path in (folder / "commits").iterdir() if path.name.isdigit()) == ["0", "1", "2", "3"]
     folder = tmp_path / "another"  # whose state would give the windows once more
-    with pytest.raises(StreamingQueryException, match="a query with another checkpoint folder"):
+    with pytest.raises(StreamingQueryException, match="this query with another checkpoint location"):
         run()
 
 
@@ -563,9 +563,9 @@ def test_columns_that_a_run_adds_are_written_for_as_long_as_the_table_has_them(
 
 def test_fields_are_compared_with_the_columns_that_are_there(spark: SparkSession) -> None:
     events = spark.createDataFrame([(b"{}", "0")], "body binary, partition string")
-    with pytest.raises(ConfigError, match="column 'partition' already"):
+    with pytest.raises(ConfigError, match="already have a column 'partition'"):
         parse_json(events, "partition string")
-    with pytest.raises(ConfigError, match="needs the fields"):
+    with pytest.raises(ConfigError, match="has no fields to read"):
         parse_json(events, StructType([]))
 
 

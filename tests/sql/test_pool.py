@@ -150,7 +150,7 @@ def test_connections_are_bounded() -> None:
 def test_a_call_that_takes_too_long_is_unavailable_and_its_connection_cut() -> None:
     async def scenario() -> None:
         async with Pooled(call_seconds_max=SOON_SECONDS) as pooled:
-            with pytest.raises(StoreUnavailable, match=r"the fake store has not answered for 0.05 seconds"):
+            with pytest.raises(StoreUnavailable, match=r"the fake store has not answered for 0.05 s"):
                 await pooled.pool.run(hanging)
 
             assert await asyncio.to_thread(pooled.database.connections[0].was_cut.wait, LATE_SECONDS)
@@ -287,7 +287,7 @@ def test_a_thread_that_finds_all_connections_busy_learns_what_to_do(synchronous:
     for _ in range(2):
         held(synchronous)
 
-    with pytest.raises(StoreUnavailable, match=r"the sink: all 2 connections were busy for 0.05 s: raise max_conn"):
+    with pytest.raises(StoreUnavailable, match=r"the sink: all 2 connections were busy for 0.05 s. Raise max_conn"):
         held(synchronous)
 
 

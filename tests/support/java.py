@@ -1,5 +1,6 @@
 """An archive of Spark's classes, which Java maps into memory instead of loading them: a driver starts in two thirds of
-the time. A parallel run of the tests starts dozens; the first ones, until the archive is there, do without.
+the time, and a cluster's master in a half. A parallel run of the tests starts dozens; the first ones, until the archive
+is there, do without.
 
 ``python -m tests.support.java PATH`` makes it.
 """

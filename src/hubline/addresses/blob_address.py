@@ -67,7 +67,10 @@ _CONTAINER = re.compile(r"(?=.{3,63}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
 def parse_blob_url(what: str, text: str) -> BlobAddress:
     match = re.fullmatch(r"(https?)://([^/?#]*)((?:/[^/?#]+){1,2})/?(?:\?([^#]*))?", text, re.IGNORECASE)
     if not match:
-        raise ConfigError(f"{what}: write {BLOB_FORM}, or http://127.0.0.1:PORT/{EMULATOR_ACCOUNT}/CONTAINER")
+        raise ConfigError(
+            f"the {what} is not the address of a container. Write {BLOB_FORM}, or "
+            f"http://127.0.0.1:PORT/{EMULATOR_ACCOUNT}/CONTAINER."
+        )
     *account, container = match[3].split("/")[1:]
     endpoint = _blob_endpoint(what, match[1], match[2], account[0] if account else None)
     bare = BlobAddress(*endpoint, container=_container_name(what, container))
@@ -80,14 +83,14 @@ def _blob_secrets(what: str, query: str) -> dict[str, Secret]:
         return {"signature": Secret(query)}
     secrets: dict[str, Secret] = {}
     fix = (
-        "write a whole signature (with its sig=...), or key= or sas= followed by env:NAME or file:PATH, where the "
-        "account's key or a signature is kept"
+        "Write a whole signature (with its sig=), or key= or sas= followed by env:NAME or file:PATH, where the "
+        "account's key or a signature is kept."
     )
     for name, reference in query_parameters(what, query, ("key", "sas"), fix=fix):
         if not reference.startswith(("env:", "file:")):
             raise ConfigError(
-                f"{what}: {name}= takes env:NAME or file:PATH, the variable or file that holds the secret, not the "
-                "secret itself: addresses are shown to people"
+                f"{what}: {name}= must not hold the secret itself, because addresses are printed. Store it in "
+                f"an environment variable or a file, and write {name}=env:NAME or {name}=file:PATH."
             )
         secrets["key" if name == "key" else "signature"] = Secret(resolve(f"{name} of the {what}", reference)[1])
     return secrets
@@ -97,13 +100,13 @@ def _with_credential(
     what: str, address: BlobAddress, *, key: Secret | None = None, signature: Secret | None = None
 ) -> BlobAddress:
     if key and signature:
-        raise ConfigError(f"{what}: there is both a key and a signature: keep one of them")
+        raise ConfigError(f"{what}: it has both a key and a signature. Keep one of them.")
     if key and not _is_base64(key):
-        raise ConfigError(f"{what}: the account's key is not base64: copy all of it, with the = at its end")
+        raise ConfigError(f"{what}: the account's key is not base64. Copy all of it, with the = at its end.")
     if signature:
         signature = Secret(signature.reveal().removeprefix("?"))
         if not re.search(r"(?:^|&)sig=[^&]", signature.reveal()):
-            raise ConfigError(f"{what}: the signature has no sig=...: copy all of it, from sv= to its end")
+            raise ConfigError(f"{what}: the signature has no sig= part. Copy all of it, from sv= to its end.")
     if not (key or signature) and address.account == EMULATOR_ACCOUNT:
         key = EMULATOR_KEY
     return replace(address, key=key, signature=signature)
@@ -122,10 +125,10 @@ def _blob_endpoint(what: str, scheme: str, authority: str, account: str | None) 
     endpoint = f"{scheme.lower()}://{host}" + (f":{port}" if port else "")
     name = account or host.partition(".")[0]
     if not ACCOUNT.fullmatch(name):
-        raise ConfigError(f"{what}: the account's name is missing or not one: write {BLOB_FORM}")
+        raise ConfigError(f"{what}: the account's name is missing or not valid. Write {BLOB_FORM}.")
     is_local = host == "localhost" or host.startswith("127.")
     if scheme.lower() == "http" and not is_local and name != EMULATOR_ACCOUNT:
-        raise ConfigError(f"{what}: http:// is for emulators only, for everybody can read along: write https://")
+        raise ConfigError(f"{what}: http:// is not encrypted, so it is for emulators only. Write https://.")
     return (f"{endpoint}/{account}" if account else endpoint), name
 
 
@@ -139,7 +142,7 @@ def parse_storage_connection_string(what: str, text: str) -> BlobAddress:
     container = _container_name(what, required(what, parts, "Container", "=NAME, the container of the checkpoints"))
     if "UseDevelopmentStorage" in parts:
         if parts["UseDevelopmentStorage"].lower() != "true":
-            raise ConfigError(f"{what}: UseDevelopmentStorage takes true, or is left out")
+            raise ConfigError(f"{what}: UseDevelopmentStorage must be true. Write true, or remove it.")
         return BlobAddress(EMULATOR_ENDPOINT, EMULATOR_ACCOUNT, container, key=EMULATOR_KEY)
     bare = BlobAddress(*_connection_string_endpoint(what, parts), container=container)
     secrets = {"key": parts.get("AccountKey"), "signature": parts.get("SharedAccessSignature")}
@@ -150,12 +153,15 @@ def _connection_string_endpoint(what: str, parts: Mapping[str, str]) -> tuple[st
     if "BlobEndpoint" in parts:
         match = re.fullmatch(r"(https?)://([^/?#]*)(?:/([^/?#]+))?/?", parts["BlobEndpoint"], re.IGNORECASE)
         if not match:
-            raise ConfigError(f"{what}: BlobEndpoint has to look like https://ACCOUNT.blob.core.windows.net/")
+            raise ConfigError(
+                f"{what}: BlobEndpoint is not the address of an account. Write "
+                "BlobEndpoint=https://ACCOUNT.blob.core.windows.net/."
+            )
         endpoint, account = _blob_endpoint(what, match[1], match[2], match[3])
         return endpoint, parts.get("AccountName", account)
     account = required(what, parts, "AccountName", "=ACCOUNT, or BlobEndpoint=https://ACCOUNT.blob...")
     scheme = parts.get("DefaultEndpointsProtocol", "https")
     if scheme.lower() not in ("http", "https"):
-        raise ConfigError(f"{what}: DefaultEndpointsProtocol takes https (or http, for an emulator)")
+        raise ConfigError(f"{what}: DefaultEndpointsProtocol must be https, or http for an emulator.")
     authority = f"{account}.blob.{parts.get('EndpointSuffix', 'core.windows.net')}"
     return _blob_endpoint(what, scheme, authority, None)

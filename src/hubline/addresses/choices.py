@@ -24,7 +24,7 @@ def choice_of(value: object, choices: Sequence[Choice], *, option: str = "it") -
         if value == choice:
             return choice
     suggestion = nearest(value, choices) if isinstance(value, str) else ""
-    raise ConfigError(f"{option} must be {one_of(choices)}, not {shown_value(value)}{suggestion}")
+    raise ConfigError(f"{option} must be {one_of(choices)}, not {shown_value(value)}{suggestion}.")
 
 
 def one_of(words: Sequence[str]) -> str:

@@ -19,12 +19,12 @@ def connection_string_parts(what: str, text: str, names: Sequence[str]) -> dict[
         name = spelling.get(raw_name.lower())
         if name is None or not separator:
             hint = nearest(raw_name, names)
-            known = f"the parts are {', '.join(names)}"
-            raise ConfigError(f"{what}: part {number} is not NAME=VALUE with a known name{hint}: {known}")
+            known = f"Use these parts: {', '.join(names)}."
+            raise ConfigError(f"{what}: part {number} is not NAME=VALUE with a known name{hint}. {known}")
         if name in parts:
-            raise ConfigError(f"{what}: {name} stands there twice (part {number}): keep one")
+            raise ConfigError(f"{what}: {name} is given twice (again in part {number}). Keep one.")
         if not value:
-            raise ConfigError(f"{what}: {name} (part {number}) is empty: give it a value or leave it out")
+            raise ConfigError(f"{what}: {name} (part {number}) is empty. Give it a value or leave it out.")
         parts[name] = value
     return parts
 
@@ -40,16 +40,16 @@ def query_parameters(what: str, query: str, names: Sequence[str], *, fix: str) -
         name = raw_name.lower()
         if name not in names:
             hint = nearest(raw_name, names)
-            raise ConfigError(f"{what}: parameter {number} after the '?' is not allowed{hint}: {fix}")
+            raise ConfigError(f"{what}: parameter {number} after the '?' is not allowed{hint}. {fix}")
         if name in found:
-            raise ConfigError(f"{what}: {name}= stands there twice: keep one")
+            raise ConfigError(f"{what}: {name}= is given twice. Keep one.")
         found.add(name)
         yield name, value
 
 
 def required(what: str, parts: Mapping[str, str], name: str, rest: str) -> str:
     if name not in parts:
-        raise ConfigError(f"{what}: {name} is missing: add {name}{rest}")
+        raise ConfigError(f"{what}: {name} is missing. Add {name}{rest}.")
     return parts[name]
 
 
@@ -58,14 +58,16 @@ _HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]{0,62})(?:\.[a-z0-9](?:[a
 
 def host_and_port(what: str, authority: str) -> tuple[str, int | None]:
     if "@" in authority:
-        raise ConfigError(f"{what}: a user or password before the host is not allowed: remove all up to the '@'")
+        raise ConfigError(
+            f"{what}: a user or password before the host is not allowed. Remove everything up to the '@'."
+        )
     host, colon, port = authority.lower().partition(":")
     if not _HOST.fullmatch(host):
-        raise ConfigError(f"{what}: the host is missing or not a host name: letters, digits, '-' and '.'")
+        raise ConfigError(f"{what}: the host is missing or is not a host name. Use letters, digits, '-' and '.'.")
     if not colon:
         return host, None
     if not _is_port(port):
-        raise ConfigError(f"{what}: the port is not a number from 1 to 65535")
+        raise ConfigError(f"{what}: the port must be a number from 1 to 65535.")
     return host, int(port)
 
 
@@ -80,5 +82,5 @@ def scheme_of(text: str) -> str:
 
 def unknown_scheme(what: str, scheme: str, *, known: Iterable[str], forms: str) -> ConfigError:
     if not scheme:
-        return ConfigError(f"the {what} names no known kind: write {forms}")
-    return ConfigError(f"{what}: {scheme}: is unknown{nearest(scheme, known)}: write {forms}")
+        return ConfigError(f"the {what} has no known form. Write {forms}.")
+    return ConfigError(f"the {what} begins with {scheme}:, which is unknown{nearest(scheme, known)}. Write {forms}.")

@@ -33,5 +33,5 @@ def nearest_or_all(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     by_part = {part: name for name in sorted(names, key=len, reverse=True) for part in name.split("_")}
     if match := _match(word, {name: name for name in names}) or _match(word, by_part):
-        return f"did you mean {match}?"
-    return f"there are {', '.join(names)}" if names else "there are none yet"
+        return f"Did you mean {match}?"
+    return f"Use one of: {', '.join(names)}." if names else "There are none yet. Add one."

@@ -59,7 +59,7 @@ def parse_transport(text: str, *, what: str = "transport") -> Transport:
     """One of the ways to speak to the service, by its name."""
     known = [transport.value for transport in Transport]
     if text not in known:
-        raise ConfigError(f"{what}: {shown(text)} is unknown{nearest(text, known)}: write {', '.join(known)}")
+        raise ConfigError(f"{what}: {shown(text)} is unknown{nearest(text, known)}. Use one of: {', '.join(known)}.")
     return Transport(text)
 
 
@@ -124,7 +124,10 @@ def _parse_local(what: str, text: str) -> LocalHubAddress:
     # A shell's completion leaves a slash at the end of a folder.
     folder, slash, name = _local_path(what, text).removesuffix("/").rpartition("/")
     if not slash:
-        raise ConfigError(f"{what}: local: needs a folder and a name: write local:PATH/NAME, for instance local:./NAME")
+        raise ConfigError(
+            f"the {what} lacks a folder or a name: local: needs a folder and a name. Write local:PATH/NAME, "
+            "such as local:./telemetry."
+        )
     name = plain_name(f"hub name in the {what}", name, length_max=LOCAL_NAME_LENGTH_MAX)
     return LocalHubAddress(parse_path(what, folder or "/"), name)
 
@@ -132,7 +135,7 @@ def _parse_local(what: str, text: str) -> LocalHubAddress:
 def _local_path(what: str, text: str) -> str:
     path = text[len("local:") :]
     if path.startswith("//"):
-        raise ConfigError(f"{what}: local: takes a path, not a URL: write local:PATH/NAME without the //")
+        raise ConfigError(f"the {what} is a URL, but local: takes a path. Write local:PATH/NAME without the //.")
     return path
 
 
@@ -140,14 +143,15 @@ def _parse_eventhubs(what: str, text: str) -> EventHubsAddress:
     match = re.fullmatch(r"eventhubs://([^/]*)/([^/?]*)(?:\?([^/]*))?", text, re.IGNORECASE)
     if not match:
         raise ConfigError(
-            f"{what}: write eventhubs://NAMESPACE/NAME, with one hub and nothing after it but ?transport=..."
+            f"the {what} is not a namespace and one hub. Write eventhubs://NAMESPACE/NAME; only "
+            "?transport=... may follow."
         )
     host, port = host_and_port(what, match[1])
     if "." not in host and host != "localhost":
         host = f"{host}.{SERVICE_DOMAIN}"
     name = plain_name(f"hub name in the {what}", match[2])
     transport = None
-    for _, value in query_parameters(what, match[3] or "", ["transport"], fix="write ?transport=... or nothing"):
+    for _, value in query_parameters(what, match[3] or "", ["transport"], fix="Write ?transport=... or nothing."):
         transport = _optional_transport(what, value)
     return EventHubsAddress(host, port or AMQPS_PORT, name, transport=transport)
 
@@ -188,20 +192,20 @@ def _parse_connection_string(what: str, text: str) -> EventHubsAddress:
 def _refuse_key_beside_signature(what: str, parts: Mapping[str, str]) -> None:
     if "SharedAccessKey" in parts or "SharedAccessKeyName" in parts:
         raise ConfigError(
-            f"{what}: there is both a key and a signature: keep SharedAccessKeyName and SharedAccessKey, "
-            "or SharedAccessSignature"
+            f"{what}: it has both a key and a signature. Keep SharedAccessKeyName and SharedAccessKey, or "
+            "SharedAccessSignature."
         )
 
 
 def _parse_emulator_flag(what: str, value: str | None) -> bool:
     # The SDKs take the exact word only, and ignore others in silence: then nobody knows if TLS is used.
     if value not in (None, "true", "false"):
-        raise ConfigError(f"{what}: UseDevelopmentEmulator takes true or false, in lower case")
+        raise ConfigError(f"{what}: UseDevelopmentEmulator must be true or false, in lower case.")
     return value == "true"
 
 
 def _parse_endpoint(what: str, endpoint: str) -> tuple[str, int | None]:
     match = re.fullmatch(r"(?i:sb)://([^/]*)/?", endpoint)
     if not match:
-        raise ConfigError(f"{what}: Endpoint has to look like sb://HOST/ or sb://HOST:PORT/, without a path")
+        raise ConfigError(f"{what}: Endpoint is not valid. Write sb://HOST/ or sb://HOST:PORT/, without a path.")
     return host_and_port(f"{what}: Endpoint", match[1])

@@ -59,9 +59,9 @@ def plain_name(what: str, name: str, *, length_max: int = HUB_NAME_LENGTH_MAX) -
 
 def validated(what: str, name: str, pattern: re.Pattern[str], *, length_max: int, rule: str) -> str:
     if not name:
-        raise ConfigError(f"the {what} is empty: give 1 to {length_max} characters ({rule})")
+        raise ConfigError(f"the {what} is empty. Give 1 to {length_max} characters ({rule}).")
     if len(name) > length_max:
-        raise ConfigError(f"the {what} {shown(name)} has {len(name)} characters: at most {length_max} are allowed")
+        raise ConfigError(f"the {what} {shown(name)} has {len(name)} characters. Use at most {length_max}.")
     if not pattern.fullmatch(name):
-        raise ConfigError(f"the {what} {shown(name)} is not allowed: use {rule}")
+        raise ConfigError(f"the {what} {shown(name)} is not allowed. Use {rule}.")
     return name

@@ -25,6 +25,7 @@ from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.option_kinds import Kind, Unfit, kind_of, place_of, remember_options
 from hubline.errors import ConfigError
 from hubline.secrets import shown_value
+from hubline.text import sentences
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -102,20 +103,20 @@ def _checked(
     if not reason:
         instead = kind.instead(option, value)
         if not instead and value is None and has_default:
-            instead = ": leave it out to use the default"
+            instead = ". Leave it out to use the default."
         reason = f"must be {kind}, not {shown_value(value)}{instead}"
     if reason.startswith("must "):
         reason = f"{named} {reason}"
     elif not subject and option not in reason.replace(" ", "_"):
         reason = f"{named}: {reason}"
-    raise ConfigError(f"{owner}: {reason}" if owner else reason)
+    raise ConfigError(sentences(f"{owner}: {reason}" if owner else reason))
 
 
 def _unknown(owner: str, name: str, signature: inspect.Signature, kinds: Mapping[str, Kind]) -> str:
     if place := place_of(name, kinds):
-        return f"{owner} has no option {name}: write {place}"
+        return f"{owner} has no option {name}. Write {place}."
     known = [each for each in signature.parameters if each not in ("self", "cls")]
-    return f"{owner} has no option {name}: {nearest_or_all(name, known)}"
+    return f"{owner} has no option {name}. {nearest_or_all(name, known)}"
 
 
 def _kinds(annotated: Any) -> dict[str, Kind]:

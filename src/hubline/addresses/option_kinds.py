@@ -111,7 +111,7 @@ class Kind:
         raise NotImplementedError
 
     def instead(self, option: str, value: object) -> str:  # noqa: ARG002
-        """The end of the error's sentence, where it is plain what was meant: ": write count=2"."""
+        """The end of the error's sentence, where it is plain what was meant: ". Write count=2"."""
         return ""
 
 
@@ -139,7 +139,7 @@ class _Number(Kind):
     def instead(self, option: str, value: object) -> str:
         meant = self._meant(value)
         number = int(meant) if meant is not None and math.isfinite(meant) and meant == int(meant) else meant
-        return "" if number is None or not self._has(number) else f": write {option}={number}"
+        return "" if number is None or not self._has(number) else f". Write {option}={number}"
 
     def _has(self, number: int | float) -> bool:
         if isinstance(number, float) and (self.is_whole or not math.isfinite(number)):
@@ -186,8 +186,8 @@ class _Truth(Kind):
 
     def instead(self, option: str, value: object) -> str:
         if isinstance(value, str) and value.lower() in _TRUE_OR_FALSE:
-            return f": write {option}={_TRUE_OR_FALSE[value.lower()]}"
-        return f": write {option}={bool(value)}" if isinstance(value, int) and value in (0, 1) else ""
+            return f". Write {option}={_TRUE_OR_FALSE[value.lower()]}"
+        return f". Write {option}={bool(value)}" if isinstance(value, int) and value in (0, 1) else ""
 
     def __str__(self) -> str:
         return "True or False"
@@ -223,13 +223,13 @@ class _InstanceOf(Kind):
     def instead(self, option: str, value: object) -> str:
         name = self.of.__name__
         if value is self.of:
-            return f": write {option}={name}(...)"
+            return f". Write {option}={name}(...)"
         if not is_options(self.of):
             return ""
         if isinstance(value, Mapping):
-            return f": write {option}={name}({', '.join(self._arguments(value))})"
+            return f". Write {option}={name}({', '.join(self._arguments(value))})"
         part = next((field for field, kind in kinds_of(self.of).items() if _is_part(kind, value)), None)
-        return "" if part is None else f": write {option}={name}({part}={type(value).__name__}(...))"
+        return "" if part is None else f". Write {option}={name}({part}={type(value).__name__}(...))"
 
     def _arguments(self, given: Mapping[object, object]) -> Iterator[str]:
         """The dictionary as arguments, with the nearest right names."""
@@ -253,7 +253,7 @@ class _WithMembers(Kind):
             raise Unfit
         name = self.protocol.__name__
         if isinstance(value, type):
-            raise Unfit(f"must be {_a(name)}, not {shown_value(value)}: write {value.__name__}(...)")
+            raise Unfit(f"must be {_a(name)}, not {shown_value(value)}. Write {value.__name__}(...)")
         members = members_of(self.protocol)
         if missing := [member for member, is_method in members.items() if not _has(value, member, is_method)]:
             own = [each for each in dir(value) if not each.startswith("_") and each not in members]
@@ -281,8 +281,8 @@ class _SequenceOf(Kind):
 
     def instead(self, option: str, value: object) -> str:
         if isinstance(value, str):
-            return f": write {option}=[{shown_value(value)}]"
-        return f": write {option}=[...]" if isinstance(value, set | frozenset) else ""
+            return f". Write {option}=[{shown_value(value)}]"
+        return f". Write {option}=[...]" if isinstance(value, set | frozenset) else ""
 
     def __str__(self) -> str:
         return f"a list of {self.item}"
@@ -369,7 +369,7 @@ class _Refined(Kind):
 
     def instead(self, option: str, value: object) -> str:
         code = None if self.suggest is None else self.suggest(value)
-        return self.kind.instead(option, value) if code is None else f": write {option}={code}"
+        return self.kind.instead(option, value) if code is None else f". Write {option}={code}"
 
     def __str__(self) -> str:
         return self.name or str(self.kind)
@@ -394,7 +394,8 @@ def kind_of(annotation: Any) -> Kind:
         return _MappingOf(kind_of(arguments[0]), kind_of(arguments[1]))
     if origin is collections.abc.Callable:
         return _Function()
-    return _of_class(annotation) if isinstance(annotation, type) else _Anything()
+    is_class = isinstance(annotation, type) and annotation is not Any  # which is a class to Python
+    return _of_class(annotation) if is_class else _Anything()
 
 
 def _of_class(annotation: type) -> Kind:

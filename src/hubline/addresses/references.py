@@ -39,26 +39,29 @@ def resolve(what: str, text: str) -> tuple[str, str]:
 
 def refuse_unprintable(what: str, text: str) -> None:
     if not text.strip():
-        raise ConfigError(f"the {what} is empty")
+        raise ConfigError(f"the {what} is empty. Give one.")
     if len(text) > ADDRESS_LENGTH_MAX:
-        raise ConfigError(f"the {what} has {len(text)} characters: at most {ADDRESS_LENGTH_MAX} are allowed")
+        raise ConfigError(f"the {what} has {len(text):,} characters. Use at most {ADDRESS_LENGTH_MAX:,}.")
     for place, character in enumerate(text, start=1):
         if not character.isprintable():
-            raise ConfigError(f"the {what} has a control character ({character!a}) at place {place}: remove it")
+            raise ConfigError(f"the {what} has a control character ({character!a}) at place {place}. Remove it.")
 
 
 def _from_environment(what: str, name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ConfigError(f"{what}: env: needs the name of an environment variable, not {shown(name)}")
+        raise ConfigError(
+            f"{what}: {shown(name)} is not the name of an environment variable. Write env:NAME, with "
+            "letters, digits and '_'."
+        )
     text = os.environ.get(name)
     if text is None:
-        raise ConfigError(f"{what}: the environment variable {shown(name)} is not set: set it, or correct the name")
+        raise ConfigError(f"{what}: the environment variable {shown(name)} is not set. Set it, or correct the name.")
     return text
 
 
 def _from_file(what: str, name: str) -> str:
     if not name:
-        raise ConfigError(f"{what}: file: needs the path of a file that holds the address")
+        raise ConfigError(f"{what}: file: has no path. Write file:PATH, the path of a file that holds the address.")
     path = parse_path(what, name)
     try:
         with path.open("rb") as file:
@@ -67,10 +70,12 @@ def _from_file(what: str, name: str) -> str:
     except OSError as error:
         content, problem = b"", error.strerror
     if problem is not None:
-        raise ConfigError(f"{what}: the file {shown(name)} cannot be read: {problem}")
+        raise ConfigError(
+            f"{what}: the file {shown(name)} cannot be read: {problem}. Correct the path, or allow reading the file."
+        )
     text = _decoded(content)
     if text is None:
-        raise ConfigError(f"{what}: the file {shown(name)} is not UTF-8 text")
+        raise ConfigError(f"{what}: the file {shown(name)} is not UTF-8 text. Save it as UTF-8.")
     return text
 
 
@@ -85,7 +90,7 @@ def parse_path(what: str, path: str) -> Path:
     """The absolute path, ``~`` expanded and links followed, so that one place has one name."""
     absolute = expanded(path)
     if absolute is None:
-        raise ConfigError(f"{what}: the path {shown(path)} leads nowhere: check '~' and symbolic links")
+        raise ConfigError(f"{what}: the path {shown(path)} cannot be resolved. Check '~' and symbolic links.")
     return absolute
 
 

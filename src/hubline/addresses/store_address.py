@@ -98,30 +98,36 @@ def _parse_memory(what: str, text: str) -> MemoryAddress:
 def _parse_sqlite(what: str, text: str) -> SqliteAddress:
     match = re.fullmatch(r"sqlite:///(.*[^/])", text, re.IGNORECASE)
     if not match:
-        raise ConfigError(f"{what}: write sqlite:///relative/file.db or sqlite:////absolute/file.db; or use memory:")
+        raise ConfigError(
+            f"the {what} has no path of a file. Write sqlite:///relative/file.db or sqlite:////absolute/file.db."
+        )
     if "?" in match[1] or "#" in match[1]:
-        raise ConfigError(f"{what}: sqlite:/// takes a path and no options: remove '?' or '#' and what follows")
+        raise ConfigError(
+            f"the {what} has options, but sqlite:/// takes only a path. Remove '?' or '#' and what follows."
+        )
     return SqliteAddress(parse_path(what, match[1]))
 
 
 def _parse_postgres(what: str, text: str) -> PostgresAddress:
     if not re.match(r"postgres(ql)?://", text, re.IGNORECASE):
-        raise ConfigError(f"{what}: write postgresql://USER@HOST:PORT/DATABASE")
+        raise ConfigError(f"the {what} is not a URL. Write postgresql://USER@HOST:PORT/DATABASE.")
     text = "postgresql" + text[text.index(":") :]
     params = _conninfo_params(text)
     if params is None:
         raise ConfigError(
-            f"{what}: PostgreSQL cannot read it: write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE, "
+            f"{what}: PostgreSQL cannot read it. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?NAME=VALUE, "
             "percent-encode special characters (@ is %40, / is %2F, % is %25), and use libpq's parameter names only"
-            f"{_nearest_parameter(text)}"
+            f"{_nearest_parameter(text)}."
         )
     hosts, ports = params.get("host", ""), params.get("port", "")
     if not all(re.fullmatch(r"[A-Za-z0-9.:_-]*|/[^@]*", host) for host in hosts.split(",")):
-        raise ConfigError(f"{what}: the host is not a host name; if the password contains '@', write it as %40")
+        raise ConfigError(f"{what}: the host is not a host name. If the password contains '@', write it as %40.")
     if "@" in params.get("dbname", ""):
-        raise ConfigError(f"{what}: there is an '@' in the database; if the password contains '/', write it as %2F")
+        raise ConfigError(f"{what}: the database's name contains '@'. If the password contains '/', write it as %2F.")
     if ports and not all(_is_port(port) for port in ports.split(",")):
-        raise ConfigError(f"{what}: the port is not a number from 1 to 65535; percent-encode ':' in a password as %3A")
+        raise ConfigError(
+            f"{what}: the port must be a number from 1 to 65535. Percent-encode ':' in a password as %3A."
+        )
     return PostgresAddress(Secret(text), _postgres_shown(params))
 
 
@@ -131,7 +137,9 @@ def _conninfo_params(text: str) -> dict[str, str] | None:
         import psycopg  # slow to load, and of use only here
         from psycopg.conninfo import conninfo_to_dict
     except ImportError:
-        raise ConfigError("PostgreSQL needs psycopg and pgpq: pip install 'hubline[postgres]'") from None
+        raise ConfigError(
+            "PostgreSQL needs the packages psycopg and pgpq. Install them: pip install 'hubline[postgres]'."
+        ) from None
 
     try:
         return {name: str(value) for name, value in conninfo_to_dict(text).items()}

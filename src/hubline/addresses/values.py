@@ -43,7 +43,7 @@ def parse_position(text: str, *, now: datetime | None = None) -> Position:
             return Position.sequence(int(value), **given)
         case "time":
             return Position.enqueued(parse_time(value, now=now), **given)
-    raise ConfigError(f"the position {shown(text)} is unknown: write {POSITION_FORMS}; :inclusive may follow")
+    raise ConfigError(f"the position {shown(text)} is unknown. Write {POSITION_FORMS}; :inclusive may follow.")
 
 
 STARTING_POSITIONS: Final = "a Position, text such as 'earliest', or a mapping of partition ids to either"
@@ -66,8 +66,8 @@ def parse_starting_position(value: str | Position | Mapping[str, str | Position]
     by_partition = {partition: _start_of(position) for partition, position in value.items()}
     if "*" not in by_partition:
         raise ConfigError(
-            'starting_position by partition needs "*" as well: where partitions start that are not named '
-            "(a hub may grow)"
+            'starting_position by partition has no "*". Add "*", where all other partitions start: '
+            "partitions can be added to a hub."
         )
     return StartPositions(by_partition.pop("*"), by_partition)
 
@@ -94,8 +94,8 @@ def position_of(value: object, *, option: str = "starting_position") -> Position
         return parse_position(value)
     if not isinstance(value, Position):
         raise ConfigError(
-            f"{option} must be a Position or text such as 'earliest', not {shown_value(value)}: "
-            "write for instance 'earliest'"
+            f"{option} must be a Position or text such as 'earliest', not {shown_value(value)}. Write "
+            "'earliest', for example."
         )
     return value
 
@@ -116,9 +116,9 @@ def parse_time(text: str, *, now: datetime | None = None) -> datetime:
     except ValueError:
         time = None
     if time is None:
-        raise ConfigError(f"the time {shown(text)} is unknown: write 2026-01-31T12:00:00Z, or -24h for 24 hours ago")
+        raise ConfigError(f"the time {shown(text)} is unknown. Write 2026-01-31T12:00:00Z, or -24h for 24 hours ago.")
     if time.tzinfo is None:
-        raise ConfigError(f"the time {shown(text)} has no time zone: add Z for UTC, or an offset such as +02:00")
+        raise ConfigError(f"the time {shown(text)} has no time zone. Add Z for UTC, or an offset such as +02:00.")
     return time
 
 
@@ -139,10 +139,10 @@ def parse_duration(text: str) -> timedelta:
     """``250ms``, ``30s``, ``5m``, ``1.5h``, ``7d``."""
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)(ms|s|m|h|d)", text)
     if not match:
-        raise ConfigError(f"the duration {shown(text)} is unknown: write a number and ms, s, m, h or d, as in 30s")
+        raise ConfigError(f"the duration {shown(text)} is unknown. Write a number and ms, s, m, h or d, as in 30s.")
     seconds = float(match[1]) * _DURATION_SECONDS[match[2]]
     if seconds > DURATION_SECONDS_MAX:
-        raise ConfigError(f"the duration {shown(text)} is too long: at most {_DURATION_DAYS_MAX}d")
+        raise ConfigError(f"the duration {shown(text)} is too long. Use at most {_DURATION_DAYS_MAX}d.")
     return timedelta(seconds=seconds)
 
 
@@ -159,10 +159,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,19}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})", text)
     unit = _SIZE_BYTES.get(match[2].lower()) if match else None
     if not match or unit is None:
-        raise ConfigError(f"the size {shown(text)} is unknown: write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB")
+        raise ConfigError(f"the size {shown(text)} is unknown. Write bytes as in 200, or 64KiB, 10MB, 1.5GB, 2TB.")
     size = round(float(match[1]) * unit) if "." in match[1] else int(match[1]) * unit
     if size > _INT64_MAX:
-        raise ConfigError(f"the size {shown(text)} is too large: at most {_INT64_MAX} bytes")
+        raise ConfigError(f"the size {shown(text)} is too large. Use at most {_INT64_MAX} bytes.")
     return size
 
 
@@ -170,5 +170,5 @@ def byte_count(size: int | str) -> int:
     """A size as a number of bytes: a number is taken as it is. Raises ConfigError where it is less than one byte."""
     count = parse_size(size) if isinstance(size, str) else size
     if count < 1:
-        raise ConfigError("it must be at least 1 byte")
+        raise ConfigError("it must be at least 1 byte.")
     return count

@@ -14,9 +14,9 @@ is done in their place:
     fences      before a checkpoint is written, ownership is listed: who is not the owner any more is refused. So is a
                 checkpoint behind the one that its owner found at the start or wrote last.
 
-What if an update arrives late, of a former owner or of a call that was given up? It may set the checkpoint back. The
+What if an update arrives late, of a former owner or of a call that was given up? It may move the checkpoint back. The
 events after it are processed again if the owner dies now; none is skipped. At each renewal the owner lists the
-checkpoints, and writes again those that were set back.
+checkpoints, and writes again those that were moved back.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from hubline.model.keys import GroupKey, PartitionKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.ports import CheckpointStore, StoreOrAddress
 from hubline.sql.fence import NOBODY, fenced
-from hubline.text import abbreviated
+from hubline.text import abbreviated, sentences
 
 T = TypeVar("T")
 
@@ -115,17 +115,18 @@ def adapt(store: object) -> CheckpointStore:
 def _refusal(store: object) -> str | None:
     """Why an object is not a checkpoint store as it is, and what to do; None if it is one."""
     if isinstance(store, type):
-        return f"a checkpoint store is an object, and {store.__name__} is a class: write {store.__name__}(...)"
+        return f"a checkpoint store is an object, and {store.__name__} is a class. Write {store.__name__}(...)."
     if isinstance(store, str):
-        return "the address of a store is given to the processor as it is: adapt() is for objects"
+        return "adapt() takes an object, not the address of a store. Pass the address to the processor as it is."
     missing, name = _missing(store, ALL_METHODS), type(store).__name__
     if not missing:
         return None
     if not _missing(store, FOUR_METHODS):
-        return f"{name} lacks {', '.join(missing)} of hubline.ports.CheckpointStore: add what is missing"
+        return f"{name} lacks {', '.join(missing)} of hubline.ports.CheckpointStore. Add what is missing."
     return (
-        f"{name} is not a checkpoint store: it lacks {', '.join(_missing(store, FOUR_METHODS))}. Use an address such "
-        'as "sqlite:///state.db", or an object with these methods in hubline.checkpoint_stores.adapt(store)'
+        f"{name} is not a checkpoint store: it lacks {', '.join(_missing(store, FOUR_METHODS))}. Use an "
+        'address such as "sqlite:///state.db", or an object with these methods in '
+        "hubline.checkpoint_stores.adapt(store)."
     )
 
 
@@ -198,7 +199,9 @@ class AdaptedStore:
             try:
                 self._observe(group, partition, record, order)
             except _Damage as damage:
-                damaged[partition] = f"the ownership record does not read back: {damage}. Correct or delete it"
+                damaged[partition] = (
+                    f"the ownership record cannot be read: {damage}. Correct or delete it in the store."
+                )
             else:
                 listed[partition] = None
         seen = self._seen[group]
@@ -214,7 +217,7 @@ class AdaptedStore:
         return won
 
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
-        """Writes each record again, and checkpoints that were set back. Of a member that owns nothing, nothing is
+        """Writes each record again, and checkpoints that were moved back. Of a member that owns nothing, nothing is
         written; its first call looks at the store.
         """
         if member.max_partitions == 0 and not owned:
@@ -277,8 +280,8 @@ class AdaptedStore:
         """
         if checkpoint is None:
             raise StoreError(
-                f"{self!r} cannot remove the checkpoint of {key}: a store of four methods can only set one. Set it "
-                "before the first event that is to be processed, or delete the record in the store itself"
+                f"{self!r} cannot remove the checkpoint of {key}: a store of four methods can only set one. Set "
+                "it before the first event to process, or delete the record in the store itself."
             )
         taken = await self._take(key)
         self._fences[key] = self._fences.get(key, NOBODY) + 1
@@ -444,7 +447,7 @@ class AdaptedStore:
                     return taken
         finally:
             del self._limits[name]
-        raise StoreUnavailable(f"{self!r}: the ownership of {key} changes all the time. Try again")
+        raise StoreUnavailable(f"{self!r}: the owner of {key} changed during every attempt to take it. Try again.")
 
     # Who may write a checkpoint
 
@@ -464,7 +467,7 @@ class AdaptedStore:
         return seen is not None and seen.owner.incarnation == self._incarnation and held_epoch == epoch
 
     async def _repair_checkpoints(self, owned: Sequence[PartitionKey]) -> None:
-        """Writes again what an update that arrived late has set back. The partitions were just renewed."""
+        """Writes checkpoints again that a late update has moved back. The partitions were just renewed."""
         reached = {key: self._reached[key] for key in owned if key in self._reached}
         if not reached:
             return
@@ -489,7 +492,7 @@ class AdaptedStore:
             try:
                 found[partition] = _checkpoint_of(group.partition(partition), record)
             except _Damage as damage:
-                text = f"the checkpoint does not read back: {damage}. Correct or delete it in the store"
+                text = f"the checkpoint cannot be read: {damage}. Correct or delete it in the store."
                 found[partition] = RecordDamaged(text, partition=partition, record="checkpoint")
         return found
 
@@ -513,7 +516,7 @@ class AdaptedStore:
         except Exception as error:
             # A driver of the user's may raise anything, and it may or may not have taken effect.
             message = f"{name} of {type(self._store).__name__} failed with {type(error).__name__}: {error}"
-            raise StoreUnavailable(message) from error
+            raise StoreUnavailable(sentences(message, "hubline tries again; if it lasts, fix the store")) from error
 
     def _own_thread(self) -> ThreadPoolExecutor:
         """One thread: a plain store need not be safe for several."""
@@ -587,12 +590,12 @@ class _Seen:
 def _records_of(group: GroupKey, answer: Any, method: str) -> list[tuple[str, Mapping[str, Any]]]:
     """The records of the group, by partition. The SDK's store in memory lists others' for a group that has none."""
     if not isinstance(answer, Iterable) or isinstance(answer, str | bytes | Mapping):
-        raise StoreError(f"{method} must return a list of dictionaries, and returned {type(answer).__name__}")
+        raise StoreError(f"{method} must return a list of dictionaries, and returned {type(answer).__name__}.")
     names = {"fully_qualified_namespace": group.namespace, "eventhub_name": group.hub, "consumer_group": group.group}
     records: list[tuple[str, Mapping[str, Any]]] = []
     for record in answer:
         if not isinstance(record, Mapping) or not record.get("partition_id"):
-            raise StoreError(f'{method} must return dictionaries with a "partition_id", and returned one without')
+            raise StoreError(f'{method} returned a dictionary without "partition_id". Return one in each dictionary.')
         if all(str(record.get(key, name)).casefold() == name.casefold() for key, name in names.items()):
             records.append((str(record["partition_id"]), record))
     return records

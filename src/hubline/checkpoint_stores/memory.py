@@ -174,5 +174,5 @@ def _listed(record: _Record, now: float) -> Ownership:
 
 
 def _age(since: float, now: float) -> float:
-    # A clock that was set back makes nothing older, and nothing younger than now.
+    # A clock that was turned back makes no record older, and none younger than now.
     return now - since if now > since else 0.0

@@ -29,7 +29,7 @@ from hubline.sql.pool import CALL_SECONDS_MAX, AsyncSqlPool
 from hubline.sql.queries import queries_for
 
 MEMBER_SECONDS_MAX = 86_400.0
-"""A member not heard of for a day is deleted when another renews: no lease is that long, and the table stays small."""
+"""A member that has not renewed for a day is deleted when another renews. No lease is that long."""
 
 
 class SqlStore:

@@ -76,8 +76,8 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
         next_sequence = held.begin_sequence
         if error.reason == "beyond":
             raise ConfigError(
-                f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with the "
-                "next event that arrives, use the position latest (--position latest)"
+                f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with "
+                "the next event that arrives, use the position latest (--position latest)."
             ) from None
     if held.last_offset is None:
         return Checkpoint.before_first(key)
@@ -88,9 +88,9 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
         previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
     if previous is None:
         raise ConfigError(
-            f"partition {key.partition} {_described(held)}: its checkpoint cannot move to {position}, because the "
-            "event before that does not exist any more. To start from the oldest event, run `hubline checkpoints "
-            "reset`, with consumers whose starting position is earliest"
+            f"partition {key.partition} {_described(held)}: its checkpoint cannot move to {position}, "
+            "because the event before that does not exist any more. To start from the oldest event, run "
+            "`hubline checkpoints reset`, with consumers whose starting position is earliest."
         )
     return Checkpoint(key, previous.offset, previous.sequence_number)
 

@@ -150,10 +150,13 @@ async def plan_copy(
     found = await look_at(source, source_group, hub)
     wanted = tuple(partitions) or tuple({*found.checkpoints, *found.damaged})
     if missing := [each for each in wanted if each not in found.checkpoints and each not in found.damaged]:
-        raise StoreError(f"the source has no checkpoint of partition {missing[0]} for {source_group}")
+        raise StoreError(
+            f"the source has no checkpoint of partition {missing[0]} for {source_group}. Choose partitions "
+            "that have one: `hubline checkpoints show` lists them."
+        )
     if not wanted:
         raise StoreError(
-            f"the source has no checkpoints for {source_group}: check the hub's name, the group and the store"
+            f"the source has no checkpoints for {source_group}. Check the hub's name, the group and the store."
         )
     steps = plan_steps(found, await look_at(target, target_group, hub), target_group, overwrite=overwrite)
     return [each for each in steps if each.partition in wanted]

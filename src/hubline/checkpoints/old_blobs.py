@@ -1,7 +1,7 @@
 """Checkpoints that stand in other blobs than the ones that are read today.
 
 - Forks: `{namespace}/{hub}/{group}/checkpoint/{partition}` with capital letters in the first three names. The Go and
-  Rust SDKs write names as they were typed, everybody else in lower case: with capitals, a group has two states.
+  Rust SDKs write names as they were typed, all others in lower case: with capitals, a group has two states.
 - Leases: `{namespace}/{hub}/{group}/{partition}` with a JSON body, of the Event Processor Host (early Functions).
 """
 
@@ -70,7 +70,7 @@ def _key(namespace: str, hub: str, group: str, partition: str) -> PartitionKey |
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """What a lease of the Event Processor Host says. ``owner`` is empty if it was given up."""
+    """What a lease of the Event Processor Host says. ``owner`` is empty if it was released."""
 
     owner: str
     checkpoint: Checkpoint | None

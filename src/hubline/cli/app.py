@@ -16,7 +16,7 @@ import typer
 from typer import TyperException
 from typer.core import TyperGroup
 
-from hubline.cli import doctor, hub, pipeline, send, serve, status, tail, version
+from hubline.cli import doctor, hub, init, pipeline, send, serve, status, tail, version
 from hubline.cli.arguments import option
 from hubline.cli.checkpoints import copy, migrate, show_set_reset
 from hubline.cli.demo import demo
@@ -26,7 +26,7 @@ from hubline.secrets import may_hold_secret
 
 
 class _Commands(TyperGroup):
-    """All commands. If the reader of the output goes away (``hubline tail ... | head``), they end silently."""
+    """All commands. If the reader of the output ends (``hubline tail ... | head``), they end silently."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,7 +44,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog=f"You can set each option by an environment variable: --store is HUBLINE_STORE. {EXIT_CODES_HELP}",
+    epilog=f"You can also set options with environment variables: HUBLINE_STORE is --store.\n\n{EXIT_CODES_HELP}",
 )
 
 
@@ -58,6 +58,7 @@ def _group(help: str, commands: Mapping[str, Callable[..., None]]) -> typer.Type
 
 # Every command there is.
 app.command()(demo.demo)
+app.command()(init.init)
 app.command()(pipeline.plan)
 app.command()(pipeline.run)
 app.add_typer(
@@ -73,7 +74,7 @@ app.command()(tail.tail)
 app.command()(status.status)
 app.add_typer(
     _group(
-        "Show, move, reset, copy and migrate the checkpoints of a group.",
+        "Show, move, reset, copy and migrate a group's checkpoints.",
         {
             "show": show_set_reset.show,
             "set": show_set_reset.set_,
@@ -115,7 +116,7 @@ def _root(
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=version.print_and_exit)
     ] = False,
 ) -> None:
-    """Create event hubs, send to them, and see how far their consumers are."""
+    """Create event hubs, send events, and operate the consumers that process them."""
     context.ensure_object(_Settings).debug = debug
 
 
@@ -139,7 +140,11 @@ def _explain_usage(error: TyperException) -> ExitCode:
         say(message)
     elif message:
         # It quotes what was typed, and an address in the wrong place may hold a key or a password.
-        shown = "wrong usage; the text is not shown, it may hold a secret." if may_hold_secret(message) else message
+        shown = (
+            "the usage is not valid. Its text is not shown, because it may hold a secret."
+            if may_hold_secret(message)
+            else message
+        )
         say(f"hubline: {shown} Try: {_command_path(error)} --help")
     return ExitCode.USAGE
 

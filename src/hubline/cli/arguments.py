@@ -1,4 +1,4 @@
-"""Options and arguments that several commands share. Each has an environment variable, by one rule."""
+"""Options and arguments that several commands share. One rule gives each its environment variable."""
 
 from __future__ import annotations
 
@@ -45,4 +45,4 @@ PartitionsOption = Annotated[
 ]
 JsonOption = Annotated[bool, option("--json", "Print JSON, one object per line.")]
 YesOption = Annotated[bool, option("--yes", "Do not ask for confirmation.")]
-DryRunOption = Annotated[bool, option("--dry-run", "Show what would change, and change nothing.")]
+DryRunOption = Annotated[bool, option("--dry-run", "Show what would change, but change nothing.")]

@@ -22,7 +22,7 @@ class ExitCode(enum.IntEnum):
     WARNED = 6
     CHECKS_FAILED = 7
     STAGE_FAILED = 8
-    # As shells report an end by SIGINT or SIGPIPE: 128 + the signal's number.
+    # As shells report an end by SIGINT or SIGPIPE: 128 + the number of the signal.
     INTERRUPTED = 130
     PIPE_CLOSED = 141
 
@@ -30,17 +30,17 @@ class ExitCode(enum.IntEnum):
 MEANINGS: Final = {
     ExitCode.OK: "done",
     ExitCode.FAILED: "failed",
-    ExitCode.USAGE: "wrong usage, address or position",
+    ExitCode.USAGE: "usage, address or position not valid",
     ExitCode.NOT_FOUND: "hub, partition, store or consumer group not found",
-    ExitCode.UNAVAILABLE: "hub or store unavailable (trying again may help)",
+    ExitCode.UNAVAILABLE: "hub or store unavailable (a retry may help)",
     ExitCode.NOT_CONFIRMED: "not confirmed",
     ExitCode.WARNED: "warnings but no errors (doctor)",
     ExitCode.CHECKS_FAILED: "the checks of a pipeline found problems",
     ExitCode.STAGE_FAILED: "a stage of a pipeline failed too often",
     ExitCode.INTERRUPTED: "interrupted",
-    ExitCode.PIPE_CLOSED: "the reader of the output went away",
+    ExitCode.PIPE_CLOSED: "the reader of the output ended",
 }
-EXIT_CODES_HELP: Final = f"Exit codes: {', '.join(f'{code.value} {text}' for code, text in MEANINGS.items())}."
+EXIT_CODES_HELP: Final = "\b\nExit codes:\n" + "\n".join(f"{code.value:>5} {text}" for code, text in MEANINGS.items())
 
 
 def exit_code_of(error: Exception) -> ExitCode:
@@ -73,7 +73,7 @@ def complain(error: Exception, *, debug: bool) -> ExitCode:
 
 
 def say(text: str) -> None:
-    """Prints for people, beside the data."""
+    """Prints for people, on stderr: stdout is for data."""
     print(text, file=sys.stderr)
 
 
@@ -82,5 +82,5 @@ def _line(error: Exception) -> str:
         return " ".join(str(error).split())
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
-    # What an unforeseen error says may quote an address, so it is shown on demand only.
-    return f"unexpected {type(error).__name__}: this is a bug. Run hubline --debug ... to see where"
+    # The text of an unforeseen error may quote an address, so only --debug shows it.
+    return f"unexpected {type(error).__name__}. This is a bug of hubline. Run hubline --debug ... to see where it is."

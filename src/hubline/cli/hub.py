@@ -1,4 +1,4 @@
-"""``hubline hub ...``: creating, growing and deleting local hubs; looking at any."""
+"""``hubline hub ...``: creates, grows and deletes local hubs, and shows any hub."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def create(
     retention_size: Annotated[
         str | None,
         option(
-            "--retention-size", "How many bytes each partition keeps, such as 500MB. Default: no limit.", metavar="SIZE"
+            "--retention-size", "How much to keep in each partition, such as 500MB. Default: no limit.", metavar="SIZE"
         ),
     ] = None,
 ) -> None:
@@ -49,7 +49,8 @@ def create(
     \b
     Examples:
       hubline hub create local:./data/orders
-      hubline hub create local:./data/orders --partitions 8 --retention 7d --retention-size 1GB
+      hubline hub create local:./data/orders --partitions 8 --retention 7d
+      hubline hub create local:./data/orders --retention-size 1GB
     """
     from hubline.hubs.local import Retention, create_hub
 
@@ -82,7 +83,7 @@ def list_(
         for hub in hubs:
             print_json(hub)
     elif not hubs:
-        say(f"there are no hubs in {root}")
+        say(f"there are no hubs in {root}. Create one: hubline hub create local:{root}/NAME")
     else:
         rows = [(hub["hub"], hub["partitionCount"], hub["createdTime"], hub["problem"]) for hub in hubs]
         stdout_console().print(table(("hub", ">partitions", "created", "?problem"), rows))
@@ -111,8 +112,8 @@ def grow(
 ) -> None:
     """Add partitions to a local hub.
 
-    Running consumers start to read the new partitions. Events of a partition key may then go to another partition than
-    before.
+    Running consumers start to read the new partitions by themselves. A partition key may belong to another partition
+    afterwards, so the order of its events before and after the change is not guaranteed.
 
     \b
     Examples:
@@ -122,7 +123,7 @@ def grow(
 
     address = _local(hub)
     asyncio.run(grow_hub(address.root, address.name, partitions=partitions))
-    say(f"{address} has {counted(partitions, 'partition')} now")
+    say(f"{address} now has {counted(partitions, 'partition')}")
 
 
 def delete(hub: HubArgument, yes: YesOption = False) -> None:
@@ -147,7 +148,10 @@ def delete(hub: HubArgument, yes: YesOption = False) -> None:
 def _local(hub: str) -> LocalHubAddress:
     address = parse_hub(hub)
     if not isinstance(address, LocalHubAddress):
-        raise ConfigError(f"{address}: hubline creates, grows and deletes local hubs only: use the service's own tools")
+        raise ConfigError(
+            f"{address}: hubline creates, grows and deletes local hubs only. Use the tools of the service, such as the "
+            "Azure portal."
+        )
     return address
 
 
@@ -158,7 +162,7 @@ async def _describe(hub: str) -> tuple[HubProperties, list[PartitionProperties]]
 
 
 async def _describe_all(root: Path) -> list[dict[str, object]]:
-    """Every hub of the folder; one that cannot be read says why, and hides none of the others."""
+    """Every hub of the folder. One that cannot be read says why, and does not stop the others."""
     from hubline.hubs.local import LocalHub, list_hubs
 
     async def data_of(name: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Lines of stdin or of files, as they come."""
+"""Reads lines of stdin or of files, as they arrive."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import BinaryIO, Final
 
 from hubline.errors import ConfigError
 
-# What is read at once. A pipe is widened to it: what its writer adds during one send makes the next batch.
+# Read at once. A pipe is widened to it: the lines that its writer adds during one send make the next batch.
 CHUNK_BYTES: Final = 1024 * 1024
-# No hub takes events of this size: a file without line ends is refused before it fills the memory.
+# No hub accepts events of this size: a file without line ends is refused before it fills the memory.
 LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 async def read_lines(file: BinaryIO, *, max_count: int) -> AsyncIterator[list[bytes]]:
     """The lines without their ends, at most ``max_count`` at a time.
 
-    What is there is handed on at once: a line is never held back to fill a batch.
+    Lines are passed on at once: none is held back to fill a batch.
     """
     with suppress(OSError, AttributeError):  # not a pipe; not Linux
         fcntl.fcntl(file, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
@@ -28,7 +28,9 @@ async def read_lines(file: BinaryIO, *, max_count: int) -> AsyncIterator[list[by
     while chunk := await _read_some(file.fileno()):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
-            raise ConfigError(f"{file.name}: a line is longer than {LINE_BYTES_MAX:,} bytes: split it before sending")
+            raise ConfigError(
+                f"{file.name}: a line is longer than {LINE_BYTES_MAX:,} bytes. Split it before you send it."
+            )
         for batch in batched(lines, max_count):
             yield batch
     if rest:
@@ -36,13 +38,13 @@ async def read_lines(file: BinaryIO, *, max_count: int) -> AsyncIterator[list[by
 
 
 async def _read_some(descriptor: int) -> bytes:
-    """What can be read now, waiting for it if need be; nothing at the end. Blocks neither the loop nor Ctrl-C."""
+    """The bytes that can be read now; waits if there are none yet. Empty at the end. Blocks neither loop nor Ctrl-C."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     try:
         loop.add_reader(descriptor, readable.set)
     except PermissionError:
-        return os.read(descriptor, CHUNK_BYTES)  # a plain file: the system never makes one wait for it
+        return os.read(descriptor, CHUNK_BYTES)  # a plain file: reading it never waits
     try:
         await readable.wait()
     finally:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Where there is no terminal whose width counts, no table is folded.
+# Without a terminal, no table is folded.
 _WIDTH_WITHOUT_TERMINAL: Final = 1000
 
 
@@ -64,7 +64,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
 
 
 def visible(value: object) -> str:
-    """A value as a cell or a word: nothing as a dash, numbers with separators, control characters escaped."""
+    """A value as a cell or a word: None as a dash, numbers with separators, control characters escaped."""
     match value:
         case None:
             return "-"
@@ -114,11 +114,11 @@ def bytes_text(count: int | None) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Returns only if the person said yes, by the flag or when asked; else the command ends and changed nothing."""
+    """Returns if the user confirmed, by the flag or the prompt; otherwise ends the command, with nothing changed."""
     if yes:
         return
     if not sys.stdin.isatty():
-        say(f"hubline: {question} Nobody is there to answer: add --yes. Nothing was changed.")
+        say(f"hubline: {question} There is no terminal to ask on. Add --yes to confirm. Nothing was changed.")
         raise typer.Exit(ExitCode.NOT_CONFIRMED)
     if not typer.confirm(question, err=True):
         say("Nothing was changed.")
@@ -127,7 +127,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextmanager
 def progress(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing elsewhere. Call what it gives with the number that was done since."""
+    """A progress bar on a terminal, nothing elsewhere. Call the result with the number of items done since then."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

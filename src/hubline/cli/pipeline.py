@@ -37,15 +37,15 @@ PipelineArgument = Annotated[
     typer.Argument(
         metavar="PIPELINE",
         envvar=env_variable("pipeline"),
-        help="The Python file that defines it: hubline.Pipeline(...).",
+        help="The Python file that defines the pipeline.",
     ),
 ]
 StagesOption = Annotated[
-    list[str] | None, option("--stage", "Only this stage; may be given several times. Default: all.", metavar="NAME")
+    list[str] | None, option("--stage", "Only this stage. You can give it several times. Default: all.", metavar="NAME")
 ]
 ConfigOption = Annotated[
     Path | None,
-    option("--config", "The TOML file of its datasets. Default: beside it, with the same name.", metavar="FILE"),
+    option("--config", "The TOML file with its datasets. Default: PIPELINE with the suffix .toml.", metavar="FILE"),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -60,17 +60,19 @@ def plan(
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Check a pipeline, and print its stages, what each guarantees, and what a run would create.
+    """Check a pipeline, and show what a run would do.
 
-    Starts nothing and changes nothing. Looks whether hubs, stores and tables exist. It reports all problems at once,
-    with file and line, and exits with 7. A run also checks what only Spark can know: whether columns and types fit.
+    The command prints each stage with its guarantees, and everything that a run would create. It checks whether hubs,
+    stores and tables exist, but starts and changes nothing. If there are problems, it reports them all, with file and
+    line, and exits with 7. A run also checks whether columns and types fit, which only Spark can do.
 
     \b
     Examples:
       hubline plan telemetry.py
       hubline plan telemetry.py --config production.toml --json
-      hubline plan telemetry.py --stage store --set datasets.readings.url=env:DATABASE
+      hubline plan telemetry.py --set datasets.readings.url=env:DATABASE
     """
+    _require_spark()
     with _progress() as report:
         checked = _checked(pipeline, stage, config, set_, report)
     if json:
@@ -85,34 +87,38 @@ def run(
     pipeline: PipelineArgument,
     stage: StagesOption = None,
     master: Annotated[
-        str | None, option("--master", "Where Spark runs: local[4], spark://HOST:7077. Default: here.", metavar="URL")
+        str | None,
+        option("--master", "The Spark master: local[4] or spark://HOST:7077. Default: this machine.", metavar="URL"),
     ] = None,
-    once: Annotated[bool, option("--once", "Do all that is there, stage after stage, and end.")] = False,
+    once: Annotated[bool, option("--once", "Process all waiting events, stage after stage, then exit.")] = False,
     config: ConfigOption = None,
     set_: SetOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Run a pipeline on Spark, until Ctrl-C or SIGTERM; with --once, until all that is there is done.
+    """Run a pipeline on Spark, until Ctrl-C or SIGTERM.
 
-    Everything is checked first. A stage that fails is started again, after pauses that grow, while the others continue;
-    when it keeps failing, all stages stop cleanly, and the exit code is 8. At a signal, batches in progress commit and
-    partitions are released; a second signal does not wait for batches. With --json, it prints one object a second for
-    each stage.
+    A run first makes the same checks as `hubline plan`. If a stage fails, hubline restarts it after a pause, and the
+    other stages continue. If a stage keeps failing, hubline stops all stages cleanly and exits with 8.
+
+    On Ctrl-C or SIGTERM, hubline commits the batches in progress and releases its partitions. A second signal does not
+    wait for the batches. With --json, hubline prints one object per stage about every second.
 
     \b
     Examples:
       hubline run telemetry.py
       hubline run telemetry.py --once
-      hubline run telemetry.py --stage store --master 'local[2]' --set stages.store.load_balancing=fixed:2
       hubline run telemetry.py --config production.toml --master spark://head:7077
+      hubline run telemetry.py --set stages.store.load_balancing=fixed:2
     """
     _require_spark()
     from hubline.pipeline.runner import Request
     from hubline.pipeline.runner import run as run_pipeline
     from hubline.pipeline.shutdown import signals_to
+    from hubline.spark.sessions.launch import require_java
 
+    require_java()  # before anything is created
     request = Request(master=master, once=once)
-    # As by Ctrl-C, while the run has no way of its own to end: a container's first process would not hear it.
+    # As by Ctrl-C, until the run handles signals itself: the first process of a container would ignore SIGTERM.
     with signals_to(signal.default_int_handler, signal.SIGTERM):
         with _progress() as report:
             checked = _checked(pipeline, stage, config, set_, report)
@@ -132,7 +138,7 @@ def run(
 
 def _require_spark() -> None:
     try:
-        import hubline.spark  # noqa: F401 - says what is missing, and how to get it
+        import hubline.spark  # noqa: F401 - raises an error that says what is missing, and how to get it
     except ImportError as error:
         raise ConfigError(str(error)) from None
 
@@ -154,7 +160,7 @@ def _overrides(given: Sequence[str] | None) -> dict[str, str]:
     for each in given or ():
         key, separator, value = each.partition("=")
         if not separator or not key:
-            raise ConfigError("--set takes KEY=VALUE, for instance --set datasets.raw.hub=local:./data/raw")
+            raise ConfigError("--set must be KEY=VALUE. Write for example --set datasets.raw.hub=local:./data/raw.")
         overrides[key.strip()] = value.strip()
     return overrides
 
@@ -162,14 +168,14 @@ def _overrides(given: Sequence[str] | None) -> dict[str, str]:
 def _report_problems(problems: Sequence[Problem]) -> CheckedPlan:
     for problem in problems:
         say(escaped(str(problem)))
-    say(f"hubline: {counted(len(problems), 'problem')}: nothing was started")
+    say(f"hubline: found {counted(len(problems), 'problem')}. Nothing was started.")
     raise typer.Exit(ExitCode.CHECKS_FAILED)
 
 
 @contextmanager
 def _progress() -> Iterator[Report]:
     """Shows on a terminal what is being checked, and removes it at the end; elsewhere nothing."""
-    with stderr_console().status("looking ...") as status:
+    with stderr_console().status("checking ...") as status:
         yield lambda what: status.update(f"{escaped(what)} ...")
 
 

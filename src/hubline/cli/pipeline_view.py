@@ -1,4 +1,4 @@
-"""What people and programs see of a run: a live table, a line now and then, or JSON."""
+"""Shows the progress of a run: as a live table, as lines every few seconds, or as JSON."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
     from hubline.pipeline.plan import Plan
     from hubline.pipeline.progress import StageReport, View
 
-# Where there is no live table, a line now and then shows that the run continues.
+# Without a live table, a line for each stage shows this often that the run continues.
 LINE_SECONDS: Final = 10.0
-# What is shown below the live table: enough to see what led to the last.
+# Messages below the live table: enough to see what led to the last one.
 NOTES_SHOWN_MAX: Final = 12
-# Below that, the time that a batch takes is left out: figures in millions take their room.
+# A narrower table has no column for the time of a batch: figures in millions need the room.
 WIDTH_OF_ALL: Final = 72
-# However low a terminal is, what happened last can be read.
+# Even on a low terminal, the last messages can be read.
 NOTE_LINES_MIN: Final = 3
-# The head of the table (a heading may take two lines), the line below it, an empty one, and the one of the cursor.
+# The head of the table (a heading may take two lines), the line below it, an empty line, and the line of the cursor.
 _LINES_AROUND: Final = 5
-# What Spark prints while a live table is shown, in the folder of its checkpoints.
+# The output of Spark while a live table is shown, in the folder of its checkpoints.
 LOG_NAME: Final = "spark.log"
-# A run of weeks whose database is away may print much; what is older than that is in the way.
+# A run of weeks whose database is down may print much more. A larger file is emptied.
 LOG_BYTES_MAX: Final = 16 * 1024 * 1024
 _STANDARD_ERROR: Final = 2
 
 
 @contextmanager
 def run_view(plan: Plan, *, json: bool) -> Iterator[View]:
-    """A live table on a terminal, a line now and then elsewhere, and JSON for programs."""
+    """A live table on a terminal, lines elsewhere, and JSON for programs."""
     console = stdout_console()
     if json:
         yield JsonView()
@@ -53,19 +53,19 @@ def run_view(plan: Plan, *, json: bool) -> Iterator[View]:
         with stderr_in(_log_file(plan)) as log, Live(console=console, auto_refresh=False) as live:
             view = LiveView(console)
             view.refresh = lambda: live.update(view.renderable(), refresh=True)
-            view.note(f"what Spark prints goes to {log}")
+            view.note(f"the output of Spark is in {log}")
             yield view
 
 
 def _prints_rows(plan: Plan) -> bool:
-    """Whether Java itself prints to the terminal: rows and a live table do not go together."""
+    """Whether Java itself prints rows to the terminal: they would tear a live table apart."""
     from hubline.pipeline.datasets import FormatDataset
 
     return any(isinstance(stage.sink, FormatDataset) and stage.sink.format == "console" for stage in plan.stages)
 
 
 def _log_file(plan: Plan) -> Path:
-    """Beside the state of the run; among temporary files where that is not on this machine, or not writable."""
+    """In the folder of the run's checkpoints, or a temporary file if that is not on this machine or not writable."""
     from hubline.pipeline.plan import is_remote
 
     if not is_remote(plan.run.spark_checkpoints):
@@ -79,7 +79,7 @@ def _log_file(plan: Plan) -> Path:
 
 @contextmanager
 def stderr_in(file: Path) -> Iterator[Path]:
-    """What Java and the processes below it print goes to the file: it would tear a live table apart."""
+    """Redirects the output of Java and its child processes to the file: it would tear a live table apart."""
     sys.stderr.flush()
     kept = os.dup(_STANDARD_ERROR)
     with file.open("ab") as opened:
@@ -107,7 +107,7 @@ class JsonView:
 
 
 class LineView:
-    """What happens, and now and then how it goes."""
+    """Messages as they come, and the progress of each stage at an interval."""
 
     def __init__(self) -> None:
         self._shown_at = time.monotonic()
@@ -127,7 +127,7 @@ class LineView:
 
 
 class LiveView:
-    """A table of the stages, with what happened below it: as much of that as the terminal has room for."""
+    """A table of the stages, with the last messages below it: as many as the terminal has room for."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -144,7 +144,7 @@ class LiveView:
         self.refresh()
 
     def _note_lines(self, room: int) -> list[str]:
-        """The newest last, folded as the terminal is wide."""
+        """The newest last, folded to the width of the terminal."""
         width = max(self._console.width - 1, 20)
         lines = [line for note in self._notes for line in textwrap.wrap(note, width, subsequent_indent=" " * 10)]
         return lines[-max(room, NOTE_LINES_MIN) :]
@@ -154,7 +154,7 @@ class LiveView:
         from rich.text import Text
 
         is_narrow = self._console.width < WIDTH_OF_ALL
-        # What is seldom more than nothing has a column only then: a table that does not fit is cut.
+        # Figures that are seldom more than 0 have a column only if they are: a table that does not fit is cut.
         dead = ">dead" if is_narrow else ">dead letters"
         columns = (
             "stage", "state", ">events", ">events/s", ">lag", "?>batch", dead, "?>duplicates", "?>restarts", "?>lost",
@@ -184,7 +184,7 @@ class LiveView:
 
 def _report_line(report: StageReport) -> str:
     lag = "unknown" if report.lag_events is None else f"{report.lag_events:,}"
-    duplicates = f"{counted(report.duplicates, 'duplicate')} left out, " if report.duplicates else ""
+    duplicates = f"{counted(report.duplicates, 'duplicate')} dropped, " if report.duplicates else ""
     lost = f", {counted(report.lost_events, 'event')} lost" if report.lost_events else ""
     return (
         f"{report.label}: {report.state}, {counted(report.events, 'event')}, {report.events_per_second:,.0f}/s, "

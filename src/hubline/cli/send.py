@@ -1,4 +1,4 @@
-"""``hubline send``: lines or generated events into a hub."""
+"""``hubline send``: sends lines or generated events to a hub."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from hubline.text import counted
 if TYPE_CHECKING:
     from hubline.model.events import NewEvent
 
-# Generated or read at once, and acknowledged as one: this many share the cost of reaching the disk.
+# Generated or read at once, and acknowledged as one: this many share the cost of a write to the disk.
 BATCH_COUNT_MAX: Final = 5000
 # Generated at once: with larger events, fewer are.
 GENERATED_BYTES_MAX: Final = 4 * 1024 * 1024
-# A batch goes to at most this many partitions: a few events show on all, and many still go in large pieces.
+# A batch goes to at most this many partitions: a few events reach all partitions, and many are sent in large pieces.
 SPREAD_MAX: Final = 16
-# A rate is kept by sending this often: smooth to the eye, and still in batches.
+# With a rate, batches are sent this often: smooth to the eye, and still in batches.
 PACE_SECONDS: Final = 0.1
 
 
@@ -40,21 +40,21 @@ def send(
         option("--file", "Send the lines of this file. You can give it several times. Default: stdin.", metavar="PATH"),
     ] = None,
     generate: Annotated[
-        int | None, option("--generate", "Send N generated events instead.", min=1, metavar="N")
+        int | None, option("--generate", "Send N generated events instead of lines.", min=1, metavar="N")
     ] = None,
     size: Annotated[str, option("--size", "The size of a generated event.", metavar="SIZE")] = "200",
     keys: Annotated[
-        int | None, option("--keys", "Give generated events N partition keys in turn.", min=1, metavar="N")
+        int | None, option("--keys", "Give generated events N different partition keys in turn.", min=1, metavar="N")
     ] = None,
     rate: Annotated[float | None, option("--rate", "Send at most N events per second.", min=0.001, metavar="N")] = None,
     partition: Annotated[str | None, option("--partition", "Send all events to this partition.", metavar="ID")] = None,
     key: Annotated[str | None, option("--key", "Send all events with this partition key.", metavar="KEY")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Send lines of stdin or of files, or generated events, to a hub.
+    """Send lines of text, or generated events, to a hub.
 
-    Each line becomes one event, without its line end. Without --partition, --key or --keys, events go to the partitions
-    in turn.
+    Each line of stdin or of a file becomes one event, without its line end. By default, the events go to all partitions
+    in turn. To choose, use --partition, --key or --keys.
 
     \b
     Examples:
@@ -66,7 +66,7 @@ def send(
     _require_one("where events go", {"--partition": partition, "--key": key, "--keys": keys})
     _require_one("what to send", {"--file": file, "--generate": generate})
     if keys is not None and generate is None:
-        raise ConfigError("--keys needs generated events: add --generate N, or use --key KEY")
+        raise ConfigError("--keys needs generated events. Add --generate N, or use --key KEY for your own events.")
     target = _Target(partition if partition is None else validate_partition_id(partition), key, keys, rate)
     max_batch_size = BATCH_COUNT_MAX if rate is None else max(1, min(BATCH_COUNT_MAX, int(rate * PACE_SECONDS)))
     if generate is not None:
@@ -79,14 +79,14 @@ def send(
 def _require_one(what: str, flags: dict[str, object]) -> None:
     given = [flag for flag, value in flags.items() if value not in (None, [])]
     if len(given) > 1:
-        raise ConfigError(f"{' and '.join(given)} can't be used together, because each says {what}: use one of them")
+        raise ConfigError(f"{' and '.join(given)} can't be used together, because each says {what}. Use one of them.")
 
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where events go, and at most how many a second.
+    """Where events go, and at most how many per second.
 
-    They go to one partition, by one key, by several keys in turn, or to the partitions in turn.
+    They go to one partition, with one key, with several keys in turn, or to the partitions in turn.
     """
 
     partition: str | None
@@ -95,7 +95,7 @@ class _Target:
     rate: float | None
 
     def pieces(self, bodies: list[bytes], partition_count: int) -> Iterator[list[bytes]]:
-        """What is sent at once: all, or to each of several partitions its part."""
+        """The batches to send: one with all bodies, or one for each of several partitions."""
         is_chosen = self.partition is not None or self.key is not None or self.keys_count is not None
         pieces_count = 1 if is_chosen else min(partition_count, SPREAD_MAX)
         return batched(bodies, -(-len(bodies) // pieces_count))
@@ -109,7 +109,7 @@ class _Target:
 
 @dataclass(slots=True)
 class _Sent:
-    """What has been acknowledged so far."""
+    """The events that the hub has acknowledged so far."""
 
     advance: Callable[[int], None]
     events: int = 0
@@ -133,7 +133,7 @@ def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *,
             asyncio.run(_send(hub, batches, target, sent=sent))
         except BaseException:
             if sent.events:
-                say(f"sent {counted(sent.events, 'event')} before that")
+                say(f"sent {counted(sent.events, 'event')}, then stopped")
             raise
     return sent
 
@@ -141,9 +141,9 @@ def _send_all(hub: str, batches: AsyncIterator[list[bytes]], target: _Target, *,
 async def _send(address: str, batches: AsyncIterator[list[bytes]], target: _Target, *, sent: _Sent) -> None:
     from hubline.producer import Producer
 
-    # What may have been sent is not sent again by itself: lines would be there twice.
+    # An event that may have been sent is not sent again: a line would become two events.
     async with using_hub(address) as hub, Producer(hub, max_outage_seconds=0) as producer:
-        # Before anything is read, so that a missing hub is reported at once.
+        # Before anything is read, so that a missing hub is reported immediately.
         partition_count = len((await hub.describe()).partition_ids)
         async for batch in batches:
             for bodies in target.pieces(batch, partition_count):

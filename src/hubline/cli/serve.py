@@ -25,10 +25,9 @@ from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.emulator import SharedKey
-    from hubline.ports import Hub
 
 DEFAULT_KEY_NAME: Final = "RootManageSharedAccessKey"
-# The environment variable that may hold the key. A flag for it would show it in the list of processes.
+# The environment variable that may hold the key. A flag would show the key in the list of processes.
 KEY_VARIABLE: Final = "HUBLINE_SERVE_KEY"
 # What the service generates: 32 random bytes.
 KEY_BYTES: Final = 32
@@ -55,11 +54,11 @@ def serve(
         ),
     ] = None,
     host: Annotated[
-        str, option("--host", "The address to listen on. Other than loopback needs a key.", metavar="HOST")
+        str, option("--host", "The address to listen on. All except loopback addresses need a key.", metavar="HOST")
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
-        option("--port", "The port; 0 takes a free one. Default: 5672, with --tls 5671.", min=0, max=65535),
+        option("--port", "The port; 0 chooses a free one. Default: 5672, or 5671 with --tls.", min=0, max=65535),
     ] = None,
     tls: Annotated[
         tuple[Path, Path] | None,
@@ -72,8 +71,8 @@ def serve(
         Path | None,
         option(
             "--key-file",
-            f"A file that holds the shared access key; or set {KEY_VARIABLE} to the key itself. "
-            "Default: any key is accepted, on loopback only.",
+            f"A file with the shared access key. You can also set {KEY_VARIABLE} to the key itself. "
+            "By default, any key is accepted, but only on loopback.",
             metavar="FILE",
         ),
     ] = None,
@@ -81,8 +80,8 @@ def serve(
 ) -> None:
     """Serve local hubs over AMQP, as Event Hubs does.
 
-    The official Event Hubs clients connect to it unchanged. When the server is ready, it prints a connection string for
-    each hub. SIGTERM and Ctrl-C stop it, after all events that were sent are on the disk and acknowledged.
+    The official Event Hubs clients connect to it without changes. When the server is ready, it prints a connection
+    string for each hub. On Ctrl-C or SIGTERM, it writes and acknowledges all events that clients have sent, then stops.
 
     \b
     Examples:
@@ -123,47 +122,24 @@ class _Serving:
     json: bool
 
 
-class _FolderHubs:
-    """The hubs of a folder, opened when they are first asked for. Case does not matter in their names, as it does not
-    in the service's."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._open: dict[str, Hub] = {}
-
-    async def find(self, name: str) -> Hub | None:
-        from hubline.hubs.local import LocalHub, list_hubs
-
-        key = name.lower()
-        if key not in self._open:
-            # A hub may be created by another process while this one runs.
-            there = {existing.lower(): existing for existing in await list_hubs(self._root)}
-            if key not in there:
-                return None
-            self._open.setdefault(key, LocalHub(self._root, there[key]))
-        return self._open[key]
-
-    async def close(self) -> None:
-        await asyncio.gather(*(hub.close() for hub in self._open.values()))
-
-
 async def _serve(serving: _Serving) -> None:
     from hubline.emulator import Endpoint
     from hubline.hubs.local import create_hub, list_hubs
+    from hubline.hubs.local.folder_hubs import FolderHubs
 
     for hub in serving.new_hubs:
         await create_hub(serving.folder, hub.name, partitions=hub.partitions, exist_ok=True)
     names = await list_hubs(serving.folder)
     if not names:
-        raise ConfigError(f"there are no hubs in {serving.folder}: create one with --create NAME:N")
+        raise ConfigError(f"there are no hubs in {serving.folder}. Create one with --create NAME:N.")
     stopping = _stop_signal()
-    hubs = _FolderHubs(serving.folder)
+    hubs = FolderHubs(serving.folder)
     endpoint = Endpoint(hubs, key=serving.key)
     try:
         port = await endpoint.start(serving.host, serving.port, tls=serving.tls)
         _announce(serving, port, names)
         await stopping.wait()
-        say(f"stopping: closing {counted(endpoint.connections_count, 'connection')}")
+        say(f"stopping, and closing {counted(endpoint.connections_count, 'client connection')}")
     finally:
         await endpoint.stop()
         await hubs.close()
@@ -177,9 +153,9 @@ def _stop_signal() -> asyncio.Event:
 
 
 def _announce(serving: _Serving, port: int, names: list[str]) -> None:
-    """Prints a connection string for each hub. Scripts wait for the first line: it says that the server is ready."""
+    """Prints a connection string for each hub. Scripts wait for the first line: then the server is ready."""
     shown_host = "localhost" if serving.host in ("127.0.0.1", "0.0.0.0", "::", "::1") else serving.host  # noqa: S104
-    # A configured key is not shown. Without one the server accepts any key, but clients insist on having one.
+    # A configured key is not shown. Without one, the server accepts any key, but clients require one.
     key = "<the configured key>" if serving.key else secrets.token_urlsafe(KEY_BYTES)
     before = (
         f"Endpoint=sb://{shown_host}:{port};SharedAccessKeyName={serving.key_name};SharedAccessKey={key};EntityPath="
@@ -194,13 +170,15 @@ def _announce(serving: _Serving, port: int, names: list[str]) -> None:
     sys.stdout.flush()
     say(f"serving {counted(len(names), 'hub')} of {serving.folder} on {serving.host}:{port}: {', '.join(names)}")
     if serving.key:
-        say(f"clients need the key {serving.key.name}: put it in place of <the configured key>")
+        say(f"clients need the key {serving.key.name}. Replace <the configured key> with it.")
 
 
 def _parse_hub(text: str) -> _NewHub:
     name, colon, count = text.partition(":")
     if colon and not (count.isascii() and count.isdigit() and int(count) > 0):
-        raise ConfigError(f"--create {text}: write NAME or NAME:N with N partitions, for instance telemetry:4")
+        raise ConfigError(
+            f"--create {text} does not give a number of partitions. Write NAME or NAME:N, such as telemetry:4."
+        )
     return _NewHub(validate_hub_name(name), int(count) if colon else DEFAULT_PARTITIONS)
 
 
@@ -209,13 +187,13 @@ def _configured_key(name: str, file: Path | None) -> SharedKey | None:
 
     text = os.environ.get(KEY_VARIABLE, "")
     if text and file is not None:
-        raise ConfigError(f"--key-file and {KEY_VARIABLE} both give the key: use one of them")
+        raise ConfigError(f"--key-file and {KEY_VARIABLE} both give the key. Use one of them.")
     if file is not None:
         text = _read_key(file)
     if not text:
         return None
     if len(text) > KEY_LENGTH_MAX or not text.isprintable() or ";" in text:
-        raise ConfigError(f"the key must be one line of at most {KEY_LENGTH_MAX} printable characters, without ';'")
+        raise ConfigError(f"the key must be one line of at most {KEY_LENGTH_MAX} printable characters, without ';'.")
     return SharedKey(name, Secret(text))
 
 
@@ -223,7 +201,7 @@ def _read_key(file: Path) -> str:
     with file.open("rb") as opened:
         text = opened.read(KEY_LENGTH_MAX + 2).decode("utf-8", "replace").strip()
     if not text:
-        raise ConfigError(f"the key file {file} is empty")
+        raise ConfigError(f"the key file {file} is empty. Write the key into it.")
     return text
 
 
@@ -232,5 +210,7 @@ def _tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except ssl.SSLError as error:
-        raise ConfigError(f"--tls {certificate} {key}: not a certificate and its key ({error.reason})") from None
+        raise ConfigError(
+            f"--tls {certificate} {key}: not a certificate and its key ({error.reason}). Give two PEM files."
+        ) from None
     return context

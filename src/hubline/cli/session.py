@@ -1,4 +1,4 @@
-"""What commands open: hubs and stores, which are closed at the end."""
+"""Opens hubs and stores for commands, and closes them at the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def using_store(address: str) -> AsyncIterator[CheckpointStore]:
 
 @asynccontextmanager
 async def looking_into(address: str) -> AsyncIterator[CheckpointStore]:
-    """The store as it is before a change. A file that is not there is not made yet: an empty store stands for it."""
+    """The store as it is before a change. A missing file is not created yet: the store is an empty one in memory."""
     if is_there(parse_store(address)):
         async with using_store(address) as store:
             yield store
@@ -50,7 +50,7 @@ async def looking_into(address: str) -> AsyncIterator[CheckpointStore]:
 
 
 def existing_store(address: str) -> str:
-    """The address of a store to look into."""
+    """The address of a store to read, which must exist."""
     require_there(parse_store(address))
     return address
 
@@ -58,14 +58,12 @@ def existing_store(address: str) -> str:
 def writable_store(address: str, *, option: str) -> str:
     """The address of a store to change."""
     if isinstance(parse_store(address), MemoryAddress):
-        raise ConfigError(
-            f"{option} memory: would end with this command: give a store that lasts, such as sqlite:///PATH"
-        )
+        raise ConfigError(f"{option} memory: ends with this command. Give a store that lasts, such as sqlite:///PATH.")
     return address
 
 
 def group_key(hub: Hub, group: str) -> GroupKey:
-    """The key of a hub's consumer group, by the name that was typed."""
+    """The key of a hub's consumer group, from the name that the user typed."""
     from hubline.model.keys import GroupKey
 
     return GroupKey(hub.namespace, hub.name, validate_group_name(group))
@@ -79,12 +77,12 @@ async def listed_checkpoints(store: CheckpointStore, group: GroupKey) -> list[Ch
 
 
 async def chosen_partitions(hub: Hub, wanted: Sequence[str]) -> Sequence[str]:
-    """The wanted partitions if the hub has them all; every one if none is named."""
+    """The wanted partitions if the hub has them all; all partitions if none is wanted."""
     there = (await hub.describe()).partition_ids
     for partition in wanted:
         if partition not in there:
             raise PartitionNotFound(
-                f"hub {hub.name} has no partition {partition}: it has {_listed(there)}",
+                f"hub {hub.name} has no partition {partition}. Choose from {_listed(there)}.",
                 hub=hub.name,
                 partition=partition,
             )

@@ -1,4 +1,4 @@
-"""``hubline status``: the owner, the checkpoint and the lag of each partition."""
+"""``hubline status``: shows the owner, the checkpoint and the lag of each partition."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def status(
     hub: HubArgument,
     store: StoreOption,
     group: GroupOption = DEFAULT_GROUP,
-    watch: Annotated[bool, option("--watch", "Repeat until Ctrl-C.")] = False,
+    watch: Annotated[bool, option("--watch", "Update until Ctrl-C.")] = False,
     interval: Annotated[
-        str, option("--interval", "The time between two updates of --watch.", metavar="DURATION")
+        str, option("--interval", "With --watch: the time between two updates.", metavar="DURATION")
     ] = "2s",
     json: JsonOption = False,
 ) -> None:
     """Show owner, lease, checkpoint and lag of each partition.
 
-    It also shows the members of the group, and does not affect consumers. The lag in seconds is how long the oldest
-    event that is not processed has been waiting. If the store does not know the group, it exits with 3.
+    The command also shows the members of the group. It does not affect consumers. The lag time is the age of the oldest
+    event that is not processed. If the store does not know the group, the command exits with 3.
 
     \b
     Examples:
-      hubline status local:./data/orders --store sqlite:///state.db --group billing
-      hubline status local:./data/orders --store sqlite:///state.db --group billing --watch
-      hubline status local:./data/orders --store env:STATE_URL --json | jq .lagEvents
+      hubline status local:./data/orders --store sqlite:///state.db
+      hubline status env:HUB --store env:STORE --group billing --watch
+      hubline status env:HUB --store env:STORE --json | jq .lagEvents
     """
     interval_seconds = parse_duration(interval).total_seconds() if watch else None
     look = _Look(hub, existing_store(store), validate_group_name(group), interval_seconds)
@@ -60,7 +60,7 @@ def status(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What to look at: once, or at an interval."""
+    """What to show: once, or at an interval."""
 
     hub: str
     store: str
@@ -108,8 +108,8 @@ async def _report(look: _Look, show: Callable[[GroupLag], None], fail: Callable[
 
 def _unknown(group: GroupKey) -> GroupNotFound:
     return GroupNotFound(
-        f"the store knows no consumer group {group.group} of the hub {group.hub}: correct --group or --store, or start "
-        "a processor of this group"
+        f"the store knows no consumer group {group.group} of the hub {group.hub}. Correct --group or --store, or start "
+        "a processor of this group."
     )
 
 

@@ -1,4 +1,4 @@
-"""``hubline tail``: events as they arrive."""
+"""``hubline tail``: shows events as they arrive."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ log = logging.getLogger("hubline.cli")
 # One screen at a time is enough for people; larger reads keep a pipe busy.
 _BATCH_COUNT_MAX: Final = 1000
 _FOLLOW_WAIT_SECONDS: Final = 30.0
-# With --no-follow: what is known to be there and does not come within this time was lost on the way.
+# With --no-follow: an event that the hub holds and does not deliver within this time is an error.
 _READ_WAIT_SECONDS: Final = 30.0
-# The same where the position is, as far as is known, after all that is there.
+# The same if the position is, as far as is known, after the last event.
 _LOOK_WAIT_SECONDS: Final = 1.0
-# A hub that cannot be reached again for so long ends the command.
+# If the hub cannot be reached for this long, the command fails.
 _OUTAGE_SECONDS: Final = 30.0
-# How soon events of partitions that were added to the hub show.
+# Partitions that are added to the hub are shown this soon.
 _LOOK_FOR_PARTITIONS_SECONDS: Final = 5.0
 
 
@@ -46,15 +46,13 @@ def tail(
         option(
             "--position",
             "Where to start: earliest, latest, offset:VALUE, sequence:N, time:2026-01-31T12:00:00Z or time:-15m. "
-            "Default: latest; with --no-follow earliest.",
+            "Default: latest, or earliest with --no-follow.",
             metavar="POSITION",
         ),
     ] = None,
     partition: PartitionsOption = None,
     limit: Annotated[int | None, option("--limit", "Stop after N events.", min=1, metavar="N")] = None,
-    no_follow: Annotated[
-        bool, option("--no-follow", "Stop after the events that the hub holds now, instead of waiting for more.")
-    ] = False,
+    no_follow: Annotated[bool, option("--no-follow", "Show the events that the hub holds now, then exit.")] = False,
     group: Annotated[str, option("--group", "The consumer group to read in.", metavar="GROUP")] = CLI_GROUP,
     json: JsonOption = False,
 ) -> None:
@@ -67,7 +65,7 @@ def tail(
       hubline tail local:./data/orders
       hubline tail local:./data/orders --position time:-15m --partition 3
       hubline tail local:./data/orders --no-follow --json | jq -r .body
-      hubline tail local:./data/orders --position sequence:41 --partition 0 --limit 1
+      hubline tail local:./data/orders --position sequence:41 --limit 1
     """
     start = parse_position(position or ("earliest" if no_follow else "latest"))
     wanted = [validate_partition_id(each) for each in partition or ()]
@@ -86,7 +84,7 @@ class _Choice:
 
 
 class _LimitReached(Exception):
-    """All events that --limit allows were printed."""
+    """As many events as --limit allows were printed."""
 
 
 class _Printer:
@@ -126,7 +124,7 @@ class _Tail:
         self._printer = printer
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Starts a task a partition; while following all, also for those that are added to the hub."""
+        """Starts a task per partition. While it follows all partitions, also for those that are added to the hub."""
         from hubline.model.positions import Position
 
         started = list(await chosen_partitions(self._hub, self._choice.partitions))
@@ -153,7 +151,7 @@ class _Tail:
             await receiver.close()
 
     def _receiver(self, partition: str, position: Position) -> Receiver:
-        """Reading continues where a connection is lost. One that cannot be had again ends the command."""
+        """Reads on after a connection is lost. If none can be opened again in time, the command fails."""
         from hubline.hubs.reconnecting_receiver import ReconnectingReceiver, ReconnectPolicy
         from hubline.retry import RetryPolicy
 
@@ -169,14 +167,14 @@ class _Tail:
             self._printer.print(await receiver.receive(max_count=_BATCH_COUNT_MAX, wait_seconds=_FOLLOW_WAIT_SECONDS))
 
     async def _read_all(self, receiver: Receiver, held: PartitionProperties, *, is_more: bool) -> None:
-        """Ends with the last event that is held, or where nothing comes and no more is known to be there."""
+        """Ends with the last event that is held, or if none arrives and none is known to follow."""
         while True:
             wait_seconds = _READ_WAIT_SECONDS if is_more else _LOOK_WAIT_SECONDS
             batch = await receiver.receive(max_count=_BATCH_COUNT_MAX, wait_seconds=wait_seconds)
             if not len(batch) and is_more:
                 raise HubUnavailable(
                     f"partition {held.partition} of hub {self._hub.name} holds events up to {held.last_sequence}, but "
-                    f"sent none for {wait_seconds:g} s: not all events were shown; try again",
+                    f"sent none for {wait_seconds:g} s, so not all events were shown. Try again.",
                     hub=self._hub.name,
                     partition=held.partition,
                 )
@@ -189,7 +187,7 @@ class _Tail:
 
 
 def _leads_to_events(position: Position, held: PartitionProperties) -> bool:
-    """Whether events that the partition holds are known to come from the position on."""
+    """Whether the partition is known to hold events from the position on."""
     is_included = position.inclusive
     match position.value:
         case None:

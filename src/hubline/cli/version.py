@@ -8,9 +8,9 @@ from hubline.cli.arguments import JsonOption
 from hubline.cli.output import print_json
 
 
-def print_and_exit(is_asked: bool) -> None:
+def print_and_exit(is_given: bool) -> None:
     """For ``hubline --version``."""
-    if is_asked:
+    if is_given:
         version()
         raise typer.Exit
 

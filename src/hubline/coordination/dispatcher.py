@@ -3,7 +3,7 @@
 The dispatcher decides which partitions this processor holds; a :class:`Holder` runs them. Its parts share the work, so
 that nothing slow stands before a renewal:
 
-    LeaseKeeper     renews the leases that are held, and loses those that ran out or were taken
+    LeaseKeeper     renews the leases that are held, and loses those that expired or were taken
     HandoverQueue   drains partitions and releases them
     Dispatcher      every ``load_balancing_interval_seconds``, or at once when there is work: list, plan, claim
 
@@ -31,6 +31,7 @@ from hubline.errors import ConfigError, HublineError, ProcessorError, RecordDama
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 from hubline.ports import CheckpointStore, LockingStore, keeps_requests, shares_with_sdks
+from hubline.text import sentences
 
 log = logging.getLogger("hubline.coordination")
 
@@ -54,13 +55,13 @@ def locking_store(store: CheckpointStore, strategy: Strategy, lease: LeaseOption
         return store
     if not isinstance(store, LockingStore):
         raise ConfigError(
-            f"{store!r} cannot lock partitions: Fixed(lease=...) needs a store in Azure Blob Storage. Leave lease out: "
-            "a Fixed consumer does not release partitions while it is active"
+            f"{store!r} cannot lock partitions: Fixed(lease=...) needs a store in Azure Blob Storage. Leave "
+            "lease out, because a Fixed consumer does not release partitions while it is active."
         )
     if strategy.lock_seconds < lease.lease_seconds:
         raise ConfigError(
             f"Fixed(lease=...) locks partitions for {strategy.lock_seconds} s, but their owner keeps them for "
-            f"{lease.lease_seconds:g} s: use LeaseOptions(lease_seconds={strategy.lock_seconds}), or a longer lock"
+            f"{lease.lease_seconds:g} s. Use LeaseOptions(lease_seconds={strategy.lock_seconds}), or a longer lock."
         )
     return store.with_locks(strategy.lock_seconds)
 
@@ -125,7 +126,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Drains and releases every partition, then leaves the group. Renewals continue while that lasts."""
         *keeping, cycle = self._tasks
-        # Not cancelled: a claim on its way would take effect, and its partition be nobody's until the lease ran out.
+        # Not cancelled: a claim on its way would take effect, and its partition have no owner until the lease expired.
         self._is_stopping = True
         self._wake.set()
         await asyncio.wait([cycle])
@@ -140,11 +141,11 @@ class Dispatcher:
         try:
             await self._calls.renew(self._leases.member, ())
         except StoreError as error:
-            # Dying here leaves a member that is not heard of again: it counts for one more lease.
+            # Dying here leaves a member that no longer renews: it counts for one more lease.
             self._holder.report_of(error, None)
 
     async def abort(self) -> None:
-        """Stops at once and releases nothing: the leases run out."""
+        """Stops at once and releases nothing: the leases expire."""
         await cancel([*self._tasks, *self._closing])
 
     async def _cycle_forever(self, joined: GroupState | None) -> None:
@@ -167,7 +168,8 @@ class Dispatcher:
             self._holder.report_of(error, None)
         except Exception as error:  # noqa: BLE001 - a strategy of the user's own may raise anything
             message = f"the dispatch cycle failed with {type(error).__name__}: {error}"
-            self._holder.report_of(ProcessorError(message, partition=""), None)
+            fix = "hubline tries again in the next cycle; if it lasts, fix the strategy of load_balancing"
+            self._holder.report_of(ProcessorError(sentences(message, fix), partition=""), None)
         return Plan()
 
     def _seconds_until_next(self, plan: Plan) -> float:
@@ -229,7 +231,7 @@ class Dispatcher:
     async def _claim(self, partitions: Sequence[str], snapshot: Snapshot) -> None:
         claims = [self._claim_of(partition, snapshot.ownerships.get(partition)) for partition in partitions]
         sent_at = loop_time()
-        # Dying after this call leaves the partitions to this owner id until the lease runs out, or to its restart.
+        # Dying after this call leaves the partitions to this owner id until the lease expires, or to its restart.
         for ownership in await self._calls.claim(claims):
             self._leases.add(ownership, sent_at)
             log.info("claimed partition=%s epoch=%d", ownership.key.partition, ownership.epoch)

@@ -29,7 +29,7 @@ from hubline.model.ownership import Member, Ownership
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """This processor's part of the group's plan. ``is_waiting``: something it asked for is on its way."""
+    """This processor's part of the group's plan. ``is_waiting``: a requested partition is on its way."""
 
     recovered_after_restart: tuple[str, ...]
     claims: tuple[str, ...]
@@ -140,7 +140,7 @@ class EvenShare:
 
 @dataclass(frozen=True, slots=True)
 class _Classes:
-    """The snapshot's partitions by what may be done with them; ``counts`` are the members', promises kept."""
+    """The snapshot's partitions by what may be done with them; ``counts`` has each member's, with promised ones."""
 
     living: Mapping[str, Ownership]
     level: EvenShare
@@ -191,7 +191,7 @@ def classify(snapshot: Snapshot) -> _Classes:
 
 
 def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
-    """Partitions by the living member that asked for them. A request that came to nothing is forgotten in time."""
+    """Partitions by the active member that requested them. An old request is forgotten in time."""
     forgotten_seconds = snapshot.handover_timeout_seconds + snapshot.lease_seconds
     return {
         partition: requester
@@ -205,7 +205,7 @@ def _asked(snapshot: Snapshot, members: Mapping[str, Member]) -> dict[str, str]:
 
 
 def _is_on_its_way(snapshot: Snapshot, partition: str) -> bool:
-    """For one grace from the asking, while the owner lives, and one from the giving up."""
+    """For one grace period from the request, while the owner is active, and one from the release."""
     record = snapshot.ownerships[partition]
     if not record.owner_id:
         return record.age_seconds < snapshot.handover_timeout_seconds
@@ -215,7 +215,7 @@ def _is_on_its_way(snapshot: Snapshot, partition: str) -> bool:
 
 
 def _evens_out(counts: Mapping[str, int], level: EvenShare, *, giver: str | None, taker: str) -> bool:
-    """Whether shares are more even after the move; else what was asked for once is not wanted any more."""
+    """Whether shares are more even after the move; otherwise, an old request does not count any more."""
     if counts[taker] >= level.most(taker):
         return False
     return giver is None or counts[giver] > min(level.most(giver), counts[taker] + 1)

@@ -26,7 +26,7 @@ from hubline.model.ownership import GroupState, Member, Ownership, ReleaseReason
 log = logging.getLogger("hubline.coordination")
 
 RENEWAL_RETRIES = 4
-"""A renewal that fails is tried again this much sooner: the lease keeps running."""
+"""A renewal that fails is retried this much sooner: the lease keeps running."""
 
 RENEWAL_EARLY = 0.2
 """A look that comes in this last part of the interval renews at the same time, if renewals list the group."""
@@ -147,7 +147,7 @@ class LeaseKeeper:
     def reconcile(self, state: GroupState, partitions: Iterable[str]) -> None:
         """Learns the versions of what is still this processor's, and loses the rest.
 
-        No lease is longer for it: a record looks young also when the store's clock was set back.
+        No lease is longer for it: a record looks young also when the store's clock was turned back.
         """
         records = {ownership.key.partition: ownership for ownership in state.ownerships}
         for partition in partitions:
@@ -211,14 +211,21 @@ class LeaseKeeper:
             now = loop_time()
             for partition, held in list(self.held.items()):
                 if now >= held.expires_at:
-                    self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s ran out before it was renewed")
+                    self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s expired before it was renewed")
             ends = min((held.expires_at for held in self.held.values()), default=now + self._lease.lease_seconds)
             await asyncio.sleep(min(ends - loop_time(), self._lease.renew_interval_seconds))
 
     def _lose(self, partition: str, reason: str) -> None:
         held = self.held.pop(partition)
         log.warning("lease_lost partition=%s epoch=%d reason=%s", partition, held.ownership.epoch, reason)
-        self._holder.report_of(LeaseLost(f"partition {partition} was lost: {reason}", partition=partition), partition)
+        self._holder.report_of(
+            LeaseLost(
+                f"partition {partition} was lost: {reason}. hubline stopped processing it here; the new owner "
+                "continues from the last checkpoint.",
+                partition=partition,
+            ),
+            partition,
+        )
         self._closing.spawn(self._holder.close_partition(partition, ReleaseReason.LOST))
         self._wake.set()
 
@@ -226,7 +233,7 @@ class LeaseKeeper:
         if not record.owner_id:
             return "it was given up for this processor, as resetting a checkpoint does"
         if record.owner_id == self.member.owner_id:
-            return f"another processor runs under this one's owner id {record.owner_id!r}: give each its own"
+            return f"another processor runs under this one's owner id {record.owner_id!r}. Give each its own."
         return f"owner {record.owner_id!r} took it"
 
 

@@ -52,6 +52,6 @@ class LeaseOptions:
         if self.lease_seconds < self.renew_interval_seconds * RENEWALS_PER_LEASE_MIN * (1 - 1e-9):
             raise ConfigError(
                 f"a lease of {self.lease_seconds:g} s does not outlast {RENEWALS_PER_LEASE_MIN} renewals "
-                f"{self.renew_interval_seconds:g} s apart: make it at least "
-                f"{self.renew_interval_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often"
+                f"{self.renew_interval_seconds:g} s apart. Make it at least "
+                f"{self.renew_interval_seconds * RENEWALS_PER_LEASE_MIN:g} s, or renew more often."
             )

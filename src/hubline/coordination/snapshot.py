@@ -46,13 +46,13 @@ def recovered_after_restart(snapshot: Snapshot) -> tuple[str, ...]:
 
 
 def free_room(snapshot: Snapshot) -> int:
-    """How many partitions this processor may take beside what it still holds, or is just giving up."""
+    """How many partitions this processor may take beside those that it still holds, or is just releasing."""
     most = len(snapshot.partitions) if (limit := snapshot.me.max_partitions) is None else limit
     return max(most - len(snapshot.held), 0)
 
 
 def first_expiry_seconds(snapshot: Snapshot) -> float | None:
-    """When the first lease of another member runs out unless renewed: looking then, a crash costs no more than it."""
+    """When the first lease of another member expires unless renewed: looking then, a crash costs no more than it."""
     leases, others_seconds = lease_lengths(snapshot)
     others = (record for p, record in snapshot.living_records.items() if p not in snapshot.held)
     return min((leases.get(one.owner_id, others_seconds) - one.age_seconds for one in others), default=None)

@@ -10,6 +10,7 @@ from hubline.errors import StoreError, StoreUnavailable
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
 from hubline.ports import CheckpointStore
+from hubline.text import sentences
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,12 +24,16 @@ def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -
             async with asyncio.timeout(seconds_max):
                 return await function(*args, **kwargs)
         except TimeoutError:
-            raise StoreUnavailable(f"the store did not answer within {seconds_max:g} s") from None
+            raise StoreUnavailable(
+                f"the store did not answer within {seconds_max:g} s. hubline tries again. If it lasts, check "
+                "that the store can be reached and is not overloaded."
+            ) from None
         except StoreError:
             raise
         except Exception as error:
             # A store of the user's own may raise anything; unseen, it would end the dispatch cycle for good.
-            raise StoreError(f"the store failed with {type(error).__name__}: {error}") from error
+            problem = f"the store failed with {type(error).__name__}: {error}"
+            raise StoreError(sentences(problem, "hubline tries again; if it lasts, fix the store")) from error
 
     return call
 

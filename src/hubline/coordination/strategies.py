@@ -21,7 +21,7 @@ from hubline.errors import ConfigError
 from hubline.secrets import shown, shown_value
 
 HANDOVER_POLL_SECONDS = 0.5
-"""How soon a greedy member looks again for what it asked for: draining a partition takes about one batch."""
+"""How soon a greedy member looks again for a requested partition: draining a partition takes about one batch."""
 
 LOCK_SECONDS_MIN: Final = 15
 LOCK_SECONDS_MAX: Final = 60
@@ -136,7 +136,7 @@ def _lock_seconds(lease: str | int) -> int:
     if not seconds.is_integer() or not LOCK_SECONDS_MIN <= seconds <= LOCK_SECONDS_MAX:
         raise ConfigError(
             f"Blob Storage grants leases of {LOCK_SECONDS_MIN} to {LOCK_SECONDS_MAX} whole seconds, not "
-            f'{shown_value(lease)}: write for instance Fixed(2, lease="30s")'
+            f'{shown_value(lease)}. Write Fixed(2, lease="30s"), for example.'
         )
     return int(seconds)
 
@@ -229,7 +229,7 @@ def parse_load_balancing(value: str | Strategy) -> Strategy:
             return Fixed(int(match[1]), lease=match[2])
         if value in _BY_NAME:
             return _BY_NAME[value]()
-        raise ConfigError(f"{shown(value)} is not a load balancing strategy: write {_FORMS}{nearest(value, _BY_NAME)}")
+        raise ConfigError(f"{shown(value)} is not a load balancing strategy. Write {_FORMS}{nearest(value, _BY_NAME)}.")
     strategy: Strategy = check_value("load_balancing", StrategyOrText, value)
     return strategy
 
@@ -246,4 +246,4 @@ def load_balancing_text(strategy: Strategy) -> str:
     for name, known in _BY_NAME.items():
         if strategy == known():
             return name
-    raise ConfigError(f"{strategy!r} cannot be written as text: use {_FORMS}")
+    raise ConfigError(f"{strategy!r} cannot be written as text. Use {_FORMS}.")

@@ -25,8 +25,8 @@ def parse_dead_letter_id(text: str) -> DeadLetterId:
     group = [part for part in group if part]
     if len(group) not in (0, 3) or not _SEQUENCE.fullmatch(sequence) or int(sequence) > _SEQUENCE_MAX:
         raise ConfigError(
-            f"{ascii(text)[:80]} is not the id of a dead letter: write PARTITION/SEQUENCE, as in 0/17, or the whole id "
-            "that hubline dlq list --json prints"
+            f"{ascii(text)[:80]} is not the ID of a dead letter. Write PARTITION/SEQUENCE, such as 0/17, or "
+            "the full ID that hubline dlq list --json prints."
         )
     return DeadLetterId(GroupKey(*group) if group else None, validate_partition_id(partition), int(sequence))
 

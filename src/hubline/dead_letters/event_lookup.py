@@ -116,8 +116,9 @@ class _Reader:
         if not held.begin_sequence <= wanted.sequence_number <= held.last_sequence:
             is_expired = wanted.sequence_number < held.begin_sequence
             raise PositionInvalid(
-                f"partition {wanted.partition} of hub {self._hub.name} holds the events {held.begin_sequence} to "
-                f"{held.last_sequence}, and {wanted.sequence_number} is not among them",
+                f"partition {wanted.partition} of hub {self._hub.name} holds events {held.begin_sequence} to "
+                f"{held.last_sequence}, but not event {wanted.sequence_number}, which expired or is of another "
+                "hub. Discard its dead letter.",
                 hub=self._hub.name,
                 partition=wanted.partition,
                 reason="expired" if is_expired else "beyond",
@@ -138,8 +139,8 @@ class _Reader:
         batch = await self._receiver.receive(max_count=max_count, wait_seconds=WAIT_SECONDS_MAX)
         if not len(batch):
             raise HubUnavailable(
-                f"partition {wanted.partition} of hub {self._hub.name} has sent nothing from "
-                f"{self._next_sequence} on for {WAIT_SECONDS_MAX:g} s: try again",
+                f"partition {wanted.partition} of hub {self._hub.name} sent nothing from event "
+                f"{self._next_sequence} on within {WAIT_SECONDS_MAX:g} s. Try again.",
                 hub=self._hub.name,
                 partition=wanted.partition,
             )

@@ -1,7 +1,7 @@
-"""Dead letters run again through the handler that failed them, by the very way that events take into the sink.
+"""Redrives dead letters: their events go through the same handler into the sink, as new events do.
 
 The processor is not started: it owns nothing, reads nothing, and moves no checkpoint. Its handler of events is called
-as ever, with its retries, its ``tx``, and what it returns for the sink; its other handlers are not called.
+as usual, with its retries, its ``tx``, and what it returns for the sink; its other handlers are not called.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class HandlerRedrive:
         dependencies = partition_dependencies(processor)
         if dependencies.sink is None:
             raise ConfigError(
-                "the processor has no sink, whose transaction a redrive needs: without one, send the dead letters "
-                "to a hub"
+                "the processor has no sink, and a redrive needs the transaction of one. Give the processor a "
+                "sink, or send the dead letters to a hub."
             )
         hub = dependencies.hub
         return cls(dependencies, dependencies.sink, GroupKey(hub.namespace, hub.name, processor.consumer_group))

@@ -56,7 +56,7 @@ class Progress:
 
     @property
     def tried_count(self) -> int:
-        """How many were run or sent. Those that could not be do not count: they would use up every limit for ever."""
+        """How many were run or sent. Those that could not be do not count: they would use up every limit forever."""
         return sum(each.outcome in (Outcome.REDRIVEN, Outcome.FAILED) for each in self.dead_letters)
 
 
@@ -147,7 +147,7 @@ class Redrive:
             number, partition_key = _number(dead_letter), dead_letter.event.partition_key
             follows = dead_letter.stage == Stage.QUARANTINE
             if number in transaction.ahead:
-                reason = "the checkpoint was set back before it: its event comes again, and answers the dead letter"
+                reason = "the checkpoint was moved back before it, so the processor processes its event again"
                 others.append(Redriven(dead_letter, Outcome.HELD, reason))
             elif follows and (partition_key in stuck or number in transaction.behind):
                 reason = f"an earlier dead letter of the key {partition_key!r} still waits"

@@ -120,11 +120,13 @@ class DeadLetterRepository:
             replace(selection or DeadLetterSelection(), state=None, ids=(dead_letter_id,)), max_count=2
         )
         if not found:
-            raise StoreError(f"there is no dead letter {dead_letter_id} in {self.address}")
+            raise StoreError(
+                f"there is no dead letter {dead_letter_id} in {self.address}. List them with `hubline dlq list`."
+            )
         if len(found) > 1:
             first, second = (DeadLetterId.of(each) for each in found)
             raise ConfigError(
-                f"several groups have a dead letter {dead_letter_id}: give one id whole, {first} or {second}"
+                f"several groups have a dead letter {dead_letter_id}. Give one full ID, {first} or {second}."
             )
         return found[0]
 
@@ -148,7 +150,7 @@ def sql_address(url: str) -> SqlAddress:
     """The address of a database that may have dead letters. A file that is not there has none, and is not made."""
     address: StoreAddress = parse_store(url)
     if not isinstance(address, SqlAddress):
-        raise ConfigError("dead letters are in a SQL database: give it as sqlite:///PATH or postgresql://...")
+        raise ConfigError("dead letters are stored in a SQL database. Give it as sqlite:///PATH or postgresql://...")
     require_there(address)
     return address
 

@@ -1,1 +1,1 @@
-"""What is wrong with a hub, a store and how they are used, and what to do about it."""
+"""Finds problems with a hub, a store and their consumers, and says how to fix them."""

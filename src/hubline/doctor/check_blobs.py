@@ -1,4 +1,4 @@
-"""What can be wrong with a blob container alone: old blobs beside the new ones, and settings that make lists slow."""
+"""Problems that only blob containers have: old blobs beside the new ones, and settings that make lists slow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from hubline.text import counted
 GROUPS_SHOWN_MAX: Final = 5
 
 _MIGRATE: Final = "stop the consumers that write them, then run `hubline checkpoints migrate STORE`"
-_DELETE: Final = "nothing has to be done; to delete them, run `hubline checkpoints migrate STORE --delete-old`"
+_DELETE: Final = "do nothing; or delete them with `hubline checkpoints migrate STORE --delete-old`"
 
 
 @dataclass(frozen=True, slots=True)
 class BlobSettings:
-    """What the account keeps of blobs that were overwritten or deleted. None: unknown."""
+    """Whether the account keeps blobs that were overwritten or deleted. None: unknown."""
 
     soft_delete_days: int | None
     has_versions: bool | None
@@ -30,20 +30,20 @@ class BlobSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What is in the whole container: groups, in lower case, and partitions with old blobs."""
+    """The whole container: its groups, in lower case, and the partitions with old blobs."""
 
     groups: frozenset[GroupKey]
     moves: tuple[Move, ...]
-    """What a migration would do with each old partition."""
+    """The change that a migration would make for each old partition."""
 
 
 def check_other_groups(group: GroupKey, groups: frozenset[GroupKey]) -> list[Finding]:
-    """A container that knows others and not this group is likely the wrong one, or a name is misspelled."""
+    """A container that has other groups but not this one is likely the wrong container, or a name is misspelled."""
     if in_lower_case(group) in groups or not groups:
         return []
     where = ", ".join(sorted(map(str, groups))[:GROUPS_SHOWN_MAX])
-    message = f"the container has nothing of this group, but of {counted(len(groups), 'other group')}"
-    fix = "before the first start that is so; else correct the container, the hub's name or the group"
+    message = f"the container has no records of this group, but of {counted(len(groups), 'other group')}"
+    fix = "if the group has not started yet, do nothing; otherwise correct the container, the hub or the group"
     return [warning("blob.other-groups", message, where=where, fix=fix)]
 
 
@@ -52,9 +52,9 @@ def in_lower_case(group: GroupKey) -> GroupKey:
 
 
 def check_old_blobs(group: GroupKey, moves: Sequence[Move]) -> list[Finding]:
-    """Checkpoints of the group, and of others, that stand where only some SDKs look for them.
+    """Checkpoints of this group, and of others, in blobs that only some SDKs read.
 
-    Those that were moved count no more, though a migration leaves their blobs unless `--delete-old` is given.
+    Moved checkpoints don't count, although a migration keeps their blobs unless `--delete-old` is given.
     """
     waiting = [each.old for each in moves if not each.is_done]
     names = tuple(name.lower() for name in (group.namespace, group.hub, group.group))
@@ -62,19 +62,19 @@ def check_old_blobs(group: GroupKey, moves: Sequence[Move]) -> list[Finding]:
     findings = []
     if own:
         partitions = {name: _describe(each) for name, each in own.items()}
-        message = f"{counted(len(own), 'partition')} with checkpoints in old blobs, which hubline does not read"
+        message = f"the checkpoints of {counted(len(own), 'partition')} are in old blobs, which hubline does not read"
         findings.append(warning("blob.old", message, fix=_MIGRATE, partitions=partitions))
     others = {_names(each) for each in waiting} - {names}
     if others:
-        message = f"old blobs of {counted(len(others), 'other group')} in the container"
+        message = f"the container has old blobs of {counted(len(others), 'other group')}"
         where = ", ".join(sorted("/".join(each) for each in others))
         findings.append(note("blob.old-others", message, where=where, fix=_MIGRATE))
     if done := [each.old for each in moves if each.is_done]:
         count = sum(len(each.blobs) for each in done)
-        message = f"{counted(count, 'old blob')} whose checkpoints were moved: hubline has all that they say"
+        message = f"the checkpoints of {counted(count, 'old blob')} are moved, so hubline does not need these blobs"
         where = ", ".join(sorted({"/".join(_names(each)) for each in done}))
         findings.append(note("blob.old-moved", message, where=where, fix=_DELETE))
-    return findings or [ok("blob.layout", "no blobs under names in capitals, and no old leases")]
+    return findings or [ok("blob.layout", "the container has no old blobs")]
 
 
 def _names(old: OldPartition) -> tuple[str, str, str]:
@@ -83,29 +83,35 @@ def _names(old: OldPartition) -> tuple[str, str, str]:
 
 def _describe(old: OldPartition) -> str:
     if old.active_owner:
-        return f"{old.active_owner} writes {old.blobs[0].name}: it and the others do not see each other"
+        return f"{old.active_owner} writes {old.blobs[0].name}, so it and the other consumers do not see each other"
     if old.damage:
         return old.damage
-    at = "nothing done" if old.checkpoint is None else f"done up to {old.checkpoint.sequence_number:,}"
+    at = "no checkpoint" if old.checkpoint is None else f"a checkpoint at {old.checkpoint.sequence_number:,}"
     return f"{at} in {old.blobs[0].name}"
 
 
 def check_settings(settings: BlobSettings) -> list[Finding]:
-    """Every renewal and every checkpoint overwrites a blob: what the account keeps of it piles up, and lists crawl."""
+    """Every renewal and every checkpoint overwrites a blob. If the account keeps the old ones, lists get slow."""
     findings = []
-    fix = "keep checkpoints in an account without it; processors overwrite their blobs all the time"
+    fix = "keep checkpoints in an account without it, because processors overwrite their blobs every few seconds"
     if settings.soft_delete_days:
         message = (
-            f"soft delete keeps what is overwritten for {counted(settings.soft_delete_days, 'day')}: lists get slow"
+            f"soft delete keeps overwritten blobs for {counted(settings.soft_delete_days, 'day')}, so lists get slow"
         )
         findings.append(warning("blob.soft-delete", message, fix=fix))
     if settings.has_versions:
-        message = "versioning keeps every renewal and checkpoint as a version: lists get slow, and it costs"
+        message = "versioning keeps every renewal and checkpoint as a version, so lists get slow and storage costs grow"
         findings.append(warning("blob.versioning", message, fix=fix))
     if settings.soft_delete_days is None or settings.has_versions is None:
         unknown = "soft delete" if settings.soft_delete_days is None else "versioning"
-        message = f"whether {unknown} is on is unknown: there is no blob yet, or the credentials may not ask"
-        findings.append(note("blob.settings", message, fix="look at the account's data protection: both should be off"))
+        message = f"hubline can't read whether {unknown} is on: no blob exists yet, or you lack the right to"
+        findings.append(
+            note(
+                "blob.settings",
+                message,
+                fix="turn off soft delete and versioning in the data protection of the account",
+            )
+        )
     return findings or [ok("blob.settings", "neither soft delete nor versioning makes lists slow")]
 
 

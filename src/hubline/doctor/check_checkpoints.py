@@ -1,4 +1,4 @@
-"""Whether a group's checkpoints still lead anywhere: against what the hub's partitions hold."""
+"""Compares a group's checkpoints with the events that the partitions of the hub hold."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubline.text import counted
 
 
 def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, PositionInvalid]) -> list[Finding]:
-    """Every checkpoint against its partition. ``refused`` has what the hub itself said of those that were tried."""
+    """Compares every checkpoint with its partition. ``refused`` has the errors of those that the hub refused."""
     expired: dict[str, int] = {}
     ahead: dict[str, int] = {}
     foreign: dict[str, str] = {}
@@ -23,7 +23,7 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
         if held is None:
             continue
         reason = refused[partition].reason if partition in refused else None
-        # Of what an SDK wrote the number may not be known: then only the hub can tell.
+        # A checkpoint of an SDK may have no sequence number. Then only the hub can tell.
         last_sequence = held.last_sequence if checkpoint.last_sequence is None else checkpoint.last_sequence
         lost_count = max(0, held.begin_sequence - last_sequence - 1)
         if (beyond_count := last_sequence - held.last_sequence) > 0:
@@ -44,17 +44,17 @@ def check_checkpoints(hub: HubFacts, facts: GroupFacts, refused: Mapping[str, Po
 
 
 def is_foreign(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
-    """Whether it names the partition's newest event by its number, and another one by its offset."""
+    """Whether its sequence number is that of the newest event, and its offset that of another event."""
     is_newest = checkpoint.last_sequence == held.last_sequence >= 0
     return is_newest and held.last_offset is not None and checkpoint.offset not in ("", held.last_offset)
 
 
 def check_damage(facts: GroupFacts) -> list[Finding]:
-    """Checkpoints that do not read back."""
+    """Checkpoints that cannot be read."""
     damaged = facts.damaged_checkpoints
     if not damaged:
         return []
-    message = f"{counted(len(damaged), 'checkpoint')} that cannot be read: the partition stops"
+    message = f"{counted(len(damaged), 'checkpoint')} cannot be read, so processing stops there"
     fix = "set them again with `hubline checkpoints set`, or reset them with `hubline checkpoints reset`"
     return [error("checkpoint.damaged", message, fix=fix, partitions=dict(damaged))]
 
@@ -62,25 +62,27 @@ def check_damage(facts: GroupFacts) -> list[Finding]:
 def _expired(expired: Mapping[str, int]) -> list[Finding]:
     if not expired:
         return []
-    message = f"retention removed {counted(sum(expired.values()), 'event')} before they were processed: they are lost"
+    message = (
+        f"retention removed {counted(sum(expired.values()), 'event')} before they were processed, so they are lost"
+    )
     fix = (
-        "processors stop there unless on_data_loss is set; `hubline checkpoints reset` continues with "
-        "what is left. Lengthen the hub's retention, or add processors, so that it does not happen again"
+        "to continue with the events that are left, run `hubline checkpoints reset`, or set on_data_loss. Lengthen the "
+        "retention of the hub, or add processors, so that it does not happen again"
     )
     partitions = {partition: f"{lost:,} lost" for partition, lost in expired.items()}
     return [error("checkpoint.expired", message, fix=fix, partitions=partitions)]
 
 
 def _recreated(ahead: Mapping[str, int], foreign: Mapping[str, str]) -> list[Finding]:
-    """Checkpoints of a hub that is gone: beyond the end of the new one, or at other offsets."""
+    """Checkpoints of a deleted hub: beyond the end of the new one, or at other offsets."""
     fix = "start over with `hubline checkpoints reset`, or correct the address of the hub or the store"
     findings = []
     if ahead:
         partitions = {partition: f"{beyond:,} beyond the last event" for partition, beyond in ahead.items()}
-        message = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was deleted and created again"
+        message = f"{counted(len(ahead), 'checkpoint')} beyond the last event: the hub was recreated"
         findings.append(error("checkpoint.ahead", message, fix=fix, partitions=partitions))
     if foreign:
-        message = f"{counted(len(foreign), 'checkpoint')} of another hub, or of one of this name that was deleted"
+        message = f"{counted(len(foreign), 'checkpoint')} of another hub, or of a deleted hub with this name"
         findings.append(error("checkpoint.foreign", message, fix=fix, partitions=foreign))
     return findings
 
@@ -91,15 +93,15 @@ def _missing(hub: HubFacts, facts: GroupFacts) -> list[Finding]:
     if not missing or not facts.checkpoints:
         return []
     message = (
-        f"{counted(len(missing), 'partition')} without a checkpoint: processors begin there at their start position"
+        f"{counted(len(missing), 'partition')} without a checkpoint: processors start there at their start position"
     )
     return [note("checkpoint.missing", message, partitions=dict.fromkeys(missing, "has none"))]
 
 
 def _good(facts: GroupFacts, good_count: int, behind_count: int) -> list[Finding]:
     if not facts.checkpoints:
-        return [note("checkpoint.none", "the group has no checkpoints: processors begin at their start position")]
+        return [note("checkpoint.none", "the group has no checkpoints: processors start at their start position")]
     if not good_count:
         return []
-    summary = f"{counted(good_count, 'good checkpoint')}; {counted(behind_count, 'event')} to be handled"
+    summary = f"{counted(good_count, 'checkpoint')} without problems; lag {counted(behind_count, 'event')}"
     return [ok("checkpoint.ok", summary)]

@@ -1,4 +1,4 @@
-"""The consumers of a group: owners that are gone, partitions without an owner, members without a partition, SDKs."""
+"""The consumers of a group: expired leases, partitions without an owner, members without a partition, SDKs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubline.text import counted
 
 
 def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | None) -> list[Finding]:
-    """Everything about the group's owners and members; what takes the hub's partitions only if those are known."""
+    """All findings about owners and members. Those that need the hub's partitions only if ``there`` names them."""
     active = _ActiveConsumers(facts, lease)
     findings = [
         *_damaged(facts),
@@ -28,7 +28,7 @@ def check_group(facts: GroupFacts, lease: LeaseOptions, there: Sequence[str] | N
 
 
 class _ActiveConsumers:
-    """Owners and members, apart from those that did not renew for longer than a lease."""
+    """The owners and members that renewed within the lease; the other owners as stale."""
 
     def __init__(self, facts: GroupFacts, lease: LeaseOptions) -> None:
         self._sdk_owners = facts.sdk_owners
@@ -52,8 +52,12 @@ def _damaged(facts: GroupFacts) -> list[Finding]:
     damaged = facts.state.damaged
     if not damaged:
         return []
-    message = f"{counted(len(damaged), 'ownership record')} that cannot be read: no consumer can claim the partition"
-    return [error("group.damaged", message, fix="each says where it is and what to do", partitions=dict(damaged))]
+    message = f"{counted(len(damaged), 'ownership record')} cannot be read, so no consumer can claim the partition"
+    return [
+        error(
+            "group.damaged", message, fix="repair each record as its partition's message says", partitions=dict(damaged)
+        )
+    ]
 
 
 def _unknown_partitions(facts: GroupFacts, there: Sequence[str]) -> list[Finding]:
@@ -64,10 +68,8 @@ def _unknown_partitions(facts: GroupFacts, there: Sequence[str]) -> list[Finding
     }
     if not unknown:
         return []
-    message = (
-        f"the store knows {counted(len(unknown), 'partition')} that the hub does not have: they are of another hub"
-    )
-    fix = "check that the store belongs to this hub; if so, they do no harm"
+    message = f"the store has {counted(len(unknown), 'partition')} that the hub does not have: they are of another hub"
+    fix = "check that the store belongs to this hub; if it does, these records are harmless"
     return [warning("group.unknown-partitions", message, fix=fix, partitions=unknown)]
 
 
@@ -77,11 +79,11 @@ def _expired_leases(active: _ActiveConsumers) -> list[Finding]:
     partitions = {
         each.key.partition: f"{each.owner_id} has not renewed it for {each.age_seconds:.0f} s" for each in active.stale
     }
-    message = f"{counted(len(partitions), 'partition')} of owners that did not renew for longer than a lease"
+    message = f"the lease of {counted(len(partitions), 'partition')} expired, because the owner did not renew it"
     if active.owner_ids:
-        fix = "the active members claim them at their next cycle; if that does not happen, raise their limits"
+        fix = "wait a few seconds until active members claim them; if they don't, raise their limits"
         return [warning("group.expired-leases", message, fix=fix, partitions=partitions)]
-    fix = "start a consumer of this group: it claims them at once"
+    fix = "start a consumer of this group, which claims them immediately"
     return [
         warning("group.expired-leases", f"{message}, and there is no other consumer", fix=fix, partitions=partitions)
     ]
@@ -92,8 +94,8 @@ def _unowned(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
     unowned = [partition for partition in there if partition not in taken]
     if not unowned or not active.owner_ids:
         return []
-    message = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner: they are not read"
-    fix = "members that start need a few cycles; if it stays so, start more of them, or raise their limits"
+    message = f"{counted(len(unowned), 'partition')} of {len(there)} without an owner, so nothing reads their events"
+    fix = "if members have just started, wait a few seconds; otherwise start more of them, or raise their limits"
     return [warning("group.unowned", message, fix=fix, partitions=dict.fromkeys(unowned, "has no owner"))]
 
 
@@ -105,7 +107,7 @@ def _capacity(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
     capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
     if others or capacity >= needed:
         return []
-    message = f"the members take at most {capacity} partitions together, and the hub has {needed}"
+    message = f"all members together own at most {capacity} partitions, but the hub has {needed}"
     return [warning("group.capacity", message, fix="start more members, or raise their limits (Fixed(count), max)")]
 
 
@@ -113,14 +115,16 @@ def _overdue_handovers(facts: GroupFacts, lease: LeaseOptions) -> list[Finding]:
     # A claim follows within a cycle after the handover timeout.
     patience_seconds = lease.handover_timeout_seconds + lease.load_balancing_interval_seconds
     waiting = {
-        each.key.partition: f"{each.requested_by} requested it of {each.owner_id} {each.request_age_seconds:.0f} s ago"
+        each.key.partition: (
+            f"{each.requested_by} requested it from {each.owner_id} {each.request_age_seconds:.0f} s ago"
+        )
         for each in facts.state.ownerships
         if each.owner_id and each.requested_by and each.request_age_seconds > patience_seconds
     }
     if not waiting:
         return []
     message = f"{counted(len(waiting), 'handover')} waiting for longer than the handover timeout"
-    fix = "find out why the owner's handler does not finish, and whether the consumer that requested it still runs"
+    fix = "check why the handler of the owner does not finish, and whether the consumer that requested it still runs"
     return [warning("group.overdue-handovers", message, fix=fix, partitions=waiting)]
 
 
@@ -128,8 +132,8 @@ def _sdk_members(facts: GroupFacts) -> list[Finding]:
     if not facts.sdk_owners:
         return []
     message = (
-        f"{counted(len(facts.sdk_owners), 'member')} with an official SDK: partitions move by the plain steal, "
-        "which repeats events, and epochs stay 0"
+        f"{counted(len(facts.sdk_owners), 'member')} with an official SDK: partitions move to and from them without a "
+        "handover, so events may be duplicated, and their epochs stay 0"
     )
     return [note("group.sdk-members", message, where=", ".join(sorted(facts.sdk_owners)))]
 
@@ -137,10 +141,10 @@ def _sdk_members(facts: GroupFacts) -> list[Finding]:
 def _members(active: _ActiveConsumers) -> list[Finding]:
     ids = active.owner_ids
     if not ids:
-        return [note("group.empty", "the group has no consumers", fix="start a processor if events should be handled")]
+        return [note("group.empty", "the group has no consumers", fix="to process events, start a processor")]
     standby = sorted(each.owner_id for each in active.members if not active.owned_count[each.owner_id])
     shared = f"{counted(len(ids), 'member')} with {counted(sum(active.owned_count.values()), 'partition')}"
     if not standby:
         return [ok("group.members", shared)]
-    message = f"{counted(len(standby), 'member')} of {len(ids)} without a partition: on standby to take over"
+    message = f"{counted(len(standby), 'member')} of {len(ids)} without a partition, on standby to take over"
     return [ok("group.members", shared), note("group.standby", message, where=", ".join(standby))]

@@ -1,4 +1,4 @@
-"""One examination: what was found so far, and questions with a time limit. One that fails stops no other."""
+"""One examination: the findings so far, and checks with a time limit. A check that fails does not stop the others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class ExaminationRequest:
-    """What to examine. ``seconds_max`` bounds each question. Without a ``lease_seconds`` it is the processors'
-    default."""
+    """What to examine. ``seconds_max`` limits each check. Without ``lease_seconds``, the default of the processors
+    counts."""
 
     hub: str
     store: str
@@ -29,7 +29,7 @@ class ExaminationRequest:
 
 
 class Examination:
-    """What was found so far, and how questions are asked. ``report`` gets the name of each step."""
+    """The findings so far. ``report`` is called with the name of each step."""
 
     def __init__(self, request: ExaminationRequest, report: Callable[[str], None]) -> None:
         self.request = request
@@ -38,7 +38,7 @@ class Examination:
         self.findings: list[Finding] = []
 
     async def ask(self, whom: str, question: Awaitable[Result], *, code: str = "") -> Result | None:
-        """The answer; None if there is none, and a finding that says why, under this code if it was refused."""
+        """The answer, or None and a finding that says why, with this code if the question was refused."""
         answer = await attempt(question, self.request.seconds_max)
         if not isinstance(answer, _Failure):
             return answer
@@ -49,7 +49,7 @@ class Examination:
         return None
 
     async def probe_optional(self, code: str, message: str, question: Awaitable[Result]) -> Result | None:
-        """An answer that is good to have; None, and a note, if it does not come."""
+        """The answer, or None and a note: the examination can do without it."""
         answer = await attempt(question, self.request.seconds_max)
         if not isinstance(answer, _Failure):
             return answer
@@ -59,36 +59,36 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why there is no answer: its kind, which is the end of a finding's code, and in words, without a secret."""
+    """Why there is no answer: its kind, which ends the code of a finding, and a message without secrets."""
 
     kind: str
     message: str
 
 
 async def attempt(question: Awaitable[Result], seconds_max: float) -> Result | _Failure:
-    """The answer, or why there is none: one check must not stop the others."""
+    """The answer, or why there is none: a check must not stop the others."""
     try:
         async with asyncio.timeout(seconds_max):
             return await question
     except TimeoutError:
-        return _Failure("unreachable", f"no answer for {seconds_max:g} s")
+        return _Failure("unreachable", f"no answer within {seconds_max:g} s")
     except errors.HublineError as problem:
         return _Failure(_kind(problem), str(problem))
     except OSError as problem:
         return _Failure("failed", problem.strerror or type(problem).__name__)
     except Exception as problem:  # noqa: BLE001 (its text may hold a secret, and is not shown)
-        return _Failure("bug", f"a check failed in an unforeseen way: {type(problem).__name__}")
+        return _Failure("bug", f"a check failed unexpectedly ({type(problem).__name__})")
 
 
 _FIXES: Final = {
     "address": "correct the address",
     "missing": "create it, or correct the address",
-    "refused": "check the credentials, and what they allow; see what it says",
-    "unreachable": "check the network, the address, and that it runs; trying again may help",
-    "incompatible": "upgrade hubline here, to the version that the others have",
-    "damaged": "restore it from a backup, or create it again",
-    "failed": "see what it says",
-    "bug": "this is a bug of hubline: please report it",
+    "refused": "check the credentials and their rights",
+    "unreachable": "check the address, the network, and that it runs, then try again",
+    "incompatible": "upgrade hubline here to the version that the other consumers use",
+    "damaged": "restore it from a backup, or recreate it",
+    "failed": "follow the message, then run `hubline doctor` again",
+    "bug": "this is a bug of hubline; please report it",
 }
 
 

@@ -1,4 +1,4 @@
-"""``examine`` asks hub and store, and has the answers judged."""
+"""``examine`` reads hub and store, and runs all checks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hubline.doctor.examine_store import examine_store, opened_store
 from hubline.doctor.findings import Finding, note
 from hubline.model.keys import GroupKey
 
-# Without a hub there is no group to ask about; that the store answers can be seen by any.
+# Without a hub there is no group to read. Any group shows whether the store answers.
 UNKNOWN: Final = GroupKey("unknown", "unknown", "unknown")
 
 
 async def examine(request: ExaminationRequest, report: Callable[[str], None]) -> list[Finding]:
-    """All findings, in the order of the checks. ``report`` gets the name of each step."""
+    """All findings, in the order of the checks. ``report`` is called with the name of each step."""
     examination = Examination(request, report)
     findings = examination.findings
     lease, judged = check_lease(
@@ -42,7 +42,7 @@ async def examine(request: ExaminationRequest, report: Callable[[str], None]) ->
             refused = await refused_positions(examination, hub, hub_facts, facts)
             findings += check_checkpoints(hub_facts, facts, refused)
         else:
-            skipped = "owners and checkpoints were not compared with what the hub holds"
+            skipped = "hubline could not compare owners and checkpoints with the hub"
             findings.append(
                 note("doctor.skipped", skipped, fix="fix the findings above, then run `hubline doctor` again")
             )

@@ -1,4 +1,4 @@
-"""Questions to the hub: its partitions, its clock, the consumer group, and the offsets of the checkpoints."""
+"""Reads from the hub: its partitions, its clock, the consumer group, and the offsets of the checkpoints."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def examine_hub(examination: Examination, hub: Hub) -> HubFacts | None:
     if facts is None:
         return None
     if facts.unreadable:
-        message = f"{counted(len(facts.unreadable), 'partition')} of the hub that cannot be read"
-        fix = "each says why; the others are fine"
+        message = f"{counted(len(facts.unreadable), 'partition')} of the hub cannot be read"
+        fix = "see the reason of each partition; the other partitions are fine"
         examination.findings.append(error("hub.partitions", message, fix=fix, partitions=facts.unreadable))
     count = len(facts.properties.partition_ids)
     examination.findings.append(ok("hub.ok", f"the hub {hub.name} answers, and has {counted(count, 'partition')}"))
@@ -76,13 +76,13 @@ async def refused_positions(
             refused[checkpoint.key.partition] = problem
 
     examination.report(f"trying {counted(len(open_ends), 'checkpoint')}")
-    message = f"whether the hub knows the checkpoints' offsets (read in the consumer group {CLI_GROUP})"
+    message = f"whether the hub knows the offsets of the checkpoints (in the consumer group {CLI_GROUP})"
     await examination.probe_optional("checkpoint.unverified", message, map_bounded(read_on, open_ends))
     return refused
 
 
 async def _try_group(examination: Examination, hub: Hub, partition: str) -> None:
-    """Opens a reader without an epoch, which takes nothing from anybody, to see whether the hub knows the group."""
+    """Opens a reader without an epoch, which does not affect consumers, to see whether the hub knows the group."""
     group = examination.request.group
     is_known = await examination.probe_optional(
         "hub.group", f"whether the hub has the group {group}", _knows(hub, partition, group)
@@ -112,15 +112,15 @@ async def _knows(hub: Hub, partition: str, group: str) -> bool:
     try:
         receiver = await hub.open_receiver(partition, group=group, position=Position.latest())
     except (errors.ReaderRefused, errors.ReaderStolen):
-        return True  # by its readers
+        return True  # it has readers
     except (errors.HubNotFound, errors.PartitionNotFound):
-        return False  # both are there
+        return False  # hub and partition exist, so it is the group
     await receiver.close()
     return True
 
 
 def _has_more(checkpoint: Checkpoint, held: PartitionProperties) -> bool:
-    """Whether the event after the checkpoint is there, by its number."""
+    """Whether the partition holds the event after the checkpoint, by its sequence number."""
     if checkpoint.last_sequence is None:
         return not held.is_empty and checkpoint.offset != held.last_offset
     return held.begin_sequence <= checkpoint.last_sequence + 1 <= held.last_sequence

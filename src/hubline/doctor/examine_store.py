@@ -1,4 +1,4 @@
-"""Questions to the store: whether it answers and may be written, its clock, the group's records, and old blobs."""
+"""Reads from the store: whether it answers and can be written, its clock, the group's records, and old blobs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hubline.model.keys import GroupKey
 from hubline.model.ownership import GroupState, Member
 from hubline.ports import CheckpointStore, Examinable, shares_with_sdks
 
-# Nobody has this id: forgetting it changes nothing, and needs the right to write.
+# No consumer has this ID, so a renewal in its name changes nothing, but needs the right to write.
 NOBODYS_ID: Final = "hubline-doctor"
 
 
@@ -62,7 +62,7 @@ async def examine_store(
     facts = await examination.ask("store", _group_facts(store, group))
     if facts is None:
         return None
-    examination.findings.append(ok("store.ok", f"the store answers, in {facts.list_seconds * 1000:.0f} ms"))
+    examination.findings.append(ok("store.ok", f"the store answers in {facts.list_seconds * 1000:.0f} ms"))
     await examination.ask("store", store.renew_ownership(group, Member(NOBODYS_ID, 0), ()), code="store.read-only")
     if shares_with_sdks(store):
         facts = replace(facts, sdk_owners=_sdk_owners(facts.state, lease))
@@ -76,15 +76,15 @@ async def examine_store(
 
 
 def _is_there(examination: Examination, address: StoreAddress) -> bool:
-    """Whether there is anything to look at: looking must not make an empty store."""
+    """Whether there is a store to examine: the examination must not create one."""
     match address:
         case MemoryAddress():
-            message = "a memory: store is seen by its own process alone: this is another one"
-            fix = "use sqlite:/// for the processes of one machine, or a store that many machines reach"
+            message = "other processes, such as this one, can't see a memory: store"
+            fix = "use sqlite:/// for processes on one machine, or PostgreSQL or blobs for several machines"
             examination.findings.append(warning("store.in-memory", message, fix=fix))
         case SqliteAddress(path) if not path.exists():
-            message = f"there is no file {path}: the first processor makes it, or the path is wrong"
-            fix = "correct the path if there should be something; relative ones begin where hubline is started"
+            message = f"there is no file {path}: no processor has created it yet, or the path is wrong"
+            fix = "if the file should exist, correct the path; a relative path starts at the current directory"
             examination.findings.append(warning("store.no-file", message, fix=fix))
             return False
     return True
@@ -107,7 +107,7 @@ async def _examine_blobs(examination: Examination, store: BlobStore, group: Grou
     )
     examination.findings += check_settings(settings) if settings else []
     examination.report("looking for old blobs")
-    message = "what else is in the container"
+    message = "which other records the container has"
     found = await examination.probe_optional("blob.layout", message, _container_facts(store))
     if found is not None:
         examination.findings += check_old_blobs(group, found.moves)
@@ -115,7 +115,7 @@ async def _examine_blobs(examination: Examination, store: BlobStore, group: Grou
 
 
 async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
-    await store.list_ownership(group)  # the first call connects; the second one is as those of processors
+    await store.list_ownership(group)  # the first call connects; the second one takes as long as those of processors
     asked_at = time.monotonic()
     state = await store.list_ownership(group)
     list_seconds = time.monotonic() - asked_at
@@ -124,7 +124,7 @@ async def _group_facts(store: CheckpointStore, group: GroupKey) -> GroupFacts:
 
 
 def _sdk_owners(state: GroupState, lease: LeaseOptions) -> frozenset[str]:
-    """Living owners that are not members: where SDKs may be, those are theirs, for everybody else announces itself."""
+    """Active owners that are not members. In a store that SDKs can use, these are SDKs: hubline registers members."""
     owned = [each for each in state.ownerships if each.owner_id and each.age_seconds <= lease.sdk_lease_seconds]
     return frozenset(each.owner_id for each in owned) - {each.owner_id for each in state.members}
 

@@ -1,4 +1,4 @@
-"""What an examination finds: how bad it is, what it is, where, and how to fix it."""
+"""The result of a check: its severity, the problem, where it is, and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 
 class Severity(enum.StrEnum):
-    """How bad a finding is, in rising order."""
+    """How bad a finding is, in ascending order."""
 
     OK = "ok"
-    """As it should be."""
+    """No problem."""
     NOTE = "note"
-    """Worth knowing; nothing has to be done. Also an answer that could not be found."""
+    """Worth knowing, but you don't have to act. Also if a check could not find an answer."""
     WARNING = "warning"
-    """It works, or will again, but not as it should: look at it."""
+    """It works, or recovers by itself, but not well: look at it."""
     ERROR = "error"
     """Something does not work, or events are lost: fix it."""
 
@@ -28,8 +28,8 @@ class Severity(enum.StrEnum):
 class Finding:
     """One result of a check.
 
-    ``code`` is stable, for scripts and for the page that explains it. ``partitions`` says of each partition concerned
-    what is so there. ``fix`` is empty where nothing has to be done. No field holds a secret.
+    ``code`` is stable, for scripts and for the page that explains it. ``partitions`` has a message for each affected
+    partition. ``fix`` is empty if there is nothing to do. No field holds a secret.
     """
 
     severity: Severity

@@ -1,4 +1,4 @@
-"""What was learned of a hub and a store, before anything is judged."""
+"""Facts about a hub and a store, which the checks compare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hubline.model.ownership import Checkpoint, GroupState
 
 @dataclass(frozen=True, slots=True)
 class HubFacts:
-    """A hub that answered. ``unreadable`` maps partitions that did not to what they said instead."""
+    """A hub that answered. ``unreadable`` maps partitions that could not be read to the reason."""
 
     properties: HubProperties
     held: Mapping[str, PartitionProperties]
@@ -23,7 +23,7 @@ class HubFacts:
 
 @dataclass(frozen=True, slots=True)
 class ClockFacts:
-    """The store's time of day, and this machine's before and after asking for it."""
+    """The time of the store, and that of this machine before and after the request."""
 
     asked_at: datetime
     store_time: datetime
@@ -31,7 +31,7 @@ class ClockFacts:
 
     @property
     def skew_seconds(self) -> float:
-        """How far the store is certainly ahead of this machine (negative: behind), whenever it looked at its clock."""
+        """How far the store is at least ahead of this machine (negative: behind), whenever it read its clock."""
         earliest = (self.store_time - self.answered_at).total_seconds()
         latest = (self.store_time - self.asked_at).total_seconds()
         if earliest > 0:
@@ -41,7 +41,7 @@ class ClockFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """What a store keeps of a group. ``list_seconds`` is how long it took to list who owns what."""
+    """The records of a group in a store. ``list_seconds`` is how long it took to list the owners."""
 
     group: GroupKey
     state: GroupState
@@ -49,4 +49,4 @@ class GroupFacts:
     list_seconds: float
     damaged_checkpoints: Mapping[str, str] = field(default_factory=dict)
     sdk_owners: frozenset[str] = frozenset()
-    """Living owners that wrote their records with an official SDK."""
+    """Active owners that wrote their records with an official SDK."""

@@ -53,7 +53,7 @@ class Grant:
 
 
 class Grants:
-    """What one connection may do. Without a key everything, for ever.
+    """The rights of one connection. Without a key, all rights, forever.
 
     ``clock`` gives the time of day in seconds.
     """
@@ -75,14 +75,14 @@ class Grants:
         if self._key is None:
             return
         if token_type != SAS_TYPE:
-            raise TokenRefused(f"tokens of type {token_type[:64]!r} are not known here: use a shared access key")
+            raise TokenRefused(f"tokens of type {token_type[:64]!r} are not supported here. Use a shared access key.")
         grant = checked(token, self._key, now=self._clock())
         segments = path_segments(audience)
         if not grant.covers(segments):
-            raise TokenRefused("the token was made for another entity than the one it is put for")
+            raise TokenRefused("the token is for another entity. Make one for this entity.")
         path = _lowered(segments)
         if len(self._by_path) >= GRANTS_MAX and path not in self._by_path:
-            raise TokenRefused(f"a connection holds at most {GRANTS_MAX} tokens")
+            raise TokenRefused(f"a connection holds at most {GRANTS_MAX} tokens. Open another connection.")
         self._by_path[path] = Grant(path, grant.expires_at)
 
     def allows(self, segments: Sequence[str]) -> bool:
@@ -117,9 +117,9 @@ def checked(token: str, key: SharedKey, *, now: float) -> Grant:
     is_signed = hmac.compare_digest(signature.encode(), expected.encode())
     is_named = hmac.compare_digest(unquote_plus(fields["skn"]).encode(), key.name.encode())
     if not (is_signed and is_named):
-        raise TokenRefused("the signature does not match: the key or its name is wrong")
+        raise TokenRefused("the signature does not match. Check the shared access key and its name.")
     if not expiry.isascii() or not expiry.isdigit() or int(expiry) <= now:
-        raise TokenRefused("the token has expired")
+        raise TokenRefused("the token has expired. Put a new one.")
     return Grant(_lowered(path_segments(unquote_plus(resource))), float(expiry))
 
 
@@ -131,12 +131,12 @@ def sign(encoded_resource: str, expiry: str, key: SharedKey) -> str:
 
 def _fields(token: str) -> dict[str, str]:
     if len(token) > TOKEN_LENGTH_MAX or not token.startswith(_PREFIX):
-        raise TokenRefused("the token is not a shared access signature")
+        raise TokenRefused("the token is not a shared access signature. Use a shared access key.")
     pairs = (part.partition("=") for part in token.removeprefix(_PREFIX).split("&"))
     fields = {name: value for name, _, value in pairs}
     missing = {"sr", "sig", "se", "skn"} - fields.keys()
     if missing:
-        raise TokenRefused(f"the token lacks {', '.join(sorted(missing))}")
+        raise TokenRefused(f"the token lacks {', '.join(sorted(missing))}. Put a whole shared access signature.")
     return fields
 
 

@@ -19,10 +19,10 @@ class TokenNode:
     async def answer(self, request: Message) -> Answer:
         operation = text_property(request, "operation")
         if operation != "put-token":
-            return Answer(BAD_REQUEST, f"{operation[:64]!r} is not done here: put-token is")
+            return Answer(BAD_REQUEST, f"{operation[:64]!r} is not supported here. Use put-token.")
         token = request.body.value if isinstance(request.body, Value) else None
         if not isinstance(token, str):
-            return Answer(BAD_REQUEST, "put-token needs a token: the body has to be a string")
+            return Answer(BAD_REQUEST, "put-token needs a token. Send it as a body of type string.")
         try:
             self._grants.put(text_property(request, "name"), token, text_property(request, "type"))
         except TokenRefused as error:

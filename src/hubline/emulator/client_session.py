@@ -101,9 +101,7 @@ class ClientSession:
             case ReceiverAddress() if isinstance(link, SenderLink) and self._may(link, text):
                 self._tasks.spawn(self._refusing(link, self._open_receiver(link, address)))
             case SenderAddress() | ReceiverAddress() if not self._grants.allows(path_segments(text)):
-                _refuse(
-                    link, Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs that covers this address")
-                )
+                _refuse(link, Error(conditions.UNAUTHORIZED_ACCESS, "no token was put over $cbs for this address"))
             case _:
                 _refuse(link, Error(conditions.NOT_FOUND, f"there is nothing under the address {(text or '')[:256]!r}"))
 
@@ -150,7 +148,7 @@ class ClientSession:
         for link, segments in self._entities.items():
             if link.is_attached and not self._grants.allows(segments):
                 link.detach(
-                    Error(conditions.UNAUTHORIZED_ACCESS, "the token for this address has expired: put another one")
+                    Error(conditions.UNAUTHORIZED_ACCESS, "the token for this address has expired. Put a new one.")
                 )
         self._watch_expiry()
 
@@ -163,7 +161,9 @@ class ClientSession:
         except HublineError as error:
             _refuse(link, error_of(error))
         except Exception:
-            _refuse(link, Error(conditions.INTERNAL_ERROR, "the link cannot continue for a reason of this side"))
+            _refuse(
+                link, Error(conditions.INTERNAL_ERROR, "the link cannot continue, because of an error of the server")
+            )
             raise
 
     async def _open_sender(self, link: ReceiverLink, address: SenderAddress) -> None:
@@ -198,12 +198,21 @@ class ClientSession:
     async def _hub(self, name: str, partition: str | None) -> Hub:
         hub = await self._shared.hubs.find(name)
         if hub is None:
-            raise Refusal(conditions.NOT_FOUND, f"there is no hub {name[:64]!r} here")
+            raise Refusal(
+                conditions.NOT_FOUND,
+                (
+                    f"there is no hub {name[:64]!r} here. Create it with `hubline serve --create NAME:PARTITIONS`, "
+                    "or correct the name."
+                ),
+            )
         ids = (await hub.describe()).partition_ids
         if partition is not None and partition not in ids:
             raise Refusal(
                 conditions.NOT_FOUND,
-                f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to {ids[-1]}",
+                (
+                    f"hub {hub.name} has no partition {partition[:64]!r}: it has {len(ids)}, from {ids[0]} to "
+                    f"{ids[-1]}. Choose one of these."
+                ),
             )
         return hub
 
@@ -256,5 +265,5 @@ def _epoch(attach: Attach) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ConfigError(f"{service_names.EPOCH} is a number, not {type(value).__name__}")
+        raise ConfigError(f"{service_names.EPOCH} must be a number, not {type(value).__name__}.")
     return int(value)

@@ -58,23 +58,23 @@ def _text(error: errors.HublineError) -> str:
         case errors.ReaderStolen():
             return f"{stolen_text(error.taken_by_epoch, error.epoch)} ({_where(error)})"
         case errors.HubNotFound() | errors.PartitionNotFound():
-            return f"{_where(error)} is not there"
+            return f"{_where(error)} does not exist"
         case errors.EventTooLarge():
             return (
                 f"event {error.index} has {error.bytes_count:,} bytes: {_where(error)} takes at most "
-                f"{error.max_bytes:,}. Nothing was sent: split the event"
+                f"{error.max_bytes:,}. Nothing was sent. Split the event."
             )
         case errors.PositionInvalid():
-            return f"{_where(error)} holds the sequence numbers {error.begin_sequence} to {error.last_sequence} only"
+            return f"{_where(error)} holds only the sequence numbers {error.begin_sequence} to {error.last_sequence}"
     # The reason is for who runs this.
     log.warning("failed %s: %s", type(error).__name__, error)
     match error:
         case errors.HubUnavailable():
-            return f"{_where(error)} is not available now: try again"
+            return f"{_where(error)} is not available now. Try again."
         case errors.HubFull():
-            return f"{_where(error)} has no space left: nothing was kept"
+            return f"{_where(error)} has no space left, so nothing was stored"
         case _:
-            return f"{_where(error)} cannot be used for a reason of this side"
+            return f"{_where(error)} cannot be used, because of an error of the server"
 
 
 def _where(error: errors.HublineError) -> str:

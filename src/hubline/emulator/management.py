@@ -40,7 +40,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 class ManagementNode:
     """Answers READ requests. ``is_allowed`` tells whether a request with a token may look at a hub.
 
-    Everybody may ask: the SDK for Java puts no token before, and has it in each request instead.
+    Requests without a token over $cbs are allowed: the SDK for Java has the token in each request instead.
     """
 
     def __init__(self, hubs: Hubs, is_allowed: Callable[[str, Sequence[str]], bool]) -> None:
@@ -50,11 +50,13 @@ class ManagementNode:
     async def answer(self, request: Message) -> Answer:
         operation, kind = text_property(request, "operation"), text_property(request, "type")
         if operation != "READ" or kind not in (HUB_TYPE, PARTITION_TYPE):
-            return Answer(BAD_REQUEST, f"only READ of {HUB_TYPE} and {PARTITION_TYPE} is known here")
+            return Answer(BAD_REQUEST, f"only READ of {HUB_TYPE} and {PARTITION_TYPE} is supported here")
         name = text_property(request, "name")
         # A token for the hub covers this, and so does one for its management alone, which some clients put.
         if not self._is_allowed(text_property(request, "security_token"), [name, MANAGEMENT]):
-            return Answer(UNAUTHORIZED, "no token was put for this hub", condition=conditions.UNAUTHORIZED_ACCESS)
+            return Answer(
+                UNAUTHORIZED, "no token was put for this hub over $cbs", condition=conditions.UNAUTHORIZED_ACCESS
+            )
         try:
             hub = await self._hubs.find(name)
             if hub is None:

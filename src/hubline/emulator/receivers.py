@@ -55,7 +55,7 @@ class ReaderCount:
             raise Refusal(
                 conditions.RESOURCE_LIMIT_EXCEEDED,
                 "Exceeded the maximum number of allowed receivers per partition in a consumer group which is "
-                f"{READERS_WITHOUT_EPOCH_MAX}: close one, or read with an owner level",
+                f"{READERS_WITHOUT_EPOCH_MAX}. Close one, or read with an owner level.",
             )
         self._counts[key] = self._counts.get(key, 0) + 1
         try:

@@ -97,7 +97,7 @@ class ClientSender:
                     link.session.connection.input_limits.release(sum(sent.bytes_count for sent in group))
                 self._top_up(link)
         except Exception:
-            link.detach(Error(conditions.INTERNAL_ERROR, "the link cannot continue for a reason of this side"))
+            link.detach(Error(conditions.INTERNAL_ERROR, "the link cannot continue, because of an error of the server"))
             raise
         finally:
             self.appending = None

@@ -38,7 +38,7 @@ BACKLOG: Final = 1024
 class Endpoint:
     """Serves hubs. Made, started, and stopped once; used from one event loop.
 
-    Without a key it believes everybody, so it listens on loopback only.
+    Without a key, it accepts any key, so it listens on loopback only.
     """
 
     def __init__(self, hubs: Hubs, *, key: SharedKey | None = None, clock: Callable[[], float] = time.time) -> None:
@@ -53,7 +53,7 @@ class Endpoint:
         """Listens, and returns the port: with 0 one that is free. Raises ConfigError, HubUnavailable."""
         if self._key is None and not is_loopback(host):
             raise ConfigError(
-                f"{host} can be reached from other machines: set a key, or listen on 127.0.0.1, where none is needed"
+                f"{host} can be reached from other machines. Set a key, or listen on 127.0.0.1, where none is needed."
             )
         loop = asyncio.get_running_loop()
         try:
@@ -67,7 +67,7 @@ class Endpoint:
             )
         except OSError as error:
             raise HubUnavailable(
-                f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another port, or 0 for any"
+                f"cannot listen on {host}, port {port}: {error.strerror or error}. Choose another port, or 0 for any."
             ) from error
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

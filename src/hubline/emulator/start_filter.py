@@ -40,8 +40,8 @@ def parse_selector(selector: object) -> Position:
     match = _COMPARISON.fullmatch(selector) if isinstance(selector, str) else None
     if match is None:
         raise ConfigError(
-            "the selector is none that is known here: write amqp.annotation.x-opt-offset, x-opt-sequence-number or "
-            "x-opt-enqueued-time, > or >=, and a value in quotes"
+            "the selector is unknown. Write amqp.annotation.x-opt-offset, x-opt-sequence-number or "
+            "x-opt-enqueued-time, > or >=, and a value in quotes."
         )
     kind, inclusive, value = match[1].lower(), match[2] == ">=", match[3]
     if kind == "offset":
@@ -67,7 +67,7 @@ def _offset(value: str, *, inclusive: bool) -> Position:
 
 def _number(value: str) -> int:
     if not re.fullmatch(r"-?[0-9]{1,19}", value, re.ASCII) or abs(int(value)) > _INT64_MAX:
-        raise ConfigError(f"the selector compares with {value!r}, which is not a number of 64 bits")
+        raise ConfigError(f"the selector must compare with a number of 64 bits, not {value!r}.")
     return int(value)
 
 

@@ -13,13 +13,15 @@ from hubline.model.hubs import HubProperties
 def require_count(max_count: int) -> None:
     """Refuses to receive nothing."""
     if max_count < 1:
-        raise ConfigError(f"max_count is the number of events to receive at most: give 1 or more, not {max_count}")
+        raise ConfigError(f"max_count must be 1 or more, not {max_count}.")
 
 
 def require_one_target(partition: str | None, partition_key: str | None) -> None:
     """Refuses to send to two places."""
     if partition is not None and partition_key is not None:
-        raise ConfigError("give a partition or a partition key, not both: the key chooses the partition")
+        raise ConfigError(
+            "both a partition and a partition key are given, but the key chooses the partition. Give only one of them."
+        )
 
 
 def require_outgoing(events: pa.RecordBatch) -> None:
@@ -27,11 +29,11 @@ def require_outgoing(events: pa.RecordBatch) -> None:
     if not events.schema.equals(OUTGOING_SCHEMA):
         raise ConfigError(
             f"events to send need the columns of OUTGOING_SCHEMA ({', '.join(OUTGOING_SCHEMA.names)}), "
-            f"not {events.schema.names}: make them with hubline.new_events"
+            f"not {events.schema.names}. Make them with hubline.new_events."
         )
     if events.column("body").null_count:
         index = pc.index(events.column("body").is_null(), True).as_py()
-        raise ConfigError(f"the body of event {index} is null: an event's body may be empty, but not missing")
+        raise ConfigError(f"the body of event {index} is null. Give bytes, which may be empty.")
 
 
 def require_partition(partition: str, there: HubProperties, *, hub: str) -> None:
@@ -39,5 +41,7 @@ def require_partition(partition: str, there: HubProperties, *, hub: str) -> None
     ids = there.partition_ids
     if partition not in ids:
         raise PartitionNotFound(
-            f"hub {hub} has no partition {partition!r}: it has {ids[0]} to {ids[-1]}", hub=hub, partition=partition
+            f"hub {hub} has no partition {partition!r}: it has {ids[0]} to {ids[-1]}. Choose one of these.",
+            hub=hub,
+            partition=partition,
         )

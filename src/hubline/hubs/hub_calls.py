@@ -20,7 +20,9 @@ async def within(timeout_seconds: float, call: Awaitable[T], *, what: str) -> T:
         async with asyncio.timeout(timeout_seconds):
             return await call
     except TimeoutError:
-        raise HubUnavailable(f"the hub did not {what} within {timeout_seconds:g} s") from None
+        raise HubUnavailable(
+            f"the hub did not {what} within {timeout_seconds:g} s. Try again, and check the network."
+        ) from None
 
 
 async def describe_partition(hub: Hub, partition: str, *, timeout_seconds: float) -> PartitionProperties:

@@ -24,7 +24,7 @@ class PositionCheck:
     """Resolves positions in the partitions of one hub, by what each partition holds at the moment."""
 
     hub: str
-    fix: str = "Choose another position, for instance earliest"
+    fix: str = "Choose another position, such as earliest."
     """What the error recommends."""
 
     def known_sequence(self, position: Position, held: PartitionProperties) -> int | None:

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
 from hubline.hubs.hub_calls import describe_partition, pinned, within
-from hubline.hubs.size_estimate import SizeEstimate
+from hubline.hubs.size_estimate import EVENT_BYTES_MIN, SizeEstimate
 from hubline.model.events import EventBatch
 from hubline.model.positions import Position, PositionKind
 from hubline.ports import Hub, Receiver
@@ -60,7 +58,7 @@ class ReconnectingReceiver:
     """Reads one partition with as many receivers as it takes, and gives out each event once.
 
     Used as a :class:`~hubline.ports.Receiver`, by one task at a time. A receiver that has worked is replaced at once
-    when it is lost, since services close links now and then; whatever fails after that is reported and waited for.
+    when it is lost, since services close links at times; whatever fails after that is reported and waited for.
     ``after_sequence`` is the last event before the position, if known.
 
     Where no other receiver would help, the error is raised: PositionInvalid, after which :meth:`seek` chooses where to
@@ -138,7 +136,9 @@ class ReconnectingReceiver:
             try:
                 batch = await self._receive(max_count, wait_seconds)
                 if batch is None and loop.time() >= end:
-                    raise self._silence()
+                    raise HubUnavailable(
+                        f"{self._silence()}. Try again.", hub=self._hub.name, partition=self._partition
+                    )
             except HubUnavailable as error:
                 await self._fail(error, end)
             except ReaderStolen as error:
@@ -177,8 +177,7 @@ class ReconnectingReceiver:
             self._after_sequence = batch.last_sequence
             self._silent_seconds = 0.0
             if self._read_ahead is not None and not self._is_counting:
-                mean = batch.nbytes // len(batch)  # one by one costs as much as the rest of a small batch
-                self._sizes.arrived(np.full(len(batch), mean), batch.nbytes)
+                self._sizes.arrived_alike(len(batch), _bytes_of(batch))
         elif self._read_ahead is not None and self._read_ahead.is_full:
             pass  # it waits for its caller
         elif await self._is_silent_for_too_long(wait_seconds):
@@ -227,7 +226,8 @@ class ReconnectingReceiver:
                 raise
             # A reader that came while the receiver was lost has taken the partition.
             raise ReaderStolen(
-                f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}",
+                f"another reader took partition {partition} of hub {error.hub} with epoch {error.held_epoch}. "
+                "Stop one of them, or use another consumer group.",
                 hub=error.hub,
                 partition=partition,
                 epoch=error.epoch,
@@ -272,16 +272,14 @@ class ReconnectingReceiver:
 
     async def _stalled(self) -> None:
         log.warning("stalled partition=%s after=%s", self._partition, self._after_sequence)
-        message = f"{self._silence()}: hubline opens another receiver"
+        message = f"{self._silence()}. hubline opens another receiver."
         self._policy.report(PartitionStalled(message, partition=self._partition))
         await self._drop()
 
-    def _silence(self) -> HubUnavailable:
-        return HubUnavailable(
-            f"partition {self._partition} of hub {self._hub.name} has events after {self._after_sequence}, but none "
-            f"arrived for {self._policy.stall_seconds:g} s",
-            hub=self._hub.name,
-            partition=self._partition,
+    def _silence(self) -> str:
+        return (
+            f"partition {self._partition} of hub {self._hub.name} has events after {self._after_sequence}, "
+            f"but none arrived for {self._policy.stall_seconds:g} s"
         )
 
     async def _drop(self) -> None:
@@ -298,3 +296,13 @@ class ReconnectingReceiver:
             await within(self._policy.seconds_max, receiver.close(), what=f"close partition {self._partition}")
         except Exception as error:  # noqa: BLE001 - a hub of the user's own may raise anything
             log.warning("receiver_not_closed partition=%s %s: %s", self._partition, type(error).__name__, error)
+
+
+def _bytes_of(batch: EventBatch) -> int:
+    """How many bytes the events take.
+
+    Where they are so small that they count as `EVENT_BYTES_MIN` anyway, it is what their buffers take as a whole: to
+    ask for the part of a slice takes as long as the rest of a small batch.
+    """
+    whole = int(batch.arrow.get_total_buffer_size())
+    return whole if whole <= EVENT_BYTES_MIN * len(batch) else batch.nbytes

@@ -17,7 +17,7 @@ FIRST_BYTES: Final = 1152 * 1024
 GROWTH: Final = 16
 # The size of events is averaged over about this many deliveries, or over the first events.
 SIZE_MEMORY: Final = 8
-# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to come again.
+# Sizes that vary get this many standard deviations of room: events that come beyond the bound have to be read again.
 DEVIATIONS: Final = 2.0
 # A smaller event counts as this much: of small ones 20,000 for 8 MiB, since in memory each takes more than on the wire.
 EVENT_BYTES_MIN: Final = 420
@@ -34,11 +34,12 @@ class SizeEstimate:
 
     def arrived(self, sizes: npt.NDArray[np.int64], bytes_count: int) -> None:
         """Events of these sizes have come, so many bytes together."""
-        count = len(sizes)
-        self._seen_count += count
-        weight = max(count / self._seen_count, 1 / SIZE_MEMORY)
-        self.event_bytes += (bytes_count / count - self.event_bytes) * weight
-        self._square_bytes += (int(np.dot(sizes, sizes)) / count - self._square_bytes) * weight
+        self._count_in(len(sizes), bytes_count / len(sizes), int(np.dot(sizes, sizes)) / len(sizes))
+
+    def arrived_alike(self, count: int, bytes_count: int) -> None:
+        """So many events have come, of one size or of sizes that are too dear to ask for."""
+        mean = bytes_count / count
+        self._count_in(count, mean, mean**2)
 
     def expect(self, event_bytes: int) -> None:
         """From now on events are at least as large as this one, which there was no room for."""
@@ -57,12 +58,20 @@ class SizeEstimate:
         """How many would fit if none were held."""
         return self._count(ahead.max_bytes, least=1)
 
+    def _count_in(self, count: int, mean_bytes: float, mean_square: float) -> None:
+        self._seen_count += count
+        weight = max(count / self._seen_count, 1 / SIZE_MEMORY)
+        self.event_bytes += (mean_bytes - self.event_bytes) * weight
+        self._square_bytes += (mean_square - self._square_bytes) * weight
+
     def _count(self, room: int, *, least: int) -> int:
         if self._seen_count < FIRST_COUNT:
             return max(room // FIRST_BYTES, least)
+        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
+        if most <= least:
+            return least
         mean = max(self.event_bytes, 1.0)
         spread = DEVIATIONS * math.sqrt(max(self._square_bytes - self.event_bytes**2, 0.0))
         # The largest n for which n * mean + spread * sqrt(n) is no more than there is room for.
         root = (math.sqrt(spread**2 + 4 * mean * room) - spread) / (2 * mean)
-        most = min(room // EVENT_BYTES_MIN, GROWTH * self._seen_count)
         return max(min(int(root**2 + 1e-6), most), least)

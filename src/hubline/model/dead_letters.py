@@ -151,9 +151,9 @@ class DeadLetterSelection:
     def __post_init__(self) -> None:
         for name, time in (("since", self.since), ("until", self.until)):
             if time is not None and time.tzinfo is None:
-                raise ConfigError(f"{name} needs a time zone, for instance datetime.now(UTC)")
+                raise ConfigError(f"{name} has no time zone. Give one, such as datetime.now(UTC).")
         if self.since is not None and self.until is not None and self.since > self.until:
-            raise ConfigError("since is later than until: no dead letter can be between them")
+            raise ConfigError("since is later than until, so no dead letter can be between them. Exchange them.")
 
 
 def _bounded(text: str, length_max: int) -> str:

@@ -32,7 +32,7 @@ class GroupKey:
 
     def __post_init__(self) -> None:
         if not (self.namespace and self.hub and self.group):
-            raise ConfigError(f"a consumer group needs a namespace, a hub and a name: {self}")
+            raise ConfigError(f"a consumer group must have a namespace, a hub and a name: {self}.")
 
     def partition(self, partition: str) -> PartitionKey:
         """Return the key of one partition in this group.
@@ -67,7 +67,7 @@ class PartitionKey:
 
     def __post_init__(self) -> None:
         if not (self.namespace and self.hub and self.group and self.partition):
-            raise ConfigError(f"a partition key needs a namespace, a hub, a group and an id: {self}")
+            raise ConfigError(f"a partition key must have a namespace, a hub, a group and an ID: {self}.")
 
     @property
     def group_key(self) -> GroupKey:

@@ -25,9 +25,9 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         if not self.offset and self.sequence_number < 0:
-            raise ConfigError(f"a checkpoint needs an offset or a sequence number ({self.key})")
+            raise ConfigError(f"a checkpoint must have an offset or a sequence number ({self.key}).")
         if self.sequence_number < -1:
-            raise ConfigError(f"a checkpoint's sequence number is not negative ({self.key})")
+            raise ConfigError(f"a checkpoint's sequence number must not be negative ({self.key}).")
 
     @classmethod
     def before_first(cls, key: PartitionKey) -> Checkpoint:
@@ -57,9 +57,9 @@ class Checkpoint:
 class Ownership:
     """Who owns a partition, as a store listed it.
 
-    ``owner_id`` is empty for a partition that was given up. ``version`` changes with every write, and a claim
+    ``owner_id`` is empty for a released partition. ``version`` changes with every write, and a claim
     holds only if it names the current one. ``epoch`` rises by one with every change of owner and fences what the
-    former owner writes. ``age_seconds`` is by the store's own clock. ``requested_by`` asks for a hand-over.
+    former owner writes. ``age_seconds`` is by the store's own clock. ``requested_by`` requests a handover.
     """
 
     key: PartitionKey
@@ -72,7 +72,7 @@ class Ownership:
 
     def __post_init__(self) -> None:
         if self.epoch < 0:
-            raise ConfigError(f"an epoch is not negative ({self.key})")
+            raise ConfigError(f"an epoch must not be negative ({self.key}).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class ReleaseReason(enum.StrEnum):
     REQUESTED = "requested"
     """Another processor requested it."""
     LOST = "lost"
-    """Taken by another processor, or the lease ran out."""
+    """Taken by another processor, or the lease expired."""
     STOPPED = "stopped"
     """The processor stops."""
     FAILED = "failed"

@@ -57,16 +57,21 @@ class Position:
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, PositionKind):
-            raise ConfigError("Position: make one with Position.earliest(), latest(), offset(), sequence(), enqueued()")
+            raise ConfigError(
+                "a Position cannot be created directly. Use Position.earliest(), latest(), offset(), "
+                "sequence() or enqueued()."
+            )
         if not isinstance(self.inclusive, bool):
-            raise ConfigError(f"Position: inclusive must be True or False, not {type(self.inclusive).__name__}")
+            raise ConfigError(f"Position: inclusive must be True or False, not {type(self.inclusive).__name__}.")
         expected = _POSITION_VALUE[self.kind]
         if type(self.value) is not expected:
-            raise ConfigError(f"a position by {self.kind} takes {expected.__name__}, not {type(self.value).__name__}")
+            raise ConfigError(
+                f"a position by {self.kind} must be of type {expected.__name__}, not {type(self.value).__name__}."
+            )
         if self.kind is PositionKind.OFFSET and not self.value:
-            raise ConfigError("a position by offset needs an offset: the string is empty")
+            raise ConfigError("the offset of a position is empty. Give an event's offset, or use Position.earliest().")
         if isinstance(self.value, datetime) and self.value.tzinfo is None:
-            raise ConfigError("a position by time needs a time zone, for instance datetime.now(UTC)")
+            raise ConfigError("the time of a position has no time zone. Give one, such as datetime.now(UTC).")
 
     @classmethod
     def earliest(cls) -> Position:

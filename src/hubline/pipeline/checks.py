@@ -76,7 +76,7 @@ def check_pipeline(
 def _require_known(stages: Sequence[str], known: Sequence[str]) -> None:
     for name in stages:
         if name not in known:
-            raise ConfigError(f"there is no stage {name!a}: {nearest_or_all(name, known)}")
+            raise ConfigError(f"there is no stage {name!a}. {nearest_or_all(name, known)}")
 
 
 def _chosen(plan: Plan, names: Sequence[str]) -> Plan:

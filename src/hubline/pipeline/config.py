@@ -80,7 +80,7 @@ def validate_master(text: str) -> str:
     """Where Spark runs. What it does not know would end its Java at the start, in a stack trace."""
     if _MASTER.fullmatch(text):
         return text
-    raise ConfigError(f"Spark knows no master {text[:80]!a}: {nearest_or_all(text, _MASTERS)}")
+    raise ConfigError(f"Spark knows no master {text[:80]!a}. {nearest_or_all(text, _MASTERS)}")
 
 
 def _run_settings(reader: ConfigReader, pipeline: str) -> RunSettings:

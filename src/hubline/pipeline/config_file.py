@@ -14,7 +14,16 @@ from hubline.addresses.did_you_mean import nearest_or_all
 from hubline.addresses.references import parse_path, parse_secret
 from hubline.errors import ConfigError, Problem
 from hubline.pipeline.definition import Where
-from hubline.secrets import KEEP_ELSEWHERE, NOT_SHOWN, Secret, may_hold_secret, names_secret, redact, secrets_in, shown
+from hubline.secrets import (
+    KEEP_ELSEWHERE,
+    NOT_SHOWN,
+    Secret,
+    may_hold_secret,
+    names_secret,
+    redact,
+    secrets_in,
+    shown_value,
+)
 
 # A configuration is a page; a file of this size is something else.
 MAX_FILE_BYTES: Final = 1024 * 1024
@@ -108,7 +117,7 @@ class ConfigReader:
             return value
         wanted = {str: "text in quotes", int: "a whole number", bool: "true or false"}[kind]
         fix = "write it in quotes" if kind is str else "write it without quotes" if isinstance(value, str) else ""
-        self.add_problem(path, f"{path[-1]} must be {wanted}, not {shown(str(value))}", fix)
+        self.add_problem(path, f"{path[-1]} must be {wanted}, not {shown_value(value)}", fix)
         return None
 
     def parsed(self, path: Path_, parse: Callable[[], Value]) -> Value | None:
@@ -173,7 +182,7 @@ def _named_secret(path: Path_, value: object, where: Where) -> Problem | None:
     is_kept_elsewhere = isinstance(value, bool) or not value or str(value).startswith(("env:", "file:"))
     if is_kept_elsewhere or not names_secret(".".join(path[1 if path[0] == "spark" else 2 :]) or path[-1]):
         return None
-    return Problem(where.file, where.line, "there is a secret in it, by the name of its key", KEEP_ELSEWHERE)
+    return Problem(where.file, where.line, "the line holds a secret, by the name of its key", KEEP_ELSEWHERE)
 
 
 def _text(path: Path) -> tuple[str, list[Problem]]:
@@ -181,16 +190,28 @@ def _text(path: Path) -> tuple[str, list[Problem]]:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
-            return "", [Problem(str(path), 1, f"the file is larger than {MAX_FILE_BYTES:,} bytes", "is it another?")]
+            return "", [
+                Problem(
+                    str(path),
+                    1,
+                    f"the file is larger than {MAX_FILE_BYTES:,} bytes",
+                    "check whether it is the right file",
+                )
+            ]
         return content.decode("utf-8-sig"), []
     except FileNotFoundError:
-        fix = "create it, with a table [datasets.NAME] for each dataset, or name another with --config"
+        fix = "create it with a table [datasets.NAME] for each dataset, or name another file with --config"
         return "", [Problem(str(path), 0, "the file does not exist", fix)]
     except UnicodeDecodeError:
         return "", [Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")]
     except OSError as error:
         return "", [
-            Problem(str(path), 0, f"the file cannot be read ({error.strerror})", "check the path and its rights")
+            Problem(
+                str(path),
+                0,
+                f"the file cannot be read ({error.strerror})",
+                "correct the path, or allow reading the file",
+            )
         ]
 
 
@@ -208,9 +229,19 @@ def _set(data: dict[str, Any], key: str, value: str) -> Problem | None:
     *tables, last = path = _path(key)
     named = _named_secret(path, _value(value), Where(shown, 0))
     if found := [*secrets_in(key, shown), *secrets_in(value, shown), *([named] if named else [])]:
-        return Problem(shown, 0, found[0].message, "every user can list command lines; say env:NAME or file:PATH")
+        return Problem(
+            shown,
+            0,
+            found[0].message,
+            "write env:NAME or file:PATH, because every user of the machine can list command lines",
+        )
     if not tables or not all(path):
-        return Problem(shown, 0, "it is not a key", "write for instance --set datasets.raw.hub=local:./data/raw")
+        return Problem(
+            shown,
+            0,
+            "it is not a key",
+            "write --set TABLE.KEY=VALUE, for example --set datasets.raw.hub=local:./data/raw",
+        )
     for name in tables:
         inner = data.setdefault(name, {})
         if not isinstance(inner, dict):

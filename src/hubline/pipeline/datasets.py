@@ -137,13 +137,17 @@ def read_datasets(reader: ConfigReader) -> dict[str, Dataset]:
 def _dataset(reader: ConfigReader, name: str, table: Mapping[str, Any]) -> Dataset | None:
     path = ("datasets", name)
     kinds = [kind for kind in _KEYS if kind in table]
+    before = len(reader.problems)
     if len(kinds) == 1:
         reader.check_keys(path, table, _KEYS[kinds[0]])
     elif not kinds:
         reader.check_keys(path, table, dict.fromkeys(key for keys in _KEYS.values() for key in keys))
+        if len(reader.problems) > before:
+            return None  # probably the key that is missing, misspelled
     if len(kinds) != 1:
-        fix = 'it has hub = "ADDRESS", or url = "DATABASE" with table = "NAME", or format = "FORMAT"'
-        reader.add_problem(path, f"the dataset {name} has {'none' if not kinds else kinds[0]} of them", fix)
+        message = f"[datasets.{name}] must have one of hub, url and format, and has {' and '.join(kinds) or 'none'}"
+        fix = 'write hub = "ADDRESS", or url = "DATABASE" with table = "NAME", or format = "FORMAT"'
+        reader.add_problem(path, message, fix)
         return None
     match kinds[0]:
         case "hub":

@@ -30,6 +30,7 @@ from hubline.addresses.option_kinds import Named
 from hubline.errors import ConfigError
 from hubline.pipeline.stage_options import FrameStageOptions, StageOptions, check_names, option_problems
 from hubline.secrets import shown_value
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -285,8 +286,8 @@ class Pipeline:
         """
         if _is_loading.get():
             raise ConfigError(
-                "the file runs its pipeline when it is imported: put that under if __name__ == '__main__':, "
-                "and hubline run can import it"
+                "the file runs its pipeline when it is imported. Put that under if __name__ == '__main__':, "
+                "and hubline run can import it."
             )
         from hubline.pipeline.checks import check_pipeline
         from hubline.pipeline.runner import Request, run
@@ -309,17 +310,17 @@ class Pipeline:
         if not sources or not all(_is_text(each) for each in (*sources, sink)):
             wrong = next(each for each in (*(sources or (source,)), sink) if not _is_text(each))
             raise ConfigError(
-                "source and sink must be names of datasets: write for instance source='raw', sink='readings', "
-                f"not {shown_value(wrong)}"
+                "source and sink must be names of datasets. Write for instance source='raw', sink='readings', "
+                f"not {shown_value(wrong)}."
             )
         name = options.get("name")
         if name is not None and not _is_text(name):
-            raise ConfigError(f"name: it must be text in quotes, not {shown_value(name)}")
+            raise ConfigError(sentences(f"name: it must be text in quotes, not {shown_value(name)}"))
         if kind is not StageKind.FRAME and not _is_loading.get():
             check_value("schema", Annotated[str, Named("text such as 'id long, celsius double'")], schema)
         if not _is_loading.get():  # else planning reports them, together with all other problems
             for option, problem in option_problems(options):
-                raise ConfigError(f"{option}: {problem}")
+                raise ConfigError(sentences(f"{option}: {problem}"))
 
         def add(function: Function) -> Function:
             named = str(name or getattr(function, "__name__", "stage"))

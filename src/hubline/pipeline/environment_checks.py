@@ -27,9 +27,7 @@ from hubline.sinks.sql_sink.table_schema import Column, TableName
 MAX_LOOK_SECONDS: Final = 20.0
 """How long each is waited for: longer than a slow network takes, shorter than people wait."""
 
-_CHECK_DATABASE: Final = "check the address, and that the database is running"
-# A question of PostgreSQL's driver, to which the fix is the answer.
-_QUESTION: Final = " Is the server running on that host and accepting TCP/IP connections?"
+_NO_ANSWER: Final = "it did not answer. Check the address, and that the database is running."
 
 
 @dataclass(slots=True)
@@ -60,7 +58,9 @@ def _check_folder(plan: Plan, folder: Path, found: Environment) -> None:
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir():
         message = f"the folder {folder} cannot be created"
-        found.add_problem(plan.folder_where, message, f"{there} is a file: name another")
+        found.add_problem(
+            plan.folder_where, message, f"{there} is a file. Name another folder: --set run.spark_checkpoints=PATH"
+        )
     elif not os.access(there, os.W_OK | os.X_OK):
         fix = "give this user the right, or name another folder: --set run.spark_checkpoints=PATH"
         found.add_problem(plan.folder_where, f"the folder {folder} cannot be written to", fix)
@@ -120,11 +120,11 @@ async def _check_store(plan: Plan, text: str, stage: PlannedStage, found: Enviro
         async with asyncio.timeout(MAX_LOOK_SECONDS):
             await _require_usable(address, stage)
     except TimeoutError:
-        reason = "it did not answer"
+        reason = _NO_ANSWER
     except HublineError as error:
         reason = _text(error)
     if reason:
-        found.add_problem(plan.store_where, f"the store {address} cannot be used: {reason}", _CHECK_DATABASE)
+        found.add_problem(plan.store_where, f"the store {address} cannot be used: {reason}")
     elif isinstance(address, SqliteAddress) and not address.path.exists():
         found.creations.append(f"store {address}, for checkpoints and owners")
 
@@ -137,12 +137,12 @@ async def _check_table(dataset: TableDataset, found: Environment, *, is_written:
         async with asyncio.timeout(MAX_LOOK_SECONDS):
             columns = await asyncio.to_thread(inspect_table, dataset.address, name)
     except TimeoutError:
-        reason = "it did not answer"
+        reason = _NO_ANSWER
     except HublineError as error:
         reason = _text(error)
     if reason:
         message = f"the database of dataset {dataset.name}, {dataset.address}, cannot be used: {reason}"
-        found.add_problem(dataset.where, message, _CHECK_DATABASE)
+        found.add_problem(dataset.where, message)
     elif columns:
         found.tables[dataset.name] = columns
         _check_upsert_key(dataset, columns, found)
@@ -157,7 +157,7 @@ def _check_upsert_key(dataset: TableDataset, columns: Sequence[Column], found: E
     names = [column.name for column in columns]
     if missing := [key for key in dataset.upsert_key if key not in names]:
         message = f"{dataset} has no column {missing[0]}, which upsert_key names"
-        found.add_problem(dataset.key_where, message, f"it has {', '.join(names)}")
+        found.add_problem(dataset.key_where, message, f"use one of its columns: {', '.join(names)}")
 
 
 async def _require_usable(address: StoreAddress, stage: PlannedStage) -> None:
@@ -167,12 +167,12 @@ async def _require_usable(address: StoreAddress, stage: PlannedStage) -> None:
         case BlobAddress():
             await _read_blobs(address, stage)
         case MemoryAddress():
-            raise ConfigError("it is for one process")
+            raise ConfigError("it is for one process, but Spark runs several. Use another store.")
 
 
 def _text(error: HublineError) -> str:
     """Why a database cannot be used. Its address is shown beside it, with the dataset's name or the setting's."""
-    return redact(str(error)).removesuffix(_QUESTION)
+    return redact(str(error))
 
 
 async def _read_blobs(address: BlobAddress, stage: PlannedStage) -> None:

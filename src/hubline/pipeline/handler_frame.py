@@ -42,12 +42,12 @@ def _columns(schema: str) -> StructType:
         own = None
     if isinstance(own, StructType):
         return own
-    raise ConfigError(f"schema={schema!r} does not name columns: write 'id long, celsius double'")
+    raise ConfigError(f"schema={schema!r} does not name columns. Write schema='id long, celsius double', for example.")
 
 
 def _require_binary_body(own: StructType) -> None:
     if any(field.name == "body" and not isinstance(field.dataType, BinaryType) for field in own):
-        raise ConfigError("the body of an event is bytes: write 'body binary' in schema, and give text.encode()")
+        raise ConfigError("the body of an event is bytes. Write 'body binary' in schema, and give text.encode().")
 
 
 def _require_own(planned: PlannedStage, names: Sequence[str]) -> None:
@@ -58,7 +58,7 @@ def _require_own(planned: PlannedStage, names: Sequence[str]) -> None:
     if isinstance(planned.sink, TableDataset) and planned.drop_duplicates != "off":
         taken.add("properties")
     if wrong := [name for name in names if name in taken]:
-        raise ConfigError(f"schema names {wrong[0]!r}, by which a row's event is known: give the column another name")
+        raise ConfigError(f"schema names {wrong[0]!r}, by which a row's event is known. Give the column another name.")
 
 
 def _require_spelt(own: StructType, names: Sequence[str]) -> None:
@@ -67,7 +67,9 @@ def _require_spelt(own: StructType, names: Sequence[str]) -> None:
     for name in own.names:
         if spelt.setdefault(name.lower(), name) != name:
             other = spelt[name.lower()]
-            raise ConfigError(f"schema names {name!r}, beside {other!r}: spell it so, or give it another name")
+            raise ConfigError(
+                f"schema names {name!r}, but events have {other!r}. Spell it in the same way, or give it another name."
+            )
 
 
 def _output(own: StructType, events: StructType, *, has_error: bool) -> StructType:

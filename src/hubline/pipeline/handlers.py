@@ -50,11 +50,13 @@ class BatchHandler:
         if not isinstance(given, pa.Table):
             raise self._error(f"must return a pyarrow.Table, not {type(given).__name__}")
         if missing := [name for name in self.own.names if name not in given.column_names and name != ERROR_COLUMN]:
-            raise self._error(f"returned no column {missing[0]}, which schema names")
+            raise self._error(
+                f"returned no column {missing[0]}, which schema names. Return it, or remove it from schema."
+            )
         if ERROR_COLUMN in given.column_names and ERROR_COLUMN not in self.own.names:
             raise self._error(
-                f"returned {ERROR_COLUMN}, which makes rows dead letters, and schema does not name it: "
-                f"add '{ERROR_COLUMN} string'"
+                f"returned {ERROR_COLUMN}, which makes rows dead letters, and schema does not name it. "
+                f"Add '{ERROR_COLUMN} string'."
             )
         if set(TRACED) <= set(self.own.names):
             events = self._given(events, given)
@@ -77,16 +79,17 @@ class BatchHandler:
             places = pc.index_in(values, events.column(name).combine_chunks())
             if len(strange := values.filter(pc.is_null(places))):
                 raise self._error(
-                    f"returned a row with {name} {strange[0]}, which none of its events has: hand on what they have, "
-                    "and give what you make another name"
+                    f"returned a row with {name} {strange[0]}, which none of its events has. Return these columns "
+                    "of the events unchanged, and give your column another name."
                 )
         return events.take(places)  # which are those of the numbers: all events are of one partition
 
     def _untraced(self, events_count: int, rows_count: int) -> ConfigError:
         lost = [name for name in TRACED if name not in self.own.names]
         return self._error(
-            f"made {counted(rows_count, 'row')} of {counted(events_count, 'event')}, and it is not known which of "
-            f"which: return {', '.join(lost)} as columns as well, and name them in schema"
+            f"returned {counted(rows_count, 'row')} for {counted(events_count, 'event')}, and hubline "
+            f"cannot tell which row is of which event. Return {', '.join(lost)} as columns as well, and "
+            "name them in schema."
         )
 
     def _error(self, text: str) -> ConfigError:

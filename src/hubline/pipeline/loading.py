@@ -38,11 +38,13 @@ def _text(path: Path) -> str:
             raise PipelineInvalid([Problem(str(path), 0, "it is not a file", "name the Python file of the pipeline")])
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
-        problem = Problem(str(path), 0, "there is no such file", "check the path")
+        problem = Problem(str(path), 0, "the file does not exist", "correct the path")
     except UnicodeDecodeError:
         problem = Problem(str(path), 1, "the file is not UTF-8 text", "save it as UTF-8")
     except OSError as error:
-        problem = Problem(str(path), 0, f"the file cannot be read ({error.strerror})", "check the path and its rights")
+        problem = Problem(
+            str(path), 0, f"the file cannot be read ({error.strerror})", "correct the path, or allow reading the file"
+        )
     raise PipelineInvalid([problem])
 
 
@@ -52,9 +54,9 @@ def _syntax(text: str, path: Path) -> list[Problem]:
         with warnings.catch_warnings(action="ignore"):
             compile(text, str(path), "exec", dont_inherit=True)
     except SyntaxError as error:
-        return [Problem(str(path), error.lineno or 1, f"the line is not Python ({error.msg})", "correct it")]
+        return [Problem(str(path), error.lineno or 1, f"the line is not Python ({error.msg})", "correct the line")]
     except ValueError as error:  # null bytes
-        return [Problem(str(path), 1, f"the file is not Python ({error})", "is it another?")]
+        return [Problem(str(path), 1, f"the file is not Python ({error})", "check whether it is the right file")]
     return []
 
 
@@ -74,7 +76,7 @@ def _raised(path: Path, error: BaseException) -> Problem:
     text = redact(" ".join(str(error).split()))
     if isinstance(error, HublineError):
         return Problem(str(path), line, text)  # says itself what to do
-    what, fix = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct it")
+    what, fix = _of_option(text) or (f"importing the file raises {type(error).__name__} ({text})", "correct the line")
     if isinstance(error, ImportError):
         fix = "install it for this Python, or put it beside the file"
     beside = [frame for frame in frames if Path(frame.filename).is_relative_to(path.parent)]
@@ -100,7 +102,9 @@ def _only_pipeline(path: Path, module: ModuleType) -> Pipeline:
     found = {id(value): value for value in vars(module).values() if isinstance(value, Pipeline)}
     if len(found) == 1:
         return next(iter(found.values()))
-    what = "defines no pipeline" if not found else f"defines {len(found)} pipelines"
-    fix = 'write pipeline = hubline.Pipeline("NAME") in it' if not found else "keep one of them in a file"
-    line = 1 if not found else max(each.where.line for each in found.values())
-    raise PipelineInvalid([Problem(str(path), line, f"the file {what}", fix)])
+    if not found:
+        fix = 'write pipeline = hubline.Pipeline("NAME") in it'
+        raise PipelineInvalid([Problem(str(path), 1, "the file defines no pipeline", fix)])
+    line = max(each.where.line for each in found.values())
+    what = f"the file defines {len(found)} pipelines"
+    raise PipelineInvalid([Problem(str(path), line, what, "keep one of them in a file")])

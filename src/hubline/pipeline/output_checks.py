@@ -43,8 +43,8 @@ def output_problems(
         ))  # fmt: skip
     if ERROR_COLUMN in frame.columns and stage.dead_letters is None and not isinstance(stage.sink, TableDataset):
         wrong.append((
-            f"it has rows with an {ERROR_COLUMN}, and nowhere to keep dead letters",
-            "name a hub for them, dead_letters='DATASET', or drop the column",
+            f"it has rows with an {ERROR_COLUMN}, but the stage has no place for dead letters",
+            "name a hub for them with dead_letters='DATASET', or drop the column",
         ))  # fmt: skip
     if stage.options.drop_duplicates in ("ordered", "any_order") and (missing := set(TRACED) - set(frame.columns)):
         wrong.append((
@@ -70,18 +70,19 @@ def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) ->
     if stage.options.event_ids and EVENT_ID not in frame.columns:
         wrong.append((
             f"it drops the column {EVENT_ID}, by which duplicates are known",
-            "keep it; rows that are made of many events have none: say event_ids=False, and they go without",
+            "keep it, or write event_ids=False if each row is made of many events",
         ))  # fmt: skip
     elif stage.options.event_ids and makes_several_rows(frame) and attribute_of(frame, EVENT_ID) in given_ids:
         wrong.append((
-            f"it makes several rows of an event (explode), all with one {EVENT_ID}: they would pass for duplicates",
+            f"it makes several rows of an event (explode), all with one {EVENT_ID}, so they would be "
+            "dropped as duplicates",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
         ))  # fmt: skip
     elif stage.is_read_in_order and (moving := moving_step(frame)):
         wrong.append((
-            f"it moves rows between tasks ({moving}): their ids come out of order, and a stage that reads them counts "
-            "on order (drop_duplicates='ordered')",
-            "say drop_duplicates='any_order' there",
+            f"it moves rows between tasks ({moving}), so their IDs come out of order, and a stage that "
+            "reads them counts on order (drop_duplicates='ordered')",
+            "write drop_duplicates='any_order' there",
         ))  # fmt: skip
     try:
         RowLayout(published(stage, frame).schema)
@@ -95,14 +96,14 @@ def _table_problems(
 ) -> list[tuple[str, str]]:
     rows = stored(frame, of_table)
     if not set(rows.columns) - (set(SOURCE_SCHEMA.names) - set(of_table)) - {ERROR_COLUMN}:
-        fix = "add columns of its own; those of events are written where the table has columns of the same names"
+        fix = "add columns to the rows; columns of events are written only if the table has columns of the same names"
         return [("it gives no column for the table", fix)]
     spelt = {name.lower(): name for name in frame.columns if name in (EVENT_ID, *SOURCE_SCHEMA.names)}
     empty = [(name, spelt[name.lower()]) for name in of_table if name not in frame.columns and name.lower() in spelt]
     wrong = [
         (
-            f"the table has a column {name}, and events have {own}: it would stay empty",
-            f'quote its name when you make the table, "{own}", or rename the column of the events',
+            f"the table has a column {name}, but events have {own}, so it would stay empty",
+            f'quote its name when you create the table, "{own}", or rename the column of the events',
         )
         for name, own in empty
     ]

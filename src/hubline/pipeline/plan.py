@@ -51,12 +51,12 @@ class PlannedStage:
 
     @property
     def is_new_each_run(self) -> bool:
-        """Whether Spark's folder of the last run is of no use."""
+        """Whether the checkpoint folder of the last run is of no use."""
         return self.is_new_each_start or self.options.checkpoint != "every_batch"
 
     @property
     def is_new_each_start(self) -> bool:
-        """Whether Spark's folder is of no use even where a run starts the stage again, after a failure.
+        """Whether the checkpoint folder is of no use even where a run starts the stage again, after a failure.
 
         What is on a screen or in memory Spark does not continue with: it refuses a folder that was used.
         """

@@ -144,7 +144,7 @@ class _Planning:
             return graph.levels()
         except CycleError:
             cycle = graph.cycle()
-        fix = "what one of them writes, dead letters included, comes back to it forever: let it go somewhere else"
+        fix = "let one of them write somewhere else, because its events (or dead letters) come back to it forever"
         first = next(stage for stage in stages if stage.name == cycle[0])
         self.add_problem(first.where, f"the stages form a cycle ({' -> '.join(cycle)})", fix)
         return ()
@@ -155,7 +155,7 @@ class _Planning:
         dataset = self._config.datasets.get(name)
         if dataset is None and self._config.file.is_toml and name not in self._config.broken:
             file = self._config.file.file
-            fix = f"{nearest_or_all(name, self._config.datasets)} (a dataset is a table [datasets.{name}] in {file})"
+            fix = f"{nearest_or_all(name, self._config.datasets)} To add it, write a table [datasets.{name}] in {file}."
             if may_hold_secret(name):
                 name = NOT_SHOWN
                 fix = f"give it a name, and write its address under [datasets.NAME] in {file}, as env:VARIABLE"
@@ -165,7 +165,7 @@ class _Planning:
     def _hub(self, stage: Stage, name: str, role: str, where: Where) -> HubDataset | None:
         dataset = self._dataset(stage, name, role, where)
         if dataset is not None and not isinstance(dataset, HubDataset):
-            fix = "a stage reads a hub; a table or a file can be joined, as a further parameter of the function"
+            fix = "name a hub as the source; to join a table or a file, add a parameter with its name to the function"
             self.add_problem(where, f"stage {stage.name}: {name} is {dataset}, not a hub", fix)
             return None
         return dataset
@@ -191,7 +191,7 @@ class _Planning:
 
     def _check_sources(self, stage: Stage, sources: Sequence[HubDataset], sink: Dataset) -> None:
         if len(sources) > 1 and isinstance(sink, TableDataset):
-            fix = "its checkpoint is one hub's: write to a hub, and store from there"
+            fix = "write to a hub, and store from there in a second stage: a table's checkpoint is of one hub"
             self.add_problem(stage.where, f"stage {stage.name}: a table takes the rows of one source", fix)
         if len({source.identity for source in sources}) < len(sources):
             fix = "name each hub once, and use its events twice"

@@ -1,4 +1,4 @@
-"""What a run needs before Spark starts: the state folder for itself alone, and the hubs that it is to create."""
+"""What a run needs before Spark starts: the checkpoint folder for itself alone, and the hubs that it is to create."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hubline.pipeline.stop_gate import Gate
 
 @contextmanager
 def locked(plan: Plan) -> Iterator[None]:
-    """The state folder, for this run alone: two runs in one folder would write over each other's batches."""
+    """The checkpoint folder, for this run alone: two runs in one folder would write over each other's batches."""
     folder = local_folder(plan.run.spark_checkpoints)
     if folder is None:
         yield
@@ -37,8 +37,8 @@ def locked(plan: Plan) -> Iterator[None]:
             # The store that is made where none is named lies in the folder: another folder would read all of it again.
             store = " and name a store for both (--set run.store=URL)" if plan.default_store else ""
             raise ConfigError(
-                f"another run uses the folder {folder}: stop it, or give this one a folder of its own "
-                f"(--set run.spark_checkpoints=PATH){store}; instances share their work through the store"
+                f"another run uses the folder {folder}. Stop it, or give this one a folder of its own (--set "
+                f"run.spark_checkpoints=PATH){store}. Instances share their work through the store."
             ) from None
         yield
 
@@ -50,8 +50,8 @@ def _lock_file(folder: Path) -> BinaryIO:
     except OSError as error:
         reason = error.strerror or type(error).__name__
     raise ConfigError(
-        f"the folder {folder} cannot be written to ({reason}): give this user the right, or name another folder "
-        "(--set run.spark_checkpoints=PATH)"
+        f"the folder {folder} cannot be written to ({reason}). Give this user the right, or name another folder "
+        "(--set run.spark_checkpoints=PATH)."
     )
 
 
@@ -80,6 +80,6 @@ def owner_id_of(plan: Plan) -> str | None:
 
 
 def gate_of(plan: Plan, query: PlannedQuery) -> Gate:
-    """Within the state folder, where that is on this machine: nobody tidies up there while the run continues."""
+    """Within the checkpoint folder, where that is on this machine: nobody cleans up there while the run continues."""
     folder = local_folder(plan.run.spark_checkpoints)
     return Gate(folder / f".gate-{query.id}" if folder else Path(tempfile.mkdtemp(prefix="hubline-gate-")))

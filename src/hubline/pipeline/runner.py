@@ -1,12 +1,12 @@
 """Runs a checked pipeline: one Spark session, a query or several for each stage, restarts, and a clean end.
 
-    1. prepare   the state folder is this run's alone; hubs that are to be created are (preparation)
+    1. prepare   the checkpoint folder is this run's alone; hubs that are to be created are (preparation)
     2. session   Spark starts, or the one that was given is used
     3. build     every stage's query is analysed; what is wrong is reported, and nothing has started yet (stage_frame)
     4. run       queries side by side; one that fails is started again after a pause, the others continue (stage_run)
     5. end       gates close, batches in progress commit, partitions are released, queries stop (shutdown)
 
-A first SIGINT or SIGTERM leads to 5; a second one does not wait for batches: what is cut short comes again.
+A first SIGINT or SIGTERM leads to 5. A second one does not wait for batches: the next run repeats them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
 from hubline.spark._jvm.session import make_active, mute_loggers, register
 from hubline.spark.sessions.session import session
 from hubline.spark.source.data_source import EventHubs
-from hubline.text import counted
+from hubline.text import counted, sentences
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,8 +114,11 @@ def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = 
         except JAVA_GONE:
             if running.output_closed:
                 raise
-        # Nothing can be stopped in order any more. Leases run out, or the next run takes its partitions back.
-        raise PipelineError("Spark's Java process ended, and the run with it: find out why, and start it again")
+        # Nothing can be stopped in order any more. Leases expire, or the next run takes its partitions back.
+        raise PipelineError(
+            "Spark's Java process ended, and the run with it. Look for the reason in the lines above and "
+            "in the system's log (often it lacks memory), then start the run again."
+        )
 
 
 def _session(plan: Plan, request: Request) -> SparkSession:
@@ -129,7 +132,8 @@ def _session(plan: Plan, request: Request) -> SparkSession:
         reason = summarize_spark_error(error)
     if STOPPED in reason:
         reason = "its master does not answer"
-    raise PipelineError(f"Spark did not start: {reason}. Check the master, and the settings in [spark]")
+    fix = "check the master, and the settings in [spark]"
+    raise PipelineError(sentences(f"Spark did not start: {reason}", fix))
 
 
 def _stop_session(spark: SparkSession) -> None:
@@ -189,7 +193,13 @@ class PipelineRun:
             raise self._view.closed_by
         failed = [each for each in self._queries if each.state is State.FAILED]
         if failed:
-            lines = [f"stage {each.name} failed {counted(each.failures, 'time')}: {each.error}" for each in failed]
+            lines = [
+                sentences(
+                    f"stage {each.name} failed {counted(each.failures, 'time')}: {each.error}",
+                    "fix the cause, then start the run again: it continues from its checkpoints",
+                )
+                for each in failed
+            ]
             raise StageFailed("\n".join(lines), stage=failed[0].stage.name)
         return not self._stopping.is_set()
 

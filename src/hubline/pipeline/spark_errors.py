@@ -32,8 +32,8 @@ _STATE: Final = re.compile(r"\.? SQLSTATE: \w{5}\b.*$")
 
 _NOT_INSTALLED: Final = "ModuleNotFoundError: No module named 'hubline'"
 _INSTALL: Final = (
-    "hubline is not installed for the Python that Spark runs: install it there, or name another Python by "
-    "PYSPARK_PYTHON"
+    "hubline is not installed for the Python that Spark runs. Install it there, or name another Python by "
+    "PYSPARK_PYTHON."
 )
 
 

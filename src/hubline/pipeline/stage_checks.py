@@ -34,11 +34,14 @@ def function_problem(stage: Stage) -> tuple[str, str]:
     positional = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
     takes_all = any(each.kind is each.VAR_POSITIONAL for each in positional)
     if len(positional) < given and not takes_all:
-        return f"takes {len(positional)} parameters, and is given {given}", "the events of each source come first"
+        return (
+            f"takes {len(positional)} parameters, and is given {given}",
+            "add a parameter for the events of each source, before all others",
+        )
     extra = [each for each in parameters[given:] if each.default is each.empty and each.kind not in _VARIABLE]
     if stage.kind is not StageKind.FRAME and extra:
         events = "one event" if stage.kind is StageKind.EVENTS else "one table of events"
-        return f"takes more than {events}", "joins are for @pipeline.stage"
+        return f"takes more than {events}", "use @pipeline.stage for joins"
     return "", ""
 
 
@@ -49,14 +52,17 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
         yield (
             ("checkpoint",),
             f"checkpoint={options.checkpoint!r} does not go with a table",
-            "leave it out: rows and checkpoint are one transaction, and that is what makes them exact",
+            "leave it out: rows and checkpoint are written in one transaction, which makes each row exact",
         )
     if options.lookback is not None and not is_automatic:
-        message = "lookback needs checkpoints: they say what was published before"
+        message = "lookback needs checkpoints, which say what was published before"
         yield ("checkpoint", "lookback"), message, "leave checkpoint out"
     if not options.has_owners and options.load_balancing not in ("all", "greedy"):
         message = f"load_balancing={options.load_balancing!r} does not go with checkpoint={options.checkpoint!r}"
-        fix = "leave checkpoint or load_balancing out; Fixed(n), where partitions stay in place, goes with 'never'"
+        fix = (
+            "leave checkpoint or load_balancing out, or use Fixed(n), which keeps partitions in place, "
+            "with checkpoint='never'"
+        )
         yield ("load_balancing", "checkpoint"), message, fix
     if options.drop_duplicates in ("ordered", "any_order") and not isinstance(sink, TableDataset):
         yield ("drop_duplicates",), "drop_duplicates is for tables, which remember ids", "leave it out"
@@ -74,7 +80,10 @@ def contradictions(stage: Stage, sink: Dataset, options: CheckedOptions) -> Iter
     if is_counted and (options.lookback is not None or not is_automatic):
         yield (
             ("checkpoint", "lookback"),
-            "files remember batches by number, and this stage counts from 0 at each start: they would be left out",
+            (
+                "files remember batches by number, and this stage counts from 0 at each start, so its rows "
+                "would be left out"
+            ),
             "leave checkpoint and lookback out, or write to another dataset",
         )
     if stage.kind is not StageKind.FRAME and not (isinstance(stage.schema, str) and stage.schema):
@@ -123,6 +132,8 @@ def shared_ids(stages: Sequence[PlannedStage], rows: StageGraph) -> Iterator[tup
             if stage.sink.identity == other.sink.identity and is_shared:
                 yield (
                     stage,
-                    f"the stages {other.name} and {stage.name} publish what they make of the same events to "
-                    f"{stage.sink}, with the same ids: one would pass for a duplicate of the other",
+                    (
+                        f"the stages {other.name} and {stage.name} publish events made of the same source events to "
+                        f"{stage.sink}, with the same IDs, so a reader would drop one of them as a duplicate"
+                    ),
                 )

@@ -48,9 +48,15 @@ class Reading:
 def build_frame(spark: SparkSession, query: PlannedQuery, reading: Reading) -> DataFrame:
     """What the query writes. Raises PipelineInvalid with what is wrong with the stage's function or its columns."""
     stage = query.stage
-    events = _all_events(spark, query, reading)
-    frame = _transformed(spark, stage, events)
     columns = [column.name for column in reading.tables.get(stage.sink.name, ())]
+    return frame_of_events(spark, stage, _all_events(spark, query, reading), columns)
+
+
+def frame_of_events(
+    spark: SparkSession, stage: PlannedStage, events: Sequence[DataFrame], columns: Sequence[str] = ()
+) -> DataFrame:
+    """What the stage writes of these events, one stream for each source. `columns` are those that its table has."""
+    frame = _transformed(spark, stage, events)
     problems = output_problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
     if problems:
         raise PipelineInvalid(problems)
@@ -66,7 +72,8 @@ def _all_events(spark: SparkSession, query: PlannedQuery, reading: Reading) -> l
     try:
         return [_events(spark, query, source, reading) for source in stage.sources]
     except (HublineError, *SPARK_ERRORS) as error:
-        problem = Problem(stage.where.file, stage.where.line, f"stage {stage.name}: {summarize_spark_error(error)}")
+        message = f"stage {stage.name}: {summarize_spark_error(error)}"
+        problem = Problem(stage.where.file, stage.where.line, message, "correct the stage's options")
     raise PipelineInvalid([problem])
 
 
@@ -143,8 +150,8 @@ def _transformed(spark: SparkSession, stage: PlannedStage, events: Sequence[Data
     else:
         if isinstance(frame, DataFrame) and frame.isStreaming:
             return frame
-        what = f"stage {stage.name}: its function gives {_kind(frame)}"
-        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that is made of the events")
+        what = f"stage {stage.name}: its function returned {_kind(frame)}"
+        problem = Problem(stage.where.file, stage.where.line, what, "return the DataFrame that you make of the events")
     raise PipelineInvalid([problem])
 
 

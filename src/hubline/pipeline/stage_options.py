@@ -111,7 +111,7 @@ def check_option(name: str, value: object) -> Any:
     if value is None:
         if name in _OPTIONAL:
             return None
-        raise ConfigError("it must not be None: leave it out to use the default")
+        raise ConfigError("it must not be None. Leave it out to use the default.")
     return check_value(name, _ANNOTATIONS[name], value, subject="it")
 
 
@@ -128,7 +128,7 @@ def check_names(kind: str, given: Mapping[str, object], known: Mapping[str, obje
     """Raises ConfigError with the nearest right name where a decorator has no such option."""
     for name in given:
         if name not in known:
-            raise ConfigError(f"{kind} has no option {name}: {nearest_or_all(name, known)}")
+            raise ConfigError(f"{kind} has no option {name}. {nearest_or_all(name, known)}")
 
 
 # Single options ----------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ def _load_balancing(value: str | Strategy) -> str:
     """As Spark's source takes it."""
     strategy = parse_load_balancing(value)
     if isinstance(strategy, Balanced | Greedy) and strategy.max_partitions is not None:
-        raise ConfigError("max_partitions is for processors: a stage takes Balanced(), Greedy() or Fixed(n)")
+        raise ConfigError("max_partitions is for processors only. Use Balanced(), Greedy() or Fixed(n) without it.")
     return load_balancing_text(strategy)
 
 
@@ -152,13 +152,13 @@ def _starting_position(value: str | Position) -> str:
 def _trigger_interval(text: str) -> int:
     seconds = parse_duration(text).total_seconds()
     if seconds > MAX_TRIGGER_INTERVAL_SECONDS:
-        raise ConfigError(f"it must be at most {MAX_TRIGGER_INTERVAL_SECONDS:g}s")
+        raise ConfigError(f"it must be at most {MAX_TRIGGER_INTERVAL_SECONDS:g}s.")
     return round(seconds * 1000)
 
 
 def _lookback(text: str) -> str:
     if parse_duration(text).total_seconds() <= 0:
-        raise ConfigError("it must be longer than 0 seconds")
+        raise ConfigError("it must be longer than 0 seconds.")
     return text
 
 

@@ -246,14 +246,15 @@ class StageRun:
         except SPARK_ERRORS as error:
             log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
         self.state = State.STOPPED
-        self._note(f"stopped{': its batch was cut short, and comes again' if is_cut else ''}")
+        self._note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
 
     def _note(self, text: str) -> None:
         self._context.view.note(f"{self.name}: {text}")
 
     def _problem(self, error: AnalysisException) -> Problem:
         where = self.stage.where
-        return Problem(where.file, where.line, f"stage {self.name}: {summarize_spark_error(error)}")
+        message = f"stage {self.name}: {summarize_spark_error(error)}"
+        return Problem(where.file, where.line, message, "correct the stage's function or options")
 
 
 def _start_over(stage: PlannedStage) -> str:

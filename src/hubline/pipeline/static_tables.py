@@ -28,7 +28,7 @@ def static_tables(spark: SparkSession, stage: PlannedStage) -> dict[str, DataFra
             what = (
                 f"stage {stage.name}: dataset {dataset.name}, {dataset}, cannot be read: {summarize_spark_error(error)}"
             )
-            problem = Problem(dataset.where.file, dataset.where.line, what)
+            problem = Problem(dataset.where.file, dataset.where.line, what, "check what the dataset names")
         if problem is not None:
             raise PipelineInvalid([problem])
     return tables
@@ -51,7 +51,7 @@ def _static_table(spark: SparkSession, dataset: TableDataset) -> DataFrame:
     sink.close()
     if len(rows) > STATIC_ROWS_MAX:
         raise ConfigError(
-            f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver: export it, and write "
-            f"[datasets.{dataset.name}] with a format of Spark's"
+            f"it has more than {STATIC_ROWS_MAX:,} rows, too many to go through the driver. Export it, and write "
+            f"[datasets.{dataset.name}] with a format of Spark's."
         )
     return spark.createDataFrame(rows)

@@ -16,6 +16,7 @@ from hubline.processor.dependencies import Control, PartitionDependencies, unexp
 from hubline.processor.handled_progress import HandledProgress, Place
 from hubline.processor.options import CheckpointPolicy
 from hubline.processor.partition_status import PartitionStatus
+from hubline.text import sentences
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -95,24 +96,28 @@ class Checkpointer:
         event that is handled."""
         if self._is_the_sinks:
             raise ProcessorError(
-                "the sink moves the checkpoint together with the rows, when the handler has returned: leave it to it",
+                "with a sink, the checkpoint moves in the transaction of the rows, after the handler returns. "
+                "Remove the call of checkpoint().",
                 partition=self._status.partition,
             )
         if not self._keeps_checkpoints:
             raise ProcessorError(
-                'checkpoint_policy="never" keeps no checkpoints: remove the call of checkpoint(), or write '
-                "checkpoint_policy=CheckpointPolicy.manual()",
+                'checkpoint_policy="never" keeps no checkpoints. Remove the call of checkpoint(), or write '
+                "checkpoint_policy=CheckpointPolicy.manual().",
                 partition=self._status.partition,
             )
         place = in_progress or self.progress.place
         if event is not None:
             if not isinstance(event, Event):
                 raise ConfigError(
-                    f"checkpoint takes an event, not {type(event).__name__}: give the last one that is done, as "
-                    "batch[-1], or nothing for the whole batch"
+                    f"checkpoint takes an event, not {type(event).__name__}. Pass the last event that you have "
+                    "processed, such as batch[-1], or nothing for the whole batch."
                 )
             if event.partition != self._status.partition:
-                raise ConfigError(f"an event of partition {event.partition} is not a place in {self._status.key}")
+                raise ConfigError(
+                    f"the event is of partition {event.partition}, not of {self._status.key}. Pass an event of this "
+                    "partition."
+                )
             place = (event.offset, event.sequence_number)
         if place is not None:
             await self.write(Checkpoint(self._status.key, *place))
@@ -169,7 +174,7 @@ class Checkpointer:
             else:
                 return
         message = f"the last checkpoint of partition {self._status.partition} could not be written: {why}"
-        self._report(StoreError(message))
+        self._report(StoreError(sentences(message, "hubline processes its last events again")))
 
     async def write_at_exit(self) -> None:
         """The program ends: whatever happens here, it ends as it was about to."""

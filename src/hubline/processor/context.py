@@ -105,7 +105,9 @@ class PartitionContext:
             ProcessorError: Reading has already started.
         """
         if self._seek is None:
-            raise ProcessorError("seek is for on_assigned: reading has begun already", partition=self.partition_id)
+            raise ProcessorError(
+                "seek() works only in on_assigned, before reading begins. Call it there.", partition=self.partition_id
+            )
         self._seek(position_of(position, option="position"))
 
     async def checkpoint(self, event: Event | None = None) -> None:
@@ -135,7 +137,8 @@ class PartitionContext:
         with suppress(RuntimeError):
             asyncio.get_running_loop()
             raise ProcessorError(
-                "checkpoint_sync would block the event loop: in an async handler, await partition.checkpoint()",
+                "checkpoint_sync() would block the event loop. In an async handler, write `await "
+                "partition.checkpoint()`.",
                 partition=self.partition_id,
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(event), self._status.loop).result()
@@ -155,7 +158,7 @@ class HandlerContext(PartitionContext):
         return HandlerContext(self._status, self._checkpointer, self._initial_checkpoint, in_progress=place)
 
     def end(self) -> None:
-        """The handler returned, or failed: its events may come again, and on_assigned's time to seek is over."""
+        """The handler returned, or failed: its events may be replayed, and on_assigned's time to seek is over."""
         self._in_progress = None
         self._seek = None
 

@@ -15,6 +15,7 @@ from hubline.processor.handlers.handler import Handler
 from hubline.processor.options import ProcessorOptions
 from hubline.read_ahead import ReadAheadPool
 from hubline.sinks import SqlSink
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from hubline.processor.context import PartitionContext
@@ -71,6 +72,9 @@ class Control(Protocol):
 
 def unexpected(partition: str, error: Exception) -> ProcessorError:
     """An error of a hub or a store of the user's own, which may raise anything."""
-    found = ProcessorError(f"partition {partition} failed with {type(error).__name__}: {error}", partition=partition)
+    problem = f"partition {partition} failed with {type(error).__name__}: {error}"
+    found = ProcessorError(
+        sentences(problem, "hubline opens it again; if it lasts, fix the cause"), partition=partition
+    )
     found.__cause__ = error
     return found

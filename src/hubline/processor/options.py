@@ -67,8 +67,8 @@ class CheckpointPolicy:
         """
         if events is None and seconds is None:
             raise ConfigError(
-                "CheckpointPolicy.every: say after how many events or seconds a checkpoint is written: "
-                "write for instance CheckpointPolicy.every(seconds=5)"
+                "CheckpointPolicy.every: say after how many events or seconds a checkpoint is written. "
+                "Write for instance CheckpointPolicy.every(seconds=5)."
             )
         return cls(events=events, seconds=seconds)
 
@@ -175,5 +175,6 @@ class ProcessorOptions:
     def __post_init__(self) -> None:
         if self.heartbeat and self.max_wait_seconds == 0:
             raise ConfigError(
-                "ProcessorOptions: heartbeat batches need a max_wait_seconds above 0, which is their interval"
+                "ProcessorOptions: heartbeat=True needs a max_wait_seconds above 0, which is the interval of "
+                "heartbeats. Set it."
             )

@@ -188,8 +188,8 @@ class PartitionSession:
     async def _start_over(self) -> None:
         """The hub was re-created: sets the old one's checkpoint, if there is one, to where this one is to be read from.
 
-        A checkpoint in a sink stays: with it are rows and dead letters of the old hub's events, whose numbers come
-        again.
+        A checkpoint in a sink stays: with it are rows and dead letters of the old hub's events, whose numbers
+        the new hub uses again.
         """
         if self._into_sink is not None or self._sought is not None or self._checkpointer.written_sequence is None:
             return

@@ -225,8 +225,8 @@ class Processor:
         """
         if self._run is not None and (waiting := caller()) is not None and self._run.waits_for(waiting):
             raise ProcessorError(
-                "a handler cannot wait for the stop, which waits for the handler: "
-                "start it with asyncio.create_task(processor.stop()) and return",
+                "a handler cannot wait for stop(), which itself waits for the handler. Start it with "
+                "asyncio.create_task(processor.stop()) and return.",
                 partition="",
             )
         async with self._starting_or_stopping:
@@ -263,7 +263,8 @@ class Processor:
         """
         if threading.current_thread() is not threading.main_thread():
             raise ProcessorError(
-                "run() waits for signals, which come to the main thread only: elsewhere call start() and stop()",
+                "run() works only in the main thread, which receives signals. In other threads, call start() "
+                "and stop().",
                 partition="",
             )
         stop = asyncio.Event()
@@ -344,19 +345,23 @@ class Processor:
 
     def _running(self) -> ProcessorRun:
         if self._run is None:
-            raise ProcessorError("the processor is not started", partition="")
+            raise ProcessorError(
+                "the processor is not running. Call start() first, or use it as: async with processor.", partition=""
+            )
         return self._run
 
     def _register(self, name: str, functions: tuple[HandlerT, ...]) -> HandlerT:
         if self._run is not None:
-            raise ConfigError(f"register {name} before the processor starts")
+            raise ConfigError(f"{name} cannot be registered while the processor runs. Register it before the start.")
         self._registry.register(name, functions)
         return functions[0]
 
     def _dependencies(self) -> PartitionDependencies:
         """What its partitions are run with. Raises ConfigError where it cannot be started."""
         if self._run is not None:
-            raise ProcessorError("the processor was started before: make a new one to start again", partition="")
+            raise ProcessorError(
+                "the processor was already started once. Create another one to start again.", partition=""
+            )
         self._registry.check(self._options, self._sink, self._dead_letters)
         return PartitionDependencies(
             self._hub,
@@ -436,7 +441,7 @@ def _resolved(options: ProcessorOptions, sink: SqlSink | None) -> ProcessorOptio
     if sink is not None and not options.keeps_checkpoints:
         raise ConfigError(
             'Processor: checkpoint_policy="never" does not go with a sink, whose rows and checkpoint are one '
-            "transaction: leave checkpoint_policy out"
+            "transaction. Leave checkpoint_policy out."
         )
     if options.on_failure is not None:
         return options

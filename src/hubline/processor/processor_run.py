@@ -80,7 +80,7 @@ class ProcessorRun:
         seconds_max = self._options.lease.renew_interval_seconds
         if found := await bounded(seconds_max, self._dependencies.store.list_checkpoints)(self._group):
             log.warning(
-                "unused_checkpoints group=%s partitions=%d: the processor keeps none, and leaves these as they are",
+                "unused_checkpoints group=%s partitions=%d: the processor neither uses nor changes them",
                 self._group,
                 len(found),
             )
@@ -96,7 +96,8 @@ class ProcessorRun:
             self.report(
                 ProcessorError(
                     f"stopping took longer than {self._options.stop_timeout_seconds:g} s: partitions {running} stay "
-                    "owned until their leases expire, and their last events will be repeated",
+                    "owned until their leases expire, and their last events are processed again. Increase "
+                    "stop_timeout_seconds, or let handlers finish sooner.",
                     partition="",
                 ),
                 None,
@@ -122,7 +123,7 @@ class ProcessorRun:
             await asyncio.sleep(self._options.slow_handler_seconds)
             if not answer.is_set():
                 log.error(
-                    "event_loop_blocked seconds=%g: an async handler blocks it; make it a plain def, or await",
+                    "event_loop_blocked seconds=%g: an async handler blocks it. Make the handler a plain def, or await",
                     self._options.slow_handler_seconds,
                 )
 
@@ -210,7 +211,9 @@ class ProcessorRun:
 
     def _require_known(self, partition: str | None) -> None:
         if partition is not None and partition not in self._partition_ids:
-            raise ConfigError(f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}")
+            raise ConfigError(
+                f"the hub has no partition {partition!r}: it has {', '.join(self._partition_ids)}. Choose one of these."
+            )
 
     def contexts(self) -> list[PartitionContext]:
         return [self._runners[partition].context for partition in self._partition_ids if partition in self._runners]

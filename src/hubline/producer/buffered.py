@@ -58,7 +58,7 @@ class BufferedProducer:
         on_error: A function, plain or async, that is called with each `FailedSend`. It may send the events again.
         max_buffer_bytes: What may wait to be kept by the hub, also as text such as `"1MiB"`. Default: 32 MiB.
         max_buffer_events: The same, in events. Default: 100,000.
-        max_outage_seconds: How long a send is tried again while the hub cannot be reached. Default: 60.
+        max_outage_seconds: How long a send is retried while the hub cannot be reached. Default: 60.
 
     Example:
         async with hubline.BufferedProducer("local:./data/telemetry") as producer:
@@ -135,7 +135,7 @@ class BufferedProducer:
             SendFailed: Without `on_error`: events that were given before could not be sent. These were not taken.
         """
         await self._outlet.require_target(partition_id, partition_key)
-        self._raise_failures("; the events of this call were not taken")
+        self._raise_failures(" The events of this call were not taken. Send these again, too.")
         if isinstance(events, COLUMNS):
             await self._send_columns(columns_of(events, partition_key), partition_id)
             return

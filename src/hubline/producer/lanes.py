@@ -60,7 +60,7 @@ class Piece:
         return len(self.numbers)
 
     def slice(self, start: int, stop: int) -> Piece:
-        """Some of the events. The bytes are shared out by the number of events, so that they add up."""
+        """Some of the events. Each gets its share of the bytes by the number of events, so that they add up."""
         begin, end = (self.bytes_count * place // len(self) for place in (start, stop))
         events = self.events.slice(start, stop - start)
         return replace(self, events=events, numbers=self.numbers[start:stop], bytes_count=end - begin)
@@ -91,7 +91,7 @@ class Lanes:
 
     Args:
         sender: Gives the sender for a partition, or for what goes to any (None).
-        max_outage_seconds: How long a send is tried again while the hub cannot be reached.
+        max_outage_seconds: How long a send is retried while the hub cannot be reached.
     """
 
     def __init__(self, sender: Callable[[str | None], Awaitable[Sender]], *, max_outage_seconds: float) -> None:
@@ -179,7 +179,10 @@ class _Lane:
             try:
                 await self._try(left)
             except asyncio.CancelledError:
-                text = "sending was stopped while it was under way: it may or may not have been kept"
+                text = (
+                    "sending was stopped while events were on their way; the hub may or may not have stored them. "
+                    "Send them again if duplicates do no harm."
+                )
                 _failed(left, HubUnavailable(text, partition=self._partition))
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, the giver decides what to do
@@ -207,7 +210,7 @@ class _Lane:
 
 
 def _not_sent(partition: str | None) -> HubError:
-    return HubError("sending was stopped before its turn came: it was not sent", partition=partition)
+    return HubError("sending was stopped before these events were sent. Send them again.", partition=partition)
 
 
 def _failed(pieces: Sequence[Piece], error: Exception) -> None:

@@ -20,17 +20,17 @@ from hubline.ports import Hub
 from hubline.producer.lanes import RETRY, Giver, Lanes, Piece, Senders
 from hubline.producer.routing import Indexes, parts_of, taken, targets_of
 from hubline.retry import retrying
-from hubline.text import counted
+from hubline.text import counted, sentences
 
 log = logging.getLogger("hubline.producer")
 
 MAX_OUTAGE_SECONDS: Final = 60.0
-"""How long a send is tried again by default: longer than the service takes to move a hub to another of its nodes."""
+"""How long a send is retried by default: longer than the service takes to move a hub to another of its nodes."""
 
 # What an event takes beside its body, its key and its properties.
 EVENT_OVERHEAD_BYTES: Final = 64
 
-# Partitions can be added to a hub: keys are shared out among them after so long at most.
+# Partitions can be added to a hub: keys go to these as well after so long at most.
 PARTITIONS_SECONDS: Final = 60.0
 
 
@@ -64,13 +64,13 @@ class Outlet:
     async def require_target(self, partition_id: str | None, partition_key: str | None) -> None:
         """Refuses to send on a closed producer, to two places, or to a partition that is not there."""
         if self.is_closed:
-            raise HubError("the producer is closed: make another one", hub=self.name)
+            raise HubError("the producer is closed. Create another one.", hub=self.name)
         if partition_id is None and partition_key is None:
             return
         require_one_target(partition_id, partition_key)
         for name, value in (("partition_id", partition_id), ("partition_key", partition_key)):
             if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} is {type(value).__name__}: give text, such as {name}={str(value)!a}")
+                raise ConfigError(f"{name} is {type(value).__name__}. Give text, such as {name}={str(value)!a}.")
         if partition_id is not None and partition_id not in self._partition_ids:
             if partition_id not in await self.partition_ids():
                 await self._describe()  # it may have been added lately
@@ -153,8 +153,8 @@ def failure(piece: Piece, error: Exception, *, what: str) -> FailedSend:
     """What is said of events that were not sent. ``what`` says of a too large one which it is."""
     if isinstance(error, EventTooLarge):
         error = EventTooLarge(
-            f"{what} has {error.bytes_count:,} bytes (body, key and properties): hub {error.hub} takes at most "
-            f"{error.max_bytes:,}. It was not sent: split it",
+            f"{what} has {error.bytes_count:,} bytes (body, key and properties), but hub {error.hub} takes at most "
+            f"{error.max_bytes:,}. It was not sent. Split it.",
             hub=error.hub,
             index=0,
             bytes_count=error.bytes_count,
@@ -169,7 +169,12 @@ def send_failed(failures: Sequence[FailedSend], *, hub: str, more: str = "") -> 
     others = f" (and {counted(len(failures) - 1, 'other failure')})" if len(failures) > 1 else ""
     first = failures[0].error
     # What an unforeseen error says may quote an address.
-    why = str(first) if isinstance(first, HublineError) else f"unexpected {type(first).__name__}"
-    error = SendFailed(f"{counted(count, 'event')} could not be sent: {why}{others}{more}", hub=hub, failures=failures)
+    if isinstance(first, HublineError):
+        why, fix = str(first), ""
+    else:
+        why, fix = f"unexpected {type(first).__name__}", "send the events in its `failures` again"
+    problem = f"{counted(count, 'event')} could not be sent{others}: {why}"
+    text = sentences(problem, fix)
+    error = SendFailed(f"{text}{more}", hub=hub, failures=failures)
     error.__cause__ = first
     return error

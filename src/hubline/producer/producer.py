@@ -41,7 +41,7 @@ class Producer:
 
     Args:
         hub: An address, or an open hub, which stays open.
-        max_outage_seconds: How long a send is tried again while the hub cannot be reached. Default: 60. With 0 it is
+        max_outage_seconds: How long a send is retried while the hub cannot be reached. Default: 60. With 0 it is
             tried once.
 
     Example:

@@ -119,10 +119,14 @@ class DeadLetterHub:
             )
         except KeyError as error:
             raise ConfigError(
-                f"{where} is not a dead letter: it has no property {DEAD_LETTER_PREFIX}{error.args[0]}"
+                f"{where} is not a dead letter, because it has no property {DEAD_LETTER_PREFIX}{error.args[0]}. "
+                "Use a hub for dead letters only."
             ) from None
         except ValueError as error:
-            raise ConfigError(f"{where} is not a dead letter that reads back: {error}") from None
+            raise ConfigError(
+                f"{where} is a dead letter that cannot be read ({error}). Use a hub for dead letters only, to "
+                "which only hubline writes."
+            ) from None
 
     async def close(self) -> None:
         """Closes what was opened here; the hub is its owner's to close."""

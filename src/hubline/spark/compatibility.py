@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from typing import Final
 
@@ -10,7 +11,7 @@ VERSION_MIN: Final = (4, 2)
 
 
 def require_pyspark() -> None:
-    """Raises ImportError with what to do, where pyspark is missing or too old."""
+    """Raises ImportError with what to do, where pyspark is missing or too old, or pandas is missing."""
     try:
         from pyspark.version import __version__ as found
     except ModuleNotFoundError as error:
@@ -18,6 +19,9 @@ def require_pyspark() -> None:
             raise
         raise ImportError("hubline.spark needs pyspark, which is not installed: pip install 'hubline[spark]'") from None
     require_version(found)
+    # Spark would start each query, and look for it in the first batch.
+    if importlib.util.find_spec("pandas") is None:
+        raise ImportError("hubline.spark needs pandas, which is not installed: pip install 'hubline[spark]'")
 
 
 def require_version(found: str) -> None:

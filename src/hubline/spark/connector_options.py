@@ -62,8 +62,8 @@ def plain_connection_string(text: str) -> str:
     """A connection string without the path that the connector allows in its endpoint."""
     if re.fullmatch(r"[A-Za-z0-9+/]{32,}={0,2}", text.strip()):
         raise ConfigError(
-            "it is encrypted, as EventHubsUtils.encrypt does for the JVM connector: give the connection string itself, "
-            "or env:NAME or file:PATH that hold it"
+            "it is encrypted, as EventHubsUtils.encrypt does for the JVM connector. Give the connection "
+            "string itself, or the env:NAME or file:PATH that holds it."
         )
     return _ENDPOINT_PATH.sub(r"\1", text)
 
@@ -77,7 +77,7 @@ def parse_seconds(text: str) -> float:
     else:
         total = parse_duration(text).total_seconds()
     if total <= 0:
-        raise ConfigError("it must be longer than 0 seconds")
+        raise ConfigError("it must be longer than 0 seconds.")
     return total
 
 
@@ -110,13 +110,13 @@ def _is_json(text: str) -> bool:
 
 def _json(text: str) -> dict[str, object]:
     if len(text) > POSITIONS_LENGTH_MAX:
-        raise ConfigError(f"it has {len(text)} characters: at most {POSITIONS_LENGTH_MAX} are allowed")
+        raise ConfigError(f"it has {len(text):,} characters. Use at most {POSITIONS_LENGTH_MAX:,}.")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ConfigError("it is not a JSON object")
+        raise ConfigError(f'it is not a JSON object. Write {"0": "sequence:5", "*": "earliest"}, for example.')
     return value
 
 
@@ -126,13 +126,13 @@ def _by_partition(text: str, parse: Callable[[str], P]) -> dict[str, P | Positio
     for key, value in _json(text).items():
         partition = _partition_of(key)
         if partition in positions:
-            raise ConfigError(f"partition {partition} is there twice")
+            raise ConfigError(f"partition {partition} is given twice. Remove one.")
         if isinstance(value, dict):
             positions[partition] = _position_of_connector(value)
         elif isinstance(value, str):
             positions[partition] = parse(value)
         else:
-            raise ConfigError(f"partition {partition} needs a position, as text or as a JSON object")
+            raise ConfigError(f"the position of partition {partition} must be text or a JSON object.")
     return positions
 
 
@@ -144,7 +144,7 @@ def _partition_of(key: str) -> str:
         return validate_partition_id(key)
     partition = _json(key).get("partitionId")
     if isinstance(partition, bool) or not isinstance(partition, int | str):
-        raise ConfigError('a partition is named as {"ehName": NAME, "partitionId": 0}')
+        raise ConfigError(f'a partition has no valid "partitionId". Write {"ehName": NAME, "partitionId": 0}.')
     return validate_partition_id(str(partition))
 
 
@@ -154,13 +154,13 @@ _CONNECTOR_FIELDS: Final = {"offset", "seqNo", "enqueuedTime", "isInclusive"}
 def _position_of_connector(given: Mapping[str, object]) -> Position:
     """``{"offset": null, "seqNo": 100, "enqueuedTime": null, "isInclusive": true}``: one of the three is in use."""
     if unknown := given.keys() - _CONNECTOR_FIELDS:
-        raise ConfigError(f"a position has {', '.join(sorted(_CONNECTOR_FIELDS))}, and no {shown(min(unknown))}")
+        raise ConfigError(f"a position has no field {shown(min(unknown))}. Use {', '.join(sorted(_CONNECTOR_FIELDS))}.")
     inclusive = given.get("isInclusive", False)
     if not isinstance(inclusive, bool):
-        raise ConfigError("isInclusive is true or false")
+        raise ConfigError("isInclusive must be true or false.")
     offset, sequence, time = given.get("offset"), given.get("seqNo", -1), given.get("enqueuedTime")
     if isinstance(sequence, bool) or not isinstance(sequence, int):
-        raise ConfigError("seqNo is a whole number, or -1 where it is not in use")
+        raise ConfigError("seqNo must be a whole number, or -1 if it is not used.")
     # The connector's own order, and its examples write an offset of -1 beside others.
     if isinstance(time, str) and time:
         return Position.enqueued(_connector_time(time), inclusive=inclusive)
@@ -175,7 +175,9 @@ def _position_of_connector(given: Mapping[str, object]) -> Position:
             return Position.offset(offset, inclusive=inclusive)
         case int():
             return Position.offset(str(offset), inclusive=inclusive)
-    raise ConfigError('a position needs one of offset ("-1" for the start, "@latest" for the end), seqNo, enqueuedTime')
+    raise ConfigError(
+        'a position is empty. Give one of offset ("-1" for the start, "@latest" for the end), seqNo or enqueuedTime.'
+    )
 
 
 def _connector_time(text: str) -> datetime:

@@ -54,7 +54,7 @@ def dead_letter_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
     if len(rows) and any(None in kept.get(name, [None]) for name in ("partition", "sequenceNumber")):
         raise ConfigError(
             f"rows with an {ERROR_COLUMN}, and those that the database refuses, need the columns partition and "
-            "sequenceNumber of their events: keep them as they are"
+            "sequenceNumber of their events. Keep them as they are."
         )
     return [dict(zip(kept, values, strict=True)) for values in zip(*kept.values(), strict=True)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody does
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from hubline.addresses.hub_address import HubAddress, parse_hub
 from hubline.event_ids import ID_PATTERN, ID_PROPERTY, OUTPUTS_MAX, origin_of
@@ -31,7 +31,12 @@ def event_id(hub: str, place: Column | None = None) -> Column:
     Example:
         events.select("body", hubline.spark.event_id("env:TELEMETRY").alias("eventId"))
     """
-    origin = F.lit(origin_of(run(_described(parse_hub(hub)))))
+    return id_of(origin_of(run(_described(parse_hub(hub)))), place)
+
+
+def id_of(hub_origin: str, place: Column | None = None) -> Column:
+    """As `event_id`, for a hub whose origin is known."""
+    origin = F.lit(hub_origin)
     text = F.col("properties")[ID_PROPERTY]
     # Any producer can send the property. A value that is not an id would stop the stage that publishes the event, for
     # good.

@@ -98,20 +98,24 @@ def _error(fields: StructType, *, required: bool) -> Column:
 def _fields(events: DataFrame, schema: StructType | str) -> StructType:
     fields = schema if isinstance(schema, StructType) else _from_text(schema)
     if not fields.fields:
-        raise ConfigError("parse_json needs the fields that bodies have, for instance 'device string, celsius double'")
+        raise ConfigError(
+            "parse_json has no fields to read from bodies. Name them, for example 'device string, celsius double'."
+        )
     taken = {name.lower() for name in [*events.columns, ERROR_COLUMN]}
     if clash := [field.name for field in fields if field.name.lower() in taken]:
         raise ConfigError(
-            f"the events have a column {clash[0]!r} already: rename it first, "
-            f"events.withColumnRenamed({clash[0]!r}, ...), or leave the field out"
+            f"the events already have a column {clash[0]!r}. Rename it first, "
+            f"events.withColumnRenamed({clash[0]!r}, ...), or leave the field out."
         )
     if "body" not in events.columns:
-        raise ConfigError(f"parse_json reads the column body; the events have {', '.join(events.columns)}")
+        raise ConfigError(
+            f"parse_json reads the column body, but the events have only {', '.join(events.columns)}. Keep body."
+        )
     return fields
 
 
 def _from_text(schema: str) -> StructType:
     fields = StructType.fromDDL(schema)
     if not isinstance(fields, StructType):
-        raise ConfigError(f"{schema!r} is one type, and not fields: write for instance 'device string, celsius double'")
+        raise ConfigError(f"{schema!r} is one type, not fields. Write 'device string, celsius double', for example.")
     return fields

@@ -35,6 +35,7 @@ from hubline.spark.connector_options import (
     plain_connection_string,
 )
 from hubline.spark.source.query_share import QueryShare
+from hubline.text import sentences
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -140,8 +141,8 @@ class Options:
         if self.has_connector_names:
             return StartPositions(Position.latest())
         raise ConfigError(
-            'a stream needs the option "startingPosition": write for instance .option("startingPosition", "earliest") '
-            'for all that the hub holds, or "latest" for the events that come from now on'
+            'a stream needs the option "startingPosition". Write .option("startingPosition", "earliest") '
+            'for all events that the hub holds, or "latest" for events that arrive from now on.'
         )
 
     @property
@@ -155,7 +156,7 @@ class Options:
         if unknown := [partition for partition in named if partition not in there]:
             raise ConfigError(
                 f"a position is given for partition {unknown[0]!r}, which the hub does not have: it has "
-                f"{len(there)}, from {there[0]} to {there[-1]}"
+                f"{len(there)}, from {there[0]} to {there[-1]}. Choose one of these."
             )
 
 
@@ -194,16 +195,16 @@ def _require_no_sharing(texts: _Given, load_balancing: Strategy | None) -> None:
     """Refuses options that would have no effect: the author expects one."""
     if texts.has("lookback"):
         raise ConfigError(
-            "the option lookback needs a store, which knows what was handled before: add for instance "
-            '.option("store", "postgresql://...")'
+            "the option lookback needs a store, which knows the events that were processed before. Add "
+            '.option("store", "postgresql://...").'
         )
     sharing = [name for name in ("checkpoint", "ownerId", "lease", "loadBalancingInterval") if texts.has(name)]
     if not isinstance(load_balancing, All | None):
         sharing.insert(0, "loadBalancing")
     if sharing:
         raise ConfigError(
-            f"the option {sharing[0]} needs a store, where the instances that share the group meet: add for "
-            'instance .option("store", "postgresql://...")'
+            f"the option {sharing[0]} needs a store, through which the instances of the group share "
+            'partitions. Add .option("store", "postgresql://...").'
         )
 
 
@@ -218,12 +219,12 @@ class _Given:
         for name, value in self._values.items():
             if name in entra and value.lower() != "false":
                 raise ConfigError(
-                    'Entra credentials need no callback here: remove the aadAuth options, and give the option "hub" '
-                    "as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]')"
+                    "hubline gets Entra tokens without a callback. Remove the aadAuth options, and give the option "
+                    "\"hub\" as eventhubs://NAMESPACE/NAME (pip install 'hubline[entra]')."
                 )
             if name not in by_lower and name not in entra:
-                suggestion = nearest(name, known) or f": the options are {', '.join(sorted(SOURCE_OPTIONS))}"
-                raise ConfigError(f"the option {shown(name)} is unknown{suggestion}")
+                suggestion = nearest(name, known) or f". Use one of: {', '.join(sorted(SOURCE_OPTIONS))}"
+                raise ConfigError(sentences(f"the option {shown(name)} is unknown{suggestion}"))
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
@@ -231,7 +232,7 @@ class _Given:
     def required(self, name: str, parse: Callable[[str], T]) -> T:
         value = self.get(name, parse, None)
         if value is None:
-            raise ConfigError(f'the option "{name}" is missing: add for instance .option("{name}", "env:TELEMETRY")')
+            raise ConfigError(f'the option "{name}" is missing. Add .option("{name}", "env:TELEMETRY").')
         return value
 
     def get(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
@@ -245,7 +246,7 @@ class _Given:
     @staticmethod
     def require_one(names: Sequence[str]) -> None:
         if len(names) > 1:
-            raise ConfigError(f"the options {' and '.join(names)} mean the same: keep one")
+            raise ConfigError(f"the options {' and '.join(names)} mean the same. Keep one.")
 
     def _parsed(self, name: str, parse: Callable[[str], T]) -> T:
         try:
@@ -267,7 +268,9 @@ def _hub(text: str) -> HubAddress:
 def _store(text: str) -> StoreAddress:
     store = parse_store(text)
     if isinstance(store, MemoryAddress):
-        raise ConfigError("memory: is one process's own, and Spark runs many: use sqlite:///PATH or postgresql://...")
+        raise ConfigError(
+            "memory: works in one process only, but Spark runs many. Use sqlite:///PATH or postgresql://..."
+        )
     return store
 
 
@@ -285,15 +288,16 @@ def _checkpoint(texts: _Given) -> StreamCheckpoint:
     )
     if checkpoint == "never" and texts.has("lookback"):
         raise ConfigError(
-            "the option lookback needs checkpoints, which say what was handled before: remove the option checkpoint, "
-            'or remove lookback and start at so long ago: .option("startingPosition", "time:-24h")'
+            "the option lookback needs checkpoints, which say what was processed before. Remove the option "
+            'checkpoint; or remove lookback, and start at that time: .option("startingPosition", '
+            '"time:-24h").'
         )
     return checkpoint
 
 
 def _boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError("write true or false")
+        raise ConfigError("it must be true or false.")
     return text.lower() == "true"
 
 
@@ -307,7 +311,7 @@ def _tasks(text: str) -> int:
 
 def _whole(text: str, largest: int) -> int:
     if not re.fullmatch(r"[0-9]{1,19}", text) or not 1 <= int(text) <= largest:
-        raise ConfigError(f"{shown(text)} is not a whole number from 1 to {largest}")
+        raise ConfigError(f"it must be a whole number from 1 to {largest}, not {shown(text)}.")
     return int(text)
 
 

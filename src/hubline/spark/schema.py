@@ -46,9 +46,11 @@ def require_schema(schema: StructType, columns: StructType = SOURCE_SCHEMA) -> N
     known = {field.name: field.dataType for field in columns}
     for field in schema:
         if field.name == REPLAYED and REPLAYED not in known:
-            raise ConfigError(f'the column {REPLAYED} is there in streams with a lookback: .option("lookback", "24h")')
+            raise ConfigError(
+                f'the column {REPLAYED} exists only in streams with a lookback. Add .option("lookback", "24h").'
+            )
         if field.name not in known:
-            raise ConfigError(f"there is no column {field.name!r}: the columns are {', '.join(known)}")
+            raise ConfigError(f"there is no column {field.name!r}. Use one of: {', '.join(known)}.")
         if field.dataType != known[field.name]:
             wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
-            raise ConfigError(f"the column {field.name} is {wanted}, and not {given}")
+            raise ConfigError(f"the column {field.name} must be {wanted}, not {given}.")

@@ -29,8 +29,8 @@ def read_group(group: GroupKey, rows: list[Row]) -> GroupState:
         except _Damage as damage:
             if kind == "ownership":
                 damaged[str(row[0])] = (
-                    f"the ownership record does not read back: {damage}, in table hubline_ownership, "
-                    f"{_where(group, row[0])}: correct it, or delete the row, and the partition is claimed again"
+                    f"the ownership record cannot be read: {damage}, in table hubline_ownership, "
+                    f"{_where(group, row[0])}. Correct it, or delete the row: hubline then claims the partition again."
                 )
     return GroupState(tuple(ownerships), tuple(members), damaged)
 
@@ -64,8 +64,9 @@ def read_checkpoint(key: PartitionKey, row: Row) -> tuple[int, Checkpoint | None
     except _Damage as damage:
         problem = str(damage)
     raise RecordDamaged(
-        f"the checkpoint does not read back: {problem}, in table hubline_checkpoint, "
-        f"{_where(key.group_key, key.partition)}: set it again with `hubline checkpoints set`, or `reset` it",
+        f"the checkpoint cannot be read: {problem}, in table hubline_checkpoint, "
+        f"{_where(key.group_key, key.partition)}. Set it again with `hubline checkpoints set`, or reset "
+        "it with `hubline checkpoints reset`.",
         partition=key.partition,
         record="hubline_checkpoint",
     )

@@ -181,8 +181,8 @@ def read_dead_letter_row(row: Sequence[object]) -> DeadLetter:
     except (ValueError, TypeError, AssertionError) as error:
         partition, sequence = own[:2]
         raise RecordDamaged(
-            f"the dead letter {namespace}/{hub}/{group}/{partition}/{sequence} does not read back "
-            f"({type(error).__name__}): fix its row in hubline_dead_letter, or delete it",
+            f"the dead letter {namespace}/{hub}/{group}/{partition}/{sequence} cannot be read "
+            f"({type(error).__name__}). Fix its row in hubline_dead_letter, or delete it.",
             partition=str(partition),
             record="dead letter",
         ) from None

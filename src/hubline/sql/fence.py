@@ -20,7 +20,8 @@ def fenced(key: PartitionKey, *, epoch: int, held_epoch: int) -> Fenced:
     """The error for an ``epoch`` that does not hold the checkpoint, or that asks for it too late."""
     holder = "nobody has taken it" if held_epoch == NOBODY else f"epoch {held_epoch} holds it"
     return Fenced(
-        f"the checkpoint of {key} is not epoch {epoch}'s to move: {holder}",
+        f"the checkpoint of {key} cannot be moved with epoch {epoch}: {holder}. Nothing was written. "
+        "hubline stops processing the partition here; its new owner continues.",
         partition=key.partition,
         epoch=epoch,
         held_epoch=held_epoch,

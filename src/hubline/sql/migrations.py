@@ -47,8 +47,8 @@ def migrate(connection: SchemaConnection, migrations: tuple[Migration, ...], *, 
     newest = _version(connection, table_exists) if version < len(migrations) else version
     if newest > len(migrations):
         raise StoreIncompatible(
-            f"the store's schema has version {newest}, this hubline knows versions up to {len(migrations)}: "
-            "a newer hubline uses this store, so install that one here as well"
+            f"the store's schema has version {newest}, but this hubline knows only versions up to "
+            f"{len(migrations)}: a newer hubline uses this store. Install that version here, too."
         )
 
 

@@ -22,7 +22,7 @@ STORE_CONNECTIONS_MAX = 4
 """A renewal must not wait behind a slow list, nor both behind a checkpoint; more would only add load."""
 
 CALL_SECONDS_MAX = 15.0
-"""Half of the usual lease: a renewal that hangs can be tried again before the lease runs out."""
+"""Half of the usual lease: a renewal that hangs can be retried before the lease expires."""
 
 Result = TypeVar("Result")
 
@@ -66,8 +66,8 @@ class SqlPool(Generic[Opened]):
         """
         if not self._free.acquire(timeout=wait_seconds):
             raise StoreUnavailable(
-                f"{self._shown}: all {self._max_connections} connections were busy for {wait_seconds:g} s: "
-                "raise max_connections, or make transactions shorter"
+                f"{self._shown}: all {self._max_connections} connections were busy for {wait_seconds:g} s. "
+                "Raise max_connections, or make transactions shorter."
             )
         try:
             connection = self._idle_connection() or self._connect()
@@ -167,7 +167,10 @@ class AsyncSqlPool:
                 return await asyncio.wrap_future(call)
         except TimeoutError:
             self._connections.cut_overdue()
-        raise StoreUnavailable(f"{self._database.shown} has not answered for {self._call_seconds_max:g} seconds")
+        raise StoreUnavailable(
+            f"{self._database.shown} has not answered for {self._call_seconds_max:g} s. hubline tries "
+            "again. If it lasts, check that the database is running and not overloaded."
+        )
 
     async def close(self) -> None:
         """Ends the threads and connections, and the calls that were cancelled and still run. Can be called twice."""
@@ -181,7 +184,7 @@ class AsyncSqlPool:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise StoreError(f"{self._database.shown} was closed: open a new store")
+            raise StoreError(f"{self._database.shown} was closed. Open a new store.")
 
     def _call(self, work: Callable[[Connection], Result], deadline: float) -> Result:
         self._check_open()

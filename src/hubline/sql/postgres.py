@@ -15,6 +15,7 @@ from hubline.secrets import Secret
 from hubline.sql.dialect import Dialect, Row, Statement
 from hubline.sql.migrations import load_migrations, migrate
 from hubline.sql.queries import GROUP, queries_for
+from hubline.text import sentences
 
 STATEMENT_SECONDS_MAX = 10
 """Shorter than what a call may take: the server then says itself what was slow, and lets its locks go."""
@@ -44,7 +45,7 @@ _ROWS = """(
     FROM jsonb_array_elements(CAST(:rows AS jsonb)) AS entry
 )"""
 
-# Row locks are taken one by one in the order of :rows, which is the same for everybody: nobody waits in a circle.
+# Row locks are taken one by one in the order of :rows, which is the same for all: no deadlock can arise.
 # An update alone takes them in the order of its plan, and two of them may wait for each other.
 _LOCKED_ROWS = """(
     SELECT wanted.* FROM {rows} AS wanted CROSS JOIN LATERAL (
@@ -138,22 +139,26 @@ class PostgresDatabase:
             return self._explain_lost(error)
         text = self._without_secret(error.diag.message_primary or str(error))
         if error.sqlstate.startswith(_TRY_AGAIN):
-            return StoreUnavailable(f"{self.shown} cannot be used now: {text}")
-        return StoreError(f"{self.shown} refused: {text}{_FIXES.get(error.sqlstate, '')}")
+            return StoreUnavailable(sentences(f"{self.shown} cannot be used now: {text}", "try again later"))
+        return StoreError(sentences(f"{self.shown} refused: {text}", _FIXES.get(error.sqlstate, _OTHERWISE)))
 
     def _explain_lost(self, error: psycopg.Error) -> StoreError:
         """Without a code: the connection could not be made, or broke."""
         text = self._without_secret(" ".join(str(error).split()))
         for words, fix in _REFUSALS.items():
             if words in text:
-                return StoreError(f"{self.shown} refused the connection: {text}: {fix}")
+                return StoreError(sentences(f"{self.shown} refused the connection: {text}", fix))
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
-            return StoreUnavailable(f"{self.shown} cannot be reached: {text}")
-        return StoreError(f"{self.shown} refused: {text}")
+            fix = "check the address, and that the database is running"
+            return StoreUnavailable(sentences(f"{self.shown} cannot be reached: {text.removesuffix(_QUESTION)}", fix))
+        return StoreError(sentences(f"{self.shown} refused: {text}", _OTHERWISE))
 
     def _without_secret(self, text: str) -> str:
         return text.replace(self._password.reveal(), "***") if self._password else text
 
+
+# A question of PostgreSQL's driver, to which the fix is the answer.
+_QUESTION = " Is the server running on that host and accepting TCP/IP connections?"
 
 # A refused connection comes without a code, only with the server's words.
 _REFUSALS = {
@@ -163,7 +168,7 @@ _REFUSALS = {
     "does not exist": "create it, or correct the address",
     "permission denied for database": "grant the user CONNECT on it",
     "invalid sslmode": "correct sslmode in the address",
-    "does not support SSL": "switch SSL on at the server, or ask for none with sslmode=disable",
+    "does not support SSL": "set sslmode=disable, or switch SSL on at the server",
 }
 
 # By SQLSTATE, whole or its beginning: connection lost; out of memory or connections; deadlock; lock not available;
@@ -171,10 +176,11 @@ _REFUSALS = {
 _TRY_AGAIN = ("08", "53000", "53200", "53300", "53400", "40", "55P03", "57", "25006", "25P03")
 
 _FIXES = {
-    "42501": ": grant the user CREATE and USAGE on the schema, and all rights on the tables hubline_*",
-    "42P01": ": somebody removed some of hubline's tables; drop the rest (hubline_*) and all of them are created again",
-    "53100": ": free some space on the server's disk",
+    "42501": "grant the user CREATE and USAGE on the schema, and all rights on the tables hubline_*",
+    "42P01": "some of hubline's tables were dropped. Drop the rest (hubline_*), and hubline creates all of them again",
+    "53100": "free some space on the server's disk",
 }
+_OTHERWISE = "correct what the database names"
 
 
 def _problem(conninfo: Secret) -> str | None:
@@ -182,9 +188,9 @@ def _problem(conninfo: Secret) -> str | None:
     try:
         host = str(conninfo_to_dict(conninfo.reveal()).get("host", ""))
     except psycopg.Error:
-        return "the address of the PostgreSQL store does not read: write postgresql://USER:PASSWORD@HOST/DATABASE"
+        return "the address of the PostgreSQL store cannot be read. Write postgresql://USER:PASSWORD@HOST/DATABASE."
     if "@" in host:
-        return "the host of the PostgreSQL store contains '@': write that of a password as %40"
+        return "the host of the PostgreSQL store contains '@'. If it belongs to the password, write it as %40."
     return None
 
 

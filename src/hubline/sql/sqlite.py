@@ -14,6 +14,7 @@ from hubline.errors import StoreError, StoreUnavailable
 from hubline.sql.dialect import Dialect, Row, Statement
 from hubline.sql.migrations import load_migrations, migrate
 from hubline.sql.queries import queries_for
+from hubline.text import sentences
 
 LOCK_SECONDS_MAX = 5.0
 """Writers take turns of a few milliseconds each: a writer that holds the file for longer hangs."""
@@ -66,7 +67,7 @@ class SqliteDatabase:
         if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
             raise StoreError(
                 f"{self.shown} needs SQLite {'.'.join(map(str, SQLITE_VERSION_MIN))} or later, and this Python has "
-                f"{sqlite3.sqlite_version}: use another build of Python, or a PostgreSQL store"
+                f"{sqlite3.sqlite_version}. Use another build of Python, or a PostgreSQL store."
             )
         connection = SqliteConnection(self._path)
         try:
@@ -86,32 +87,33 @@ class SqliteDatabase:
             return None
         code = _kind(error)
         if code in _TRY_AGAIN:
-            return StoreUnavailable(f"{self.shown} {_TRY_AGAIN[code]} ({error})")
+            return StoreUnavailable(sentences(f"{self.shown} {_TRY_AGAIN[code]} ({error})", "try again"))
         if code == sqlite3.SQLITE_CANTOPEN:
             return StoreError(f"{self.shown} cannot be opened: {self._why_not_opened()}")
-        return StoreError(f"{self.shown} {_HOPELESS.get(code, 'refused')} ({error})")
+        problem, fix = _HOPELESS.get(code, ("refused", "correct what it names"))
+        return StoreError(sentences(f"{self.shown} {problem} ({error})", fix))
 
     def _why_not_opened(self) -> str:
         if not self._path.parent.is_dir():
-            return f"there is no folder {self._path.parent}: create it, or correct the path"
+            return f"there is no folder {self._path.parent}. Create it, or correct the path."
         if self._path.is_dir():
-            return "that is a folder: give the path of a file"
-        return "check that the file and its folder may be read and written"
+            return "it is a folder. Give the path of a file."
+        return "it may not be read or written. Check the rights of the file and of its folder."
 
 
 _TRY_AGAIN = {
-    sqlite3.SQLITE_BUSY: f"was locked by another process for {LOCK_SECONDS_MAX:g} seconds: see what holds it",
+    sqlite3.SQLITE_BUSY: f"was locked by another process for {LOCK_SECONDS_MAX:g} s",
     sqlite3.SQLITE_LOCKED: "was locked by another call",
     sqlite3.SQLITE_INTERRUPT: "took too long and was interrupted",
     sqlite3.SQLITE_NOMEM: "found no memory",
 }
 _HOPELESS = {
-    sqlite3.SQLITE_FULL: "cannot grow: free some space on its disk",
-    sqlite3.SQLITE_IOERR: "cannot be read or written: check its disk, the space left there, and limits and quotas",
-    sqlite3.SQLITE_READONLY: "may not be written: allow writing the file and its folder",
-    sqlite3.SQLITE_PERM: "may not be used: allow reading and writing the file and its folder",
-    sqlite3.SQLITE_NOTADB: "is another kind of file: correct the path",
-    sqlite3.SQLITE_CORRUPT: "is damaged: restore it, or move it away to start with an empty store",
+    sqlite3.SQLITE_FULL: ("cannot grow", "free some space on its disk"),
+    sqlite3.SQLITE_IOERR: ("cannot be read or written", "check its disk, the space left there, and limits and quotas"),
+    sqlite3.SQLITE_READONLY: ("may not be written", "allow writing the file and its folder"),
+    sqlite3.SQLITE_PERM: ("may not be used", "allow reading and writing the file and its folder"),
+    sqlite3.SQLITE_NOTADB: ("is another kind of file", "correct the path"),
+    sqlite3.SQLITE_CORRUPT: ("is damaged", "restore it, or move it away to start with an empty store"),
 }
 
 

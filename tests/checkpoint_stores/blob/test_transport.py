@@ -151,9 +151,9 @@ class TestRetries:
     @pytest.mark.parametrize(
         ("refusal", "words"),
         [
-            (answer(403, "AuthenticationFailed"), "check the account's key"),
-            (answer(404, "ContainerNotFound"), "does not exist: create it"),
-            (answer(401, "InvalidAuthenticationInfo"), "check the tenant"),
+            (answer(403, "AuthenticationFailed"), "Check the account's key"),
+            (answer(404, "ContainerNotFound"), "does not exist. Create it"),
+            (answer(401, "InvalidAuthenticationInfo"), "Check the tenant"),
         ],
     )
     def test_what_cannot_help_is_not(self, refusal: Answer, words: str) -> None:
@@ -191,7 +191,7 @@ class TestListing:
         ],
     )
     def test_what_is_no_listing_is_refused(self, body: bytes) -> None:
-        with pytest.raises(StoreError, match="is this Blob Storage"):
+        with pytest.raises(StoreError, match="Check that the address is of Azure Blob Storage"):
             parse_listing(body, now=0.0)
 
     def test_names_that_xml_cannot_hold_come_encoded(self) -> None:
@@ -248,7 +248,7 @@ class TestCredentials:
         async def scenario() -> None:
             store = BlobStore(wrong)
             try:
-                with pytest.raises(StoreError, match="check the account's key") as refused:
+                with pytest.raises(StoreError, match="Check the account's key") as refused:
                     await store.list_ownership(GROUP)
                 shown = f"{refused.value!r} {refused.value} {store!r} {wrong!r} {wrong}"
                 assert planted not in shown + caplog.text

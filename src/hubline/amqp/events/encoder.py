@@ -240,8 +240,8 @@ def _require_sizes(sizes: Lengths, max_bytes: int, hub: str) -> None:
         index = int(too_large[0])
         name = f"hub {hub}" if hub else "the hub"
         raise EventTooLarge(
-            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message: {name} takes at most "
-            f"{max_bytes:,}. Nothing was sent: split the event",
+            f"event {index} of {len(sizes)} takes {sizes[index]:,} bytes as a message, but {name} takes at "
+            f"most {max_bytes:,}. Nothing was sent. Split the event.",
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),

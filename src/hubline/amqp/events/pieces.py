@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hubline.amqp.events.byte_rows import Mask, Octets, Positions, equal_slices, gather_rows, scatter_rows
+from hubline.arrow_helpers import repeated
 
 # Byte strings of more lengths, or of larger ones, are joined sooner by Arrow, one by one.
 _FEW_LENGTHS: Final = 8
@@ -25,7 +26,8 @@ _FEW_BYTES_MAX: Final = 1024
 # What a column of Arrow holds.
 _OFFSET_MAX: Final = 2**31 - 1
 
-_NOTHING: Final = pa.scalar(b"", pa.binary())
+# Made without a Python value: from one, Arrow would import pandas.
+_NOTHING: Final = repeated("", 1).cast(pa.binary())[0]
 _SIZE_8_MAX: Final = 0xFF
 _MAP: Final = 0xC1
 STRING: Final = 0xA1

@@ -150,7 +150,7 @@ def read_batch(payload: Bytes) -> SentBatch:
     return SentBatch(starts.array(), ends.array(), to_text(known.get(PARTITION_KEY)))
 
 
-# A Data section with four bytes of size or with one, as nearly everybody writes it: its first four bytes.
+# A Data section with four bytes of size or with one, as nearly all clients write it: its first four bytes.
 _DATA_32: Final = 0x00_53_75_B0
 _DATA_8: Final = 0x00_53_75_A0
 _TWO_WORDS: Final = struct.Struct(">II")

@@ -150,7 +150,7 @@ class Link:
         """Answers the peer's attach, and ends the link with the reason.
 
         AMQP would have an answer without the terminus that is refused. A client that sees one may give up before it
-        hears why, and try again for ever, as azure-eventhub does: so the answer is the one of a link that is taken.
+        hears why, and try again forever, as azure-eventhub does: so the answer is the one of a link that is taken.
         That says how large a message may be, too: the SDKs for Go and Java, where it does not, find every message too
         large before they hear why.
         """

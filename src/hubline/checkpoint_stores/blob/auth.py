@@ -14,6 +14,7 @@ from hubline.credentials import Credential as EntraCredential
 from hubline.credentials import EntraRefused, EntraTokens, EntraUnreachable
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.secrets import Secret
+from hubline.text import sentences
 
 ENTRA_SCOPE: Final = "https://storage.azure.com/.default"
 
@@ -107,9 +108,11 @@ class Entra:
         try:
             token = await self._tokens.token()
         except EntraRefused as error:
-            raise StoreError(f"Entra gives no token for Blob Storage: {error}") from error
+            fix = "check the identity, and that it may use this account"
+            raise StoreError(sentences(f"Entra gives no token for Blob Storage: {error}", fix)) from error
         except EntraUnreachable as error:
-            raise StoreUnavailable(f"Entra cannot be asked now for a token for Blob Storage: {error}") from error
+            problem = f"Entra cannot be asked now for a token for Blob Storage: {error}"
+            raise StoreUnavailable(sentences(problem, "try again later")) from error
         headers["Authorization"] = f"Bearer {token.text.reveal()}"
         return {}
 

@@ -99,7 +99,7 @@ class BlobCheckpoints:
         return StoreExamination(datetime.fromtimestamp(now, UTC), damaged)
 
     async def repair(self, group: GroupKey) -> None:
-        """Writes again what an SDK, late to see that it lost a partition, has set back."""
+        """Writes checkpoints again that an SDK, late to see that it lost a partition, has moved back."""
         ours = {key: fence for key, fence in self._fences.items() if key.group_key == group and fence.checkpoint}
         if not ours:
             return
@@ -129,7 +129,7 @@ class BlobCheckpoints:
     async def _move(self, checkpoint: Checkpoint, *, epoch: int, known: _Fence | None, is_current: bool) -> None:
         """Moves a checkpoint forward. ``known`` is what this epoch wrote last; another may have written since."""
         key = checkpoint.key
-        # An SDK that was late may have set it back: what this epoch has done once is not given up again.
+        # An SDK that was late may have moved it back: the progress of this epoch must not be lost.
         target = _furthest(checkpoint, known.checkpoint if known else None)
         stood = known if is_current else None
         for _ in range(CONTENTION_MAX):

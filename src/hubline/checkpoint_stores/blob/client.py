@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from hubline.checkpoint_stores.blob.http import Answer, Transport, seconds_of
 from hubline.errors import ConfigError, StoreError, StoreNotFound, StoreUnavailable
+from hubline.text import sentences
 
 MARK: Final = "hublinewrite"
 """The metadata of the mark. The SDKs ignore names that they do not know."""
@@ -91,7 +92,10 @@ class Container:
             if not marker:
                 return blobs, now
             query = {**query, "marker": marker}
-        raise StoreError(f"{self.shown}: the list of {prefix!r} does not end")
+        raise StoreError(
+            f"{self.shown}: the list of blobs below {prefix!r} does not end. Check that the address is of "
+            "Azure Blob Storage, not of a proxy."
+        )
 
     async def look(self, name: str) -> Blob | None:
         """The blob, or None if there is none."""
@@ -130,7 +134,10 @@ class Container:
         """Makes the blob, whatever there was."""
         written = await self._write(name, metadata, {"x-ms-blob-type": "BlockBlob"}, {})
         if not isinstance(written, Written):
-            raise StoreUnavailable(f"{self.shown}: {name!r} cannot be written now: somebody holds a lease on it")
+            raise StoreUnavailable(
+                f"{self.shown}: {name!r} cannot be written now, because another program holds a lease on the "
+                "blob. Try again when it has ended, or break the lease."
+            )
         return written
 
     async def replace(
@@ -163,7 +170,7 @@ class Container:
         return await self._lease(name, "acquire", headers, status=201)
 
     async def renew_lease(self, name: str, lease_id: str) -> bool:
-        """Whether the blob is leased under this id, and its time starts again. One that lapsed comes back, if nobody
+        """Whether the blob is leased under this id, and its time starts again. An expired lease comes back, if nobody
         has leased or written the blob since."""
         return await self._lease(name, "renew", {"x-ms-lease-id": lease_id}, status=200)
 
@@ -224,7 +231,7 @@ class Container:
         if answer.status != 404:
             return False
         if answer.code == "ContainerNotFound":
-            raise StoreNotFound(f"{self.shown} does not exist: create it, or correct the address")
+            raise StoreNotFound(f"{self.shown} does not exist. Create it, or correct the address.")
         return True
 
     def _expect(self, answer: Answer, status: int) -> None:
@@ -233,28 +240,30 @@ class Container:
 
     def _refused(self, answer: Answer) -> StoreError:
         if answer.code == "ContainerBeingDeleted":
-            return StoreUnavailable(f"{self.shown} is being deleted: wait, create it again, or correct the address")
+            return StoreUnavailable(f"{self.shown} is being deleted. Wait, create it again, or correct the address.")
         said = f"{answer.status} {answer.code}".rstrip()
         if answer.code == "ContainerNotFound":
-            return StoreNotFound(f"{self.shown} does not exist: create it, or correct the address")
-        return StoreError(f"{self.shown} refused: {said}{_ADVICE.get(answer.status, '')}")
+            return StoreNotFound(f"{self.shown} does not exist. Create it, or correct the address.")
+        return StoreError(sentences(f"{self.shown} refused: {said}", _ADVICE.get(answer.status, _OTHERWISE)))
 
 
 _ADVICE: Final = {
-    401: ": the token is not valid for this account: check the tenant and the account's name",
+    401: "the token is not valid for this account. Check the tenant and the account's name.",
     403: (
-        ": check the account's key, what the signature permits and when it expires (read, write, create, delete and "
-        "list are needed), or give the identity the role Storage Blob Data Contributor; and the account's firewall"
+        "check the account's key, what the signature permits and when it expires (read, write, create, delete and "
+        "list are needed), or give the identity the role Storage Blob Data Contributor; and the account's firewall."
     ),
-    400: ": is this Blob Storage, and the account of a kind that has block blobs?",
+    400: "check that the address is of Azure Blob Storage, in an account that has block blobs",
 }
+_OTHERWISE: Final = "see this code in the documentation of Azure Blob Storage"
 
 
 def _metadata_headers(name: str, metadata: Mapping[str, str]) -> dict[str, str]:
     for key, value in metadata.items():
         if not _VALUE.fullmatch(value):
             raise ConfigError(
-                f"{key} of {name!r} cannot be kept in a blob's metadata: visible ASCII characters, no space at the ends"
+                f"{key} of {name!r} cannot be stored in a blob's metadata. Use visible ASCII characters without "
+                "spaces at either end."
             )
     return {f"{_METADATA_HEADER}{key}": value for key, value in metadata.items()}
 
@@ -276,7 +285,10 @@ def parse_listing(body: bytes, *, now: float) -> tuple[list[Blob], str]:
             return [_blob(element, now) for element in blobs.iter("Blob")], root.findtext("NextMarker") or ""
         except ValueError:  # a date or a number that is none
             pass
-    raise StoreError("the answer to a List Blobs request does not read: is this Blob Storage?")
+    raise StoreError(
+        "the answer to a List Blobs request cannot be read. Check that the address is of Azure Blob "
+        "Storage, not of a proxy."
+    )
 
 
 def _blob(element: ET.Element, now: float) -> Blob:

@@ -32,4 +32,6 @@ async def yield_to_others() -> None:
 
 
 def contended(what: str) -> StoreUnavailable:
-    return StoreUnavailable(f"{what} was written by others each of {CONTENTION_MAX} times")
+    return StoreUnavailable(
+        f"{what} was changed by other consumers during each of {CONTENTION_MAX} attempts. Try again."
+    )

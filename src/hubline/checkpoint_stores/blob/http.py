@@ -1,6 +1,6 @@
-"""Requests to Blob Storage: signed, over pooled connections, tried again where that may help, bounded in time and size.
+"""Requests to Blob Storage: signed, over pooled connections, retried where that may help, bounded in time and size.
 
-A request that is tried again may have taken effect the first time, also when a kept connection breaks and the HTTP
+A request that is retried may have taken effect the first time, also when a kept connection breaks and the HTTP
 library sends it again by itself. Conditional writes therefore carry a mark, and a client whose condition does
 not hold looks for it (:mod:`.client`).
 """
@@ -23,6 +23,7 @@ from hubline.addresses.blob_address import BlobAddress
 from hubline.checkpoint_stores.blob.auth import Credential
 from hubline.errors import ConfigError, StoreError, StoreUnavailable
 from hubline.retry import RetryPolicy
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -72,7 +73,7 @@ class Transport:
 
     def __init__(self, address: BlobAddress, credential: Credential, *, clock: Callable[[], float] = time.time) -> None:
         if importlib.util.find_spec("aiohttp") is None:
-            raise ConfigError("blob stores need aiohttp: pip install 'hubline[blob]'")
+            raise ConfigError("blob stores need the package aiohttp. Install it: pip install 'hubline[blob]'.")
         self.shown = f"the blob container {address.container!r} at {address.endpoint}"
         self._origin, self._path = _split(address)
         self._proxy = _proxy_of(self._origin)
@@ -112,7 +113,7 @@ class Transport:
             if answer.status not in _TRY_AGAIN and not (attempt == 0 and self._is_misdated(answer)):
                 return answer
             problem = f"it answers {answer.status} {answer.code}".rstrip()
-        raise StoreUnavailable(f"{self.shown} cannot be used now: {problem}")
+        raise StoreUnavailable(sentences(f"{self.shown} cannot be used now: {problem}", "try again later"))
 
     async def close(self) -> None:
         scope, self._scope, self._session = self._scope, None, None
@@ -158,7 +159,9 @@ class Transport:
     def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> Answer:
         text = headers.get("Date")
         if text is None:
-            raise StoreError(f"{self.shown} does not tell its time (no Date header): is there a proxy that removes it?")
+            raise StoreError(
+                f"{self.shown} answers without the time (no Date header). Check for a proxy that removes it."
+            )
         now = seconds_of(text)
         self._skew_seconds = now - self._clock()
         return Answer(status, headers, body, now)
@@ -206,7 +209,10 @@ async def _bounded_body(response: ClientResponse) -> bytes:
     async for chunk in response.content.iter_any():
         left -= len(chunk)
         if left < 0:
-            raise StoreError(f"an answer of more than {ANSWER_BYTES_MAX} bytes was cut off: is this Blob Storage?")
+            raise StoreError(
+                f"an answer has more than {ANSWER_BYTES_MAX:,} bytes. Check that the address is of Azure Blob "
+                "Storage, not of a proxy."
+            )
         chunks.append(chunk)
     return b"".join(chunks)
 

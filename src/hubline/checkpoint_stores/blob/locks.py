@@ -6,11 +6,11 @@ therefore takes its locks back at once, and the blob's ETag tells its former pro
 what dying between them leaves:
 
     claim    1. acquire the lock   2. write the owner and the epoch
-             between: a lock that nobody uses until it lapses; the record names the former owner
+             between: a lock that nobody uses until it expires; the record names the former owner
     first    1. make the blob, with the owner in it   2. acquire the lock
-             between: a record without a lock, of an owner that is not heard of: free after a lease, as without locks
+             between: a record without a lock, of an owner that does not renew: free after a lease, as without locks
     release  1. write that nobody owns the partition   2. release the lock
-             between: a free partition that nobody can claim until the lock lapses
+             between: a free partition that nobody can claim until the lock expires
     reset    1. break the lock   2. write the record in the next epoch
              between: an owner that finds at its next renewal that its lock is gone, and loses the partition
 """
@@ -56,5 +56,5 @@ class PartitionLocks:
         return [one for one, is_renewed in zip(owned, are_renewed, strict=True) if is_renewed]
 
     async def release(self, key: PartitionKey, owner_id: str) -> None:
-        """Ends the owner's lock. One that has lapsed, or is another's by now, stays as it is."""
+        """Ends the owner's lock. One that has expired, or is another's by now, stays as it is."""
         await self._container.release_lease(ownership_blob(key), lock_id(key, owner_id))

@@ -51,7 +51,7 @@ from hubline.sql.fence import NOBODY
 
 REFRESH_SECONDS: Final = 40.0
 """Every ownership blob is written this often while no SDK owns anything. The shortest expiry among the SDKs is 60 s:
-one that joins never takes a living member's partition for abandoned, also if a renewal fails and is tried again.
+one that joins never takes an active member's partition for abandoned, also if a renewal fails and is retried.
 Members see each other by their heartbeats, at every renewal."""
 
 SDK_SECONDS_MAX: Final = 180.0
@@ -212,7 +212,7 @@ class BlobOwnership:
         await contend(lambda: self._take_from_owner(key), what=f"{self._container.shown}: the owner of {key}")
 
     async def _announce(self, group: GroupKey, member: Member, last: _Heartbeat | None) -> _Heartbeat:
-        """Writes the member's heartbeat. If it was rung, and now and then, it has to look at the others' blobs."""
+        """Writes the member's heartbeat. If it was rung, and at intervals, it has to look at the others' blobs."""
         name, metadata = layout.member_blob(group, member.owner_id), member_metadata(member)
         now = asyncio.get_running_loop().time()
         if last is not None:
@@ -268,7 +268,7 @@ class BlobOwnership:
         elif self._locks and not await self._locks.acquire(claim.key, claim.owner_id, etag=version.etag):
             return None
         else:
-            # Dying here leaves a lock that nobody uses; it lapses.
+            # Dying here leaves a lock that nobody uses; it expires.
             written = await self._write_owner(claim.key, claim.owner_id, claim.epoch, version, locked_by=claim.owner_id)
         return _won(claim, written, is_new_epoch=version.epoch != claim.epoch)
 
@@ -289,9 +289,9 @@ class BlobOwnership:
             return await self._write_owner(claim.key, "", claim.epoch, version)
         written = await self._write_owner(claim.key, "", claim.epoch, version, locked_by=version.owner_id)
         if isinstance(written, Blob) and written.etag == version.etag and not written.is_leased:
-            return await self._write_owner(claim.key, "", claim.epoch, version)  # the lock has lapsed
+            return await self._write_owner(claim.key, "", claim.epoch, version)  # the lock has expired
         if isinstance(written, Written):
-            # Dying here leaves a partition that nobody owns, and that nobody can claim until the lock lapses.
+            # Dying here leaves a partition that nobody owns, and that nobody can claim until the lock expires.
             await self._locks.release(claim.key, version.owner_id)
         return written
 

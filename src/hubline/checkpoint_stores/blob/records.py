@@ -180,8 +180,9 @@ def checkpoint_or_raise(key: PartitionKey, blob: Blob | None) -> Checkpoint | No
 
 def damaged_checkpoint(key: PartitionKey, blob: Blob, damage: Damage) -> RecordDamaged:
     return RecordDamaged(
-        f"the checkpoint does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or set the "
-        "checkpoint again with `hubline checkpoints set`, or `reset` it",
+        f"the checkpoint cannot be read: {damage}, in the metadata of blob {blob.name!r}. Correct it, "
+        "or set the checkpoint again with `hubline checkpoints set`, or reset it with `hubline "
+        "checkpoints reset`.",
         partition=key.partition,
         record=blob.name,
     )
@@ -189,8 +190,8 @@ def damaged_checkpoint(key: PartitionKey, blob: Blob, damage: Damage) -> RecordD
 
 def damaged_ownership(blob: Blob, damage: Damage) -> str:
     return (
-        f"the ownership record does not read back: {damage}, in the metadata of blob {blob.name!r}: correct it, or "
-        "delete the blob, and the partition is claimed again"
+        f"the ownership record cannot be read: {damage}, in the metadata of blob {blob.name!r}. Correct it, or "
+        "delete the blob: hubline then claims the partition again."
     )
 
 
@@ -211,7 +212,8 @@ def checkpoint_metadata(checkpoint: Checkpoint, epoch: int) -> dict[str, str]:
     """Both values always, and neither empty: where a blob lacks one, some SDKs cannot read the whole group."""
     if not checkpoint.offset or checkpoint.last_sequence is None:
         raise ConfigError(
-            f"a checkpoint in a blob needs an offset and a sequence number, for the SDKs to read ({checkpoint.key})"
+            "a checkpoint in a blob needs an offset and a sequence number, because the official SDKs read "
+            f"both. Set both for {checkpoint.key}."
         )
     return {OFFSET: checkpoint.offset, SEQUENCE: str(checkpoint.sequence_number), EPOCH: str(epoch)}
 

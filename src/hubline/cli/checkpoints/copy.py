@@ -1,4 +1,4 @@
-"""``hubline checkpoints copy``: a group's progress into another store, or for another group."""
+"""``hubline checkpoints copy``: copies a group's checkpoints to another store or group."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def copy(
 ) -> None:
     """Copy the checkpoints of a group to another store or group.
 
-    Without --overwrite it keeps checkpoints of the target that are further, and skips partitions that have an active
-    owner there. The command shows the changes and asks before it makes them. You can repeat it at any time.
+    By default, the command moves no checkpoint of the target back, and skips partitions that have an active owner
+    there. To change these too, add --overwrite. The command shows the changes and asks before it makes them. You can
+    repeat it at any time.
 
     \b
     Examples:
-      hubline checkpoints copy env:HUB --from-store sqlite:///state.db --to-store env:DATABASE --group billing
-      hubline checkpoints copy env:HUB --from-store env:STORE --to-store env:STORE --to-group audit --dry-run
+      hubline checkpoints copy env:HUB --from-store env:OLD --to-store env:NEW
+      hubline checkpoints copy env:HUB --from-store env:STORE \\
+          --to-store env:STORE --group billing --to-group audit --dry-run
     """
     job = _Job(
         hub=hub,
@@ -74,7 +76,7 @@ def copy(
         overwrite=overwrite,
     )
     if parse_store(job.source) == parse_store(job.target) and job.source_group == job.target_group:
-        raise ConfigError("source and target are the same: use another --to-store or a --to-group")
+        raise ConfigError("source and target are the same. Use another --to-store, or add --to-group.")
     steps = asyncio.run(_plan(job))
     _show(steps)
     changes = [each for each in steps if each.is_change]
@@ -147,7 +149,7 @@ def _report(steps: Sequence[Step], *, json: bool, dry_run: bool) -> None:
     if refused:
         names = ", ".join(each.partition for each in refused)
         say(
-            f"hubline: not copied: partition {names}. Stop their owners, or add --overwrite to take them; fix damaged "
-            "records in the source first"
+            f"hubline: could not copy partition {names}. Stop their owners, or add --overwrite to take the partitions. "
+            "Fix damaged records in the source first."
         )
         raise typer.Exit(ExitCode.FAILED)

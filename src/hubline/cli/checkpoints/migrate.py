@@ -1,4 +1,4 @@
-"""``hubline checkpoints migrate``: checkpoints from old blobs into the ones that everybody reads."""
+"""``hubline checkpoints migrate``: moves checkpoints from old blobs to those that hubline reads."""
 
 from __future__ import annotations
 
@@ -35,34 +35,35 @@ def migrate(
     prefix: Annotated[
         str, option("--prefix", "Only blobs whose names start with this. Default: all blobs.", metavar="TEXT")
     ] = "",
-    delete_old: Annotated[bool, option("--delete-old", "Delete old blobs after their checkpoints were moved.")] = False,
+    delete_old: Annotated[bool, option("--delete-old", "Delete the old blobs whose checkpoints are moved.")] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Move checkpoints from old blobs to those that hubline and most SDKs read.
+    """Move checkpoints out of blobs that hubline does not read.
 
-    Old blobs are those with capital letters in their names, as the Go and Rust SDKs write them, and the JSON leases of
-    the Event Processor Host. If a partition has several positions, the furthest one counts. The command shows the
-    changes and asks before it makes them. You can repeat it at any time.
+    These old blobs have capital letters in their names (from the Go and Rust SDKs), or are JSON leases of the Event
+    Processor Host. The command moves their checkpoints to the blobs that hubline and most SDKs read. If a partition has
+    several positions, the furthest one counts. The command shows the changes and asks before it makes them. You can
+    repeat it at any time.
 
     \b
     Examples:
-      hubline checkpoints migrate https://acme.blob.core.windows.net/checkpoints --dry-run
+      hubline checkpoints migrate env:STORE --dry-run
       hubline checkpoints migrate env:STORE --delete-old
     """
     address = parse_store(store)
     if not isinstance(address, BlobAddress):
-        raise ConfigError("only blob containers have old blobs: write https://ACCOUNT.blob.core.windows.net/CONTAINER")
+        raise ConfigError("only blob containers have old blobs. Write https://ACCOUNT.blob.core.windows.net/CONTAINER.")
     moves = asyncio.run(_plan(store, prefix))
     if not moves:
-        say("there are no old blobs: nothing to change")
+        say("there are no old blobs, so nothing to change")
         return
     _show(moves)
     changes = [each for each in moves if each.step.is_change]
-    doomed = [blob for each in moves if delete_old and each.is_deletable for blob in each.old.blobs]
-    if (changes or doomed) and not dry_run:
-        deleting = f", and delete {counted(len(doomed), 'old blob')}" if doomed else ""
+    deletable = [blob for each in moves if delete_old and each.is_deletable for blob in each.old.blobs]
+    if (changes or deletable) and not dry_run:
+        deleting = f", and delete {counted(len(deletable), 'old blob')}" if deletable else ""
         confirm(f"Move {counted(len(changes), 'checkpoint')}{deleting}?", yes=yes)
         moves = asyncio.run(_apply(store, moves, delete_old=delete_old))
     _report(moves, json=json, dry_run=dry_run)
@@ -85,7 +86,7 @@ async def _apply(store: str, moves: Sequence[Move], *, delete_old: bool) -> list
 def _blobs(store: object) -> BlobStore:
     from hubline.checkpoint_stores.blob import BlobStore
 
-    assert isinstance(store, BlobStore)  # noqa: S101 (its address is a container's)
+    assert isinstance(store, BlobStore)  # noqa: S101 (its address is that of a container)
     return store
 
 
@@ -118,12 +119,12 @@ def _report(moves: Sequence[Move], *, json: bool, dry_run: bool) -> None:
     else:
         say(f"moved {counted(len(changes), 'checkpoint')}{deleting}" if changes or deleting else "nothing to change")
         if left_count:
-            say(f"{counted(left_count, 'old blob')} can be deleted: run the command again with --delete-old")
+            say(f"{counted(left_count, 'old blob')} can be deleted. Run the command again with --delete-old.")
     if json:
         for each in moves:
             print_json(_data(each, is_done=each.step.is_change and not dry_run))
     if refused:
-        say(f"hubline: {counted(len(refused), 'partition')} not moved: see the reasons above")
+        say(f"hubline: could not move {counted(len(refused), 'partition')}. Fix the reasons above, then try again.")
         raise typer.Exit(ExitCode.FAILED)
 
 

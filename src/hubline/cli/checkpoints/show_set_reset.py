@@ -1,4 +1,4 @@
-"""``hubline checkpoints show``, ``set`` and ``reset``: the checkpoints of a consumer group."""
+"""``hubline checkpoints show``, ``set`` and ``reset``: show, move or remove the checkpoints of a group."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 
 def show(hub: HubArgument, store: StoreOption, group: GroupOption = DEFAULT_GROUP, json: JsonOption = False) -> None:
-    """Show the checkpoint of each partition: the last processed event.
+    """Show the checkpoint of each partition: its last processed event.
 
     \b
     Examples:
-      hubline checkpoints show local:./data/orders --store sqlite:///state.db --group billing
+      hubline checkpoints show local:./data/orders --store sqlite:///state.db
+      hubline checkpoints show env:HUB --store env:STORE --group billing --json
     """
     checkpoints = asyncio.run(_list(hub, existing_store(store), validate_group_name(group)))
     if json:
@@ -56,7 +57,7 @@ def set_(
         str,
         option(
             "--position",
-            "Where processing continues: latest, offset:VALUE, sequence:N or time:-2h.",
+            "Where to continue: latest, offset:VALUE, sequence:N or time:-2h.",
             metavar="POSITION",
         ),
     ],
@@ -65,14 +66,16 @@ def set_(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Move checkpoints forward (to skip events) or back (to replay events).
+    """Move checkpoints forward to skip events, or back to replay them.
 
-    Running consumers continue from there at once. The command shows the changes and asks before it makes them.
+    Running consumers continue from the new position after their next renewal. The command shows the changes and asks
+    before it makes them.
 
     \b
     Examples:
-      hubline checkpoints set local:./data/orders --store sqlite:///state.db --position time:-2h
-      hubline checkpoints set local:./data/orders --store sqlite:///state.db --position sequence:41 --partition 0 --yes
+      hubline checkpoints set env:HUB --store env:STORE --position time:-2h
+      hubline checkpoints set local:./data/orders --store sqlite:///state.db \\
+          --position sequence:41 --partition 0 --yes
     """
     target = parse_position(position)
     choice = _Choice(hub, writable_store(store, option="--store"), group, partition or ())
@@ -87,12 +90,15 @@ def reset(
     yes: YesOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Remove checkpoints: consumers begin again at their starting position.
+    """Remove checkpoints, so that consumers start over.
+
+    Consumers then start at their starting position: running ones after their next renewal. The command shows the
+    changes and asks before it makes them.
 
     \b
     Examples:
-      hubline checkpoints reset local:./data/orders --store sqlite:///state.db --group billing
-      hubline checkpoints reset local:./data/orders --store sqlite:///state.db --partition 3 --yes
+      hubline checkpoints reset local:./data/orders --store sqlite:///state.db
+      hubline checkpoints reset env:HUB --store env:STORE --partition 3 --yes
     """
 
     _change(_Choice(hub, existing_store(store), group, partition or ()), "Remove", None, yes=yes, json=json)
@@ -100,7 +106,7 @@ def reset(
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Which checkpoints a command is about."""
+    """The checkpoints that a command shows or changes."""
 
     hub: str
     store: str
@@ -108,15 +114,15 @@ class _Choice:
     partitions: Sequence[str]
 
 
-def _change(choice: _Choice, verb: str, position: Position | None, *, yes: bool, json: bool) -> None:
-    """Shows what would change, asks, and does it."""
+def _change(choice: _Choice, action: str, position: Position | None, *, yes: bool, json: bool) -> None:
+    """Shows the changes, asks, and makes them."""
     changes = asyncio.run(_plan(choice, position))
     if not changes:
         say("nothing to change")
         return
     rows = [(each.key.partition, sequence_of(each.before), sequence_of(each.after)) for each in changes]
     stderr_console().print(table(("partition", ">checkpoint", ">becomes"), rows))
-    confirm(f"{verb} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
+    confirm(f"{action} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
     asyncio.run(_apply(choice.store, changes))
     say(f"changed {counted(len(changes), 'checkpoint')}")
     if json:

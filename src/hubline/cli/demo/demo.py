@@ -1,4 +1,4 @@
-"""``hubline demo``: processors that join, die and leave, and what becomes of the events meanwhile."""
+"""``hubline demo``: processors join, are killed and stop, while all events are processed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REFRESH_SECONDS: Final = 0.4
 
 _WORKER: Final = "hubline.cli.demo.worker"
 
-# After the last event, what is left is handled within a lease and a batch; more means that something is wrong.
+# After the last event, the rest is processed within a lease and a batch. If it takes longer, something is wrong.
 CATCH_UP_SECONDS_MAX: Final = 30.0
 
 
@@ -46,10 +46,10 @@ def demo(
     speed: Annotated[float, option("--speed", "Run the demo this many times faster.", min=0.2, max=5.0)] = 1.0,
     keep: Annotated[bool, option("--keep", "Keep the hub and the store, and print their addresses.")] = False,
 ) -> None:
-    """Watch processors share a hub: one joins, one is killed, one stops.
+    """Watch processors share a hub: one joins, one is killed.
 
-    Everything is real: processes, a hub and a store on disk, kill -9. At the end it prints how many events were sent,
-    processed, processed more than once, and lost. The exit code is 1 if any was lost.
+    Everything is real: the processes, the hub and the store on disk, and the kill. At the end, the demo prints how many
+    events were sent, processed, duplicated and lost. The exit code is 1 if any event was lost.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def demo(
 
 @dataclass(slots=True)
 class Tally:
-    """What the journal says became of the events."""
+    """What happened to the events, according to the journal."""
 
     sent_count: int = 0
     handled_count: int = 0
@@ -139,16 +139,16 @@ class _Demo:
         await self._start("carla")
         await self._pass(6)
         await self._note_shares(hub, store)
-        self._note("ben is killed (kill -9): its partitions wait for the lease of 3 s")
+        self._note("kill -9 ben: its partitions are taken over when its lease of 3 s expires")
         self._workers["ben"].send_signal(signal.SIGKILL)
         await self._pass(8)
         await self._note_shares(hub, store)
-        self._note("anna is asked to stop (SIGTERM): it drains, checkpoints and releases")
+        self._note("stop anna (SIGTERM): it finishes its batches, writes its checkpoints and releases")
         self._workers["anna"].send_signal(signal.SIGTERM)
         await self._pass(5)
         await self._note_shares(hub, store)
         producing.cancel()
-        self._note(f"the last of {counted(self._sent_count, 'event')} is sent: carla catches up")
+        self._note(f"all {counted(self._sent_count, 'event')} are sent: carla catches up")
         await self._caught_up(hub, store)
 
     async def _start(self, *names: str) -> None:
@@ -166,7 +166,7 @@ class _Demo:
 
     async def _note_shares(self, hub: Hub, store: CheckpointStore) -> None:
         lag = await self._measure(hub, store)
-        self._note(f"partitions: {_shares(lag)}; {counted(lag.lag_events, 'event')} waiting")
+        self._note(f"partitions: {_shares(lag)}; lag {counted(lag.lag_events, 'event')}")
 
     def _note(self, what: str) -> None:
         line = f"{time.monotonic() - self._started_at:5.1f} s  {what}"
@@ -207,7 +207,7 @@ class _Demo:
 
     @contextmanager
     def _live(self) -> Iterator[Callable[[GroupLag], None]]:
-        """On a terminal a live table; elsewhere the story alone, line by line."""
+        """On a terminal, a live table; elsewhere, only the story, line by line."""
         console = stdout_console()
         if not console.is_terminal:
             self._say = print
@@ -246,13 +246,13 @@ class _Demo:
         ]
         return Group(
             table(("partition", "owner", ">epoch", ">checkpoint", ">last", ">lag"), rows),
-            Text(f"\n{counted(self._sent_count, 'event')} sent, {lag.lag_events:,} waiting; shares: {_shares(lag)}\n"),
+            Text(f"\n{counted(self._sent_count, 'event')} sent, lag {lag.lag_events:,}; partitions: {_shares(lag)}\n"),
             Text("\n".join(self._story)),
         )
 
 
 def _shares(lag: GroupLag) -> str:
-    return ", ".join(f"{name} {count}" for name, count in sorted(lag.owned_count.items()) if name) or "nobody's yet"
+    return ", ".join(f"{name} {count}" for name, count in sorted(lag.owned_count.items()) if name) or "no owners yet"
 
 
 def _print_tally(tally: Tally) -> None:
@@ -261,5 +261,5 @@ def _print_tally(tally: Tally) -> None:
         f"{tally.repeated_count:,} duplicated, {tally.lost_count:,} lost"
     )
     if tally.repeated_count:
-        print("duplicated are the events that ben had processed but not yet checkpointed when it was killed")
-    print("next: create a hub of your own: hubline hub create local:./data/orders")
+        print("the duplicates are events that ben had processed, but not yet checkpointed, when it was killed")
+    print("next, create your own hub: hubline hub create local:./data/orders")

@@ -35,7 +35,7 @@ def main(name: str, hub: str, store: str, group: str, journal: str) -> None:
             stop_timeout_seconds=10.0,
         ),
     )
-    # Written by the kernel even if this process is killed the moment after: the journal is what really happened.
+    # The kernel writes this even if the process is killed right after it, so the journal shows what really happened.
     handled = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     @processor.on_batch

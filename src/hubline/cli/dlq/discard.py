@@ -1,4 +1,4 @@
-"""``hubline dlq discard``: dead letters that are not needed."""
+"""``hubline dlq discard``: discards or deletes dead letters."""
 
 from __future__ import annotations
 
@@ -52,19 +52,21 @@ def discard(
 ) -> None:
     """Mark dead letters as discarded, or delete them.
 
-    Discarded dead letters stay in the database, but are not redriven. --delete removes them with their bodies; with
-    --state also those that were redriven or discarded before. The command shows how many there are and asks. It skips
-    dead letters that a redrive is working on.
+    Discarded dead letters stay in the database, but are not redriven. --delete deletes dead letters with their bodies.
+    Add --state to also delete those that were redriven or discarded before.
+
+    The command shows the number of dead letters and asks before it changes them. It skips dead letters that a redrive
+    is working on.
 
     \b
     Examples:
       hubline dlq discard 3/1741 --sink sqlite:///orders.db
-      hubline dlq discard --sink env:DATABASE --error-type ValueError --until -7d --yes
+      hubline dlq discard --sink env:DATABASE --error-type ValueError --yes
       hubline dlq discard --sink env:DATABASE --state redriven --delete
     """
     flags = Flags(hub, group, partition, since, until, error_type, error_text, state, id)
     if state != "waiting" and not delete:
-        raise ConfigError(f"dead letters that are {state} cannot be discarded: add --delete to delete them")
+        raise ConfigError(f"--state {state}: only waiting dead letters can be discarded. Add --delete to delete them.")
     choice, counts = asyncio.run(_count(sink, flags.choice()))
     if not counts:
         say(NONE_FOUND)
@@ -79,7 +81,7 @@ def discard(
 
 
 async def _count(sink: str, choice: DeadLetterSelection) -> tuple[DeadLetterSelection, list[DeadLetterCount]]:
-    """How many there are, and the choice of just those: what fails from now on was not asked about."""
+    """How many there are, and a selection without later ones: the user confirms only those that are counted."""
     async with using_dead_letters(sink) as repository:
         now = await repository.now()
         pinned = choice if choice.until is not None and choice.until <= now else replace(choice, until=now)
@@ -87,7 +89,7 @@ async def _count(sink: str, choice: DeadLetterSelection) -> tuple[DeadLetterSele
 
 
 async def _discard(sink: str, choice: DeadLetterSelection, *, delete: bool, advance: Callable[[int], None]) -> int:
-    # Dying in between leaves some of them discarded and the others as they were; doing it again is fine.
+    # A crash leaves some of them discarded and the others unchanged; the command can be repeated.
     from hubline.model.dead_letters import DeadLetterState
 
     done = 0

@@ -1,4 +1,4 @@
-"""``hubline dlq export``: dead letters as JSON lines."""
+"""``hubline dlq export``: exports dead letters as JSON lines."""
 
 from __future__ import annotations
 
@@ -54,12 +54,13 @@ def export(
 ) -> None:
     """Export dead letters with their events, as JSON lines.
 
-    A file appears when it is complete. If it exists, the command asks before it replaces it.
+    --output writes a file, which appears when it is complete. If the file exists, the command asks before it replaces
+    the file.
 
     \b
     Examples:
       hubline dlq export --sink sqlite:///orders.db --output dead-letters.jsonl
-      hubline dlq export --sink env:DATABASE --since -24h --state all | gzip > dead-letters.jsonl.gz
+      hubline dlq export --sink env:DATABASE --since -24h | gzip > today.jsonl.gz
     """
     flags = Flags(hub, group, partition, since, until, error_type, error_text, state, id)
     if output is not None and output.exists():
@@ -71,7 +72,7 @@ def export(
 
 @contextmanager
 def _replacing(output: Path) -> Iterator[TextIO]:
-    """Dying in between leaves a file of another name, which the next export replaces."""
+    """A crash leaves a file with another name, which the next export replaces."""
     part = output.with_name(f"{output.name}.part")
     try:
         with part.open("w", encoding="ascii") as file:

@@ -33,15 +33,15 @@ SinkOption = Annotated[
 ]
 OfHubOption = Annotated[
     str | None,
-    option("--hub", "Only dead letters of this hub. Bodies that are not kept are read from it.", metavar="HUB"),
+    option("--hub", "Only dead letters of this hub. Missing bodies are read from it.", metavar="HUB"),
 ]
 OfGroupOption = Annotated[str | None, option("--group", "Only dead letters of this consumer group.", metavar="GROUP")]
 SinceOption = Annotated[
-    str | None, option("--since", "Only what failed since this time: 2026-01-31T12:00:00Z or -24h.", metavar="TIME")
+    str | None, option("--since", "Only failures since this time: 2026-01-31T12:00:00Z or -24h.", metavar="TIME")
 ]
-UntilOption = Annotated[str | None, option("--until", "Only what failed until this time.", metavar="TIME")]
+UntilOption = Annotated[str | None, option("--until", "Only failures until this time.", metavar="TIME")]
 ErrorTypeOption = Annotated[
-    str | None, option("--error-type", "Only this type of error, with or without its module.", metavar="TYPE")
+    str | None, option("--error-type", "Only errors of this type, with or without its module.", metavar="TYPE")
 ]
 ErrorTextOption = Annotated[
     str | None, option("--error-text", "Only errors whose message contains this text.", metavar="TEXT")
@@ -79,7 +79,9 @@ class Flags:
         from hubline.model.dead_letters import DeadLetterSelection, DeadLetterState
 
         if self.state not in STATES:
-            raise ConfigError(f"--state must be {', '.join(STATES[:-1])} or {STATES[-1]}, not {ascii(self.state)[:40]}")
+            raise ConfigError(
+                f"--state must be {', '.join(STATES[:-1])} or {STATES[-1]}, not {ascii(self.state)[:40]}."
+            )
         hub = None if self.hub is None else open_hub(self.hub)
         return DeadLetterSelection(
             namespace=None if hub is None else hub.namespace,
@@ -97,7 +99,7 @@ class Flags:
 
 @asynccontextmanager
 async def using_dead_letters(sink: str) -> AsyncIterator[DeadLetterRepository]:
-    """The dead letters of a database, closed at the end."""
+    """The dead letters of a database. The connection is closed at the end."""
     from hubline.dead_letters.repository import DeadLetterRepository
 
     repository = DeadLetterRepository(sink)

@@ -1,4 +1,4 @@
-"""``hubline dlq list`` and ``hubline dlq show``: the dead letters of a sink."""
+"""``hubline dlq list`` and ``hubline dlq show``: show the dead letters of a sink."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ def list_(
     after: Annotated[str | None, option("--after", "Start after this dead letter (full ID).", metavar="ID")] = None,
     json: JsonOption = False,
 ) -> None:
-    """List dead letters, by hub, group, partition and sequence number.
+    """List dead letters in order of hub, group, partition and event.
 
-    New dead letters do not change the order: use --after to continue where the last list ended.
+    By default, the command lists the first 100 that are waiting. New dead letters do not change the order: use --after
+    to continue where the last list ended.
 
     \b
     Examples:
       hubline dlq list --sink sqlite:///orders.db
-      hubline dlq list --sink env:DATABASE --since -24h --error-type ValueError --partition 3
+      hubline dlq list --sink env:DATABASE --since -24h --error-type ValueError
       hubline dlq list --sink env:DATABASE --state all --json | jq .errorText
     """
     flags = Flags(hub, group, partition, since, until, error_type, error_text, state)
@@ -63,9 +64,9 @@ def list_(
     elif dead_letters:
         stdout_console().print(listed(dead_letters))
     if not dead_letters:
-        say(NONE_FOUND if after is None else "no more dead letters")
+        say(NONE_FOUND if after is None else "there are no more dead letters")
     elif are_more:
-        say(f"there are more: add --after {dead_letter_data(dead_letters[-1], body=False)['id']}")
+        say(f"there are more. Add --after {dead_letter_data(dead_letters[-1], body=False)['id']}")
 
 
 def show(
@@ -84,7 +85,7 @@ def show(
 ) -> None:
     """Show one dead letter in full: its error, traceback and event.
 
-    If the body is not kept, it is read from --hub, as long as the hub still has the event.
+    If the sink does not keep the body, the command reads it from --hub, as long as the hub still has the event.
 
     \b
     Examples:
@@ -115,7 +116,7 @@ def _full_id(text: str | None) -> DeadLetterId | None:
         return None
     dead_letter_id = parse_dead_letter_id(text)
     if dead_letter_id.group is None:
-        raise ConfigError(f"--after {dead_letter_id} is not a full ID: copy it from `dlq list --json`")
+        raise ConfigError(f"--after {dead_letter_id} is not a full ID. Copy it from hubline dlq list --json.")
     return dead_letter_id
 
 

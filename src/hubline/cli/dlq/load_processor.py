@@ -1,4 +1,4 @@
-"""Loads the processor that ``--processor FILE:NAME`` names: a name in the user's Python file."""
+"""Loads the processor of ``--processor FILE:NAME``: a name in the user's Python file."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from hubline.user_files import import_file
 
 
 def load_processor(text: str) -> Processor:
-    """Runs the file, as Python would import it, and gives the processor that the name stands for.
+    """Imports the file, and returns the processor of that name.
 
-    The file is the user's own, named on the command line; data never names what is loaded.
+    The file is the user's own, from the command line. Data never decides which code is loaded.
     """
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
-        raise ConfigError(f"--processor {ascii(text)[:80]}: write FILE:NAME, as in app.py:processor")
+        raise ConfigError(
+            f"--processor {ascii(text)[:80]} is not a name in a file. Write FILE:NAME, such as app.py:processor."
+        )
     path = Path(file).resolve()
     if not path.is_file():
-        raise ConfigError(f"--processor {file}: there is no such file")
+        raise ConfigError(f"--processor {file}: there is no such file. Correct the path.")
     found = getattr(_imported(path), name, None)
     if not isinstance(found, Processor):
-        problem = "is not defined there" if found is None else f"is a {type(found).__name__}, not a hubline.Processor"
-        raise ConfigError(f"--processor {text}: {name} {problem}")
+        problem = "is not defined in this file" if found is None else f"is a {type(found).__name__}"
+        raise ConfigError(f"--processor {text}: {name} {problem}. Give the name of a hubline.Processor.")
     return found
 
 
@@ -39,21 +41,21 @@ def _imported(path: Path) -> ModuleType:
     except HublineError:
         raise
     except (Exception, SystemExit) as error:
-        # What it says may quote an address, so it is shown on demand only.
+        # Its text may quote an address, so only --debug shows it.
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" in line {lines[-1]}" if lines else ""
         raise ConfigError(
-            f"--processor {path}: the file raised {type(error).__name__}{where}; run hubline --debug ... to see all"
+            f"--processor {path}: the file raised {type(error).__name__}{where}. Run hubline --debug ... to see it."
         ) from error
 
 
 @contextmanager
 def _not_running(path: Path) -> Iterator[None]:
-    """A file that runs its processor when it is imported would begin to process here, and never return."""
+    """A file that runs its processor when it is imported would start processing here, and never return."""
 
     def refuse(*_args: object, **_kwargs: object) -> NoReturn:
         raise ConfigError(
-            f"{path} runs its processor when it is imported: put processor.run() below if __name__ == '__main__':"
+            f"{path} runs its processor when it is imported. Put processor.run() below if __name__ == '__main__':."
         )
 
     before = Processor.run, Processor.run_async

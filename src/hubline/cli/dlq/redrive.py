@@ -1,4 +1,4 @@
-"""``hubline dlq redrive``: processes dead letters again, or sends their events to a hub again."""
+"""``hubline dlq redrive``: reprocesses dead letters, or sends their events to a hub."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from hubline.model.keys import PartitionKey
 
 REASON_SHOWN_LENGTH_MAX: Final = 300
-"""A line for people; --json and show have all of it."""
+"""Enough for a line; --json and show have the whole reason."""
 
 
 def redrive(
@@ -52,9 +52,11 @@ def redrive(
     id: IdsArgument = None,  # noqa: A002 (the argument's name)
     processor: Annotated[
         str | None,
-        option("--processor", "Process the events again with this processor: a name in a file.", metavar="FILE:NAME"),
+        option(
+            "--processor", "Reprocess the events with this processor: a name in a Python file.", metavar="FILE:NAME"
+        ),
     ] = None,
-    to_hub: Annotated[str | None, option("--to-hub", "Send the events to this hub again.", metavar="HUB")] = None,
+    to_hub: Annotated[str | None, option("--to-hub", "Send the events to this hub instead.", metavar="HUB")] = None,
     hub: OfHubOption = None,
     group: OfGroupOption = None,
     partition: PartitionsOption = None,
@@ -67,24 +69,26 @@ def redrive(
     dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Process waiting dead letters again, the oldest of each partition first.
+    """Reprocess waiting dead letters, or send their events to a hub.
 
-    --processor imports your Python file and runs the handler of its processor. The rows of an event and the end of its
-    dead letter commit in one transaction, so rows are written once. An event that fails again stays a dead letter, with
-    its new error. --to-hub sends the events to a hub at least once, each time with the same ID.
+    The oldest event of each partition comes first. --processor imports your Python file and calls the handler of its
+    processor. The new rows and the state of the dead letter commit in one transaction, so each row is written exactly
+    once. If an event fails again, it stays a dead letter, with its new error. --to-hub sends each event at least once,
+    always with the same event ID.
 
-    Bodies that are not kept are read from --hub. If the hub no longer has an event, its dead letter stays and is
-    reported.
+    If the sink does not keep the bodies, the command reads them from --hub. If the hub no longer has an event, the
+    command reports it and keeps the dead letter.
 
     \b
     Examples:
       hubline dlq redrive --sink sqlite:///orders.db --processor app.py:processor
-      hubline dlq redrive 3/1741 --sink env:DATABASE --processor app.py:processor --dry-run
-      hubline dlq redrive --sink env:DATABASE --to-hub env:HUB --error-type TimeoutError --limit 1000
+      hubline dlq redrive 3/1741 --sink env:DATABASE --processor app.py:processor
+      hubline dlq redrive --sink env:DATABASE --to-hub env:HUB --dry-run
     """
     if (processor is None) == (to_hub is None):
         raise ConfigError(
-            "use one of --processor FILE:NAME, to process the events again, and --to-hub HUB, to send them"
+            "redrive needs exactly one of --processor and --to-hub. Add --processor FILE:NAME to reprocess the events, "
+            "or --to-hub HUB to send them."
         )
     flags = Flags(hub, group, partition, since, until, error_type, error_text, ids=id)
     job = _Job(sink, flags, processor, to_hub, limit, delete)
@@ -109,7 +113,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Report:
-    """The outcomes so far: printed as they happen, and summed up at the end."""
+    """The outcomes so far: printed one by one, with the totals at the end."""
 
     json: bool
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -137,13 +141,13 @@ class _Report:
                 )
 
     def end(self) -> None:
-        """Prints the totals. Ends with an exit code of its own if dead letters are left."""
+        """Prints the totals. Ends the command with an exit code if dead letters are left."""
         from hubline.dead_letters.redrive import Outcome
 
         others = ", ".join(f"{self.outcomes[kind]:,} {kind}" for kind in Outcome if kind != "redriven")
         say(f"redriven {counted(self.outcomes[Outcome.REDRIVEN], 'dead letter')}; {others}")
         for key in self.busy:
-            say(f"skipped {key}: another redrive is working on it. Run this command again later")
+            say(f"skipped {key}, because another redrive is working on it. Run this command again later.")
         if self.outcomes.total() > self.outcomes[Outcome.REDRIVEN]:
             raise typer.Exit(ExitCode.FAILED)
         if self.busy:
@@ -177,14 +181,16 @@ async def _run(
             report.add(done)
             advance(len(done.dead_letters))
     except BaseException:
-        # Each batch is whole: what was reported is done, and nothing of the batch that failed is.
-        say(f"{counted(report.outcomes['redriven'], 'dead letter')} redriven before that; you can run it again")
+        # A batch is one transaction: the batches that were reported are done, and nothing of the failed one is.
+        say(
+            f"redriven {counted(report.outcomes['redriven'], 'dead letter')}, then stopped. You can repeat the command."
+        )
         raise
 
 
 @asynccontextmanager
 async def _prepared(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelection]]:
-    """The redrive, with all that it needs open; and the selection of dead letters."""
+    """The redrive, with its hubs and connections open, and the selection of dead letters."""
     prepare = _by_handler if job.processor is not None else _by_hub
     async with prepare(job) as prepared:
         yield prepared
@@ -230,17 +236,20 @@ async def _by_handler(job: _Job) -> AsyncIterator[tuple[Redrive, DeadLetterSelec
 
 
 def _check_same(job: _Job, choice: DeadLetterSelection, rerun: HandlerRedrive) -> None:
-    """The processor has a hub, a group and a sink of its own. Options that name others are a mistake."""
+    """The processor has its own hub, group and sink. Options that name others are a mistake."""
     from hubline.dead_letters.repository import sql_address
 
     group = rerun.group
     if choice.hub is not None and (choice.namespace, choice.hub) != (group.namespace, group.hub):
         raise ConfigError(
-            f"--hub is {choice.namespace}/{choice.hub}, but the processor reads {group.namespace}/{group.hub}"
+            f"--hub is {choice.namespace}/{choice.hub}, but the processor reads {group.namespace}/{group.hub}. "
+            "Leave --hub out."
         )
     if choice.group is not None and choice.group != group.group:
-        raise ConfigError(f"--group is {choice.group}, but the group of the processor is {group.group}")
+        raise ConfigError(
+            f"--group is {choice.group}, but the group of the processor is {group.group}. Leave --group out."
+        )
     if (sink := sql_address(job.sink)) != rerun.address:
         raise ConfigError(
-            f"--sink is {sink}, but the sink of the processor is {rerun.address}: use the same address in both"
+            f"--sink is {sink}, but the sink of the processor is {rerun.address}. Use the same address in both."
         )

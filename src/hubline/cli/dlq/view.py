@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from hubline.dead_letters.repository import DeadLetterCount
     from hubline.model.dead_letters import DeadLetter
 
-NONE_FOUND: Final = "no dead letters match: check --group, --state and --since"
+NONE_FOUND: Final = "no dead letters match. Check --group, --state and --since."
 
 ERROR_SHOWN_LENGTH_MAX: Final = 60
-"""What a line of a list has room for; show has all of it."""
+"""Enough for a line of a list; show has the whole text."""
 
 HEX_SHOWN_BYTES_MAX: Final = 256
-"""Enough to tell what kind of data it is; export has all of it."""
+"""Enough to recognize the kind of data; export has the whole body."""
 _HEX_LINE_BYTES: Final = 16
 
 
@@ -53,7 +53,7 @@ def counted_by_error(counts: Sequence[DeadLetterCount]) -> Table:
 
 
 def dead_letter_data(dead_letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
-    """For --json and export. Without ``body`` only the dead letter itself, not its event."""
+    """For --json and export. Without ``body``, only the dead letter itself, not its event."""
     from hubline.model.dead_letters import DeadLetterId
 
     event = dead_letter.event
@@ -115,14 +115,14 @@ def described(dead_letter: DeadLetter) -> Iterator[str]:
 
 
 def _traceback_lines(traceback: str) -> list[str]:
-    """The lines to look at: the user's own code first, hubline's folded. Without any frame, the text as it is."""
+    """The user's own code first, with hubline's frames folded. If there are no frames, the text unchanged."""
     return format_frames(frames_in(traceback)) or traceback.rstrip("\n").split("\n")
 
 
 def body_lines(dead_letter: DeadLetter) -> Iterator[str]:
     body = dead_letter.event.body
     if not dead_letter.is_body_kept:
-        yield "the body is not kept: add --hub to read it from the hub"
+        yield "the sink does not keep the body. Add --hub HUB to read it from the hub."
     elif (text := text_of(body)) is not None:
         yield f"body, {bytes_text(len(body))}:"
         yield from (escaped(line) for line in text.split("\n"))
@@ -131,7 +131,7 @@ def body_lines(dead_letter: DeadLetter) -> Iterator[str]:
         for start in range(0, min(len(body), HEX_SHOWN_BYTES_MAX), _HEX_LINE_BYTES):
             yield f"  {start:04x}  {body[start : min(start + _HEX_LINE_BYTES, HEX_SHOWN_BYTES_MAX)].hex(' ')}"
         if len(body) > HEX_SHOWN_BYTES_MAX:
-            yield f"  and {bytes_text(len(body) - HEX_SHOWN_BYTES_MAX)} more: use hubline dlq export"
+            yield f"  and {bytes_text(len(body) - HEX_SHOWN_BYTES_MAX)} more. To see all, use hubline dlq export."
 
 
 def text_of(body: bytes) -> str | None:

@@ -21,6 +21,7 @@ from hubline.amqp.service_names import JWT_TYPE, SAS_TYPE
 from hubline.credentials import RENEW_BEFORE_SECONDS, Credential, EntraRefused, EntraTokens, EntraUnreachable
 from hubline.errors import AccessDenied, ConfigError, HubUnavailable
 from hubline.secrets import Secret
+from hubline.text import sentences
 
 # What an Entra token has to be issued for. The double slash is the service's own spelling.
 ENTRA_SCOPE: Final = "https://eventhubs.azure.net//.default"
@@ -98,8 +99,8 @@ class SharedSignature:
         if self._clock() >= self._expires_at:
             expired = datetime.fromtimestamp(self._expires_at, UTC).isoformat()
             raise AccessDenied(
-                f"the shared access signature for {audience} expired at {expired}: have a new one made, "
-                "or use SharedAccessKeyName and SharedAccessKey, of which hubline makes its own"
+                f"the shared access signature for {audience} expired at {expired}. Create another one, or use "
+                "SharedAccessKeyName and SharedAccessKey, from which hubline creates its own."
             )
         return Token(self._signature, SAS_TYPE, self._expires_at)
 
@@ -118,9 +119,13 @@ class Entra:
         try:
             given = await self._tokens.token()
         except EntraRefused as error:
-            raise AccessDenied(f"Entra gives no token for {audience}: {error}") from error
+            fix = "check the identity, and that it may use this namespace"
+            raise AccessDenied(sentences(f"Entra gives no token for {audience}: {error}", fix)) from error
         except EntraUnreachable as error:
-            raise HubUnavailable(f"Entra cannot be asked now for a token for {audience}: {error}") from error
+            fix = "try again later"
+            raise HubUnavailable(
+                sentences(f"Entra cannot be asked now for a token for {audience}: {error}", fix)
+            ) from error
         return Token(given.text, JWT_TYPE, given.expires_at)
 
     async def close(self) -> None:
@@ -141,7 +146,7 @@ def _signature_expiry(signature: Secret) -> float:
     expiry = fields.get("se", [""])[0]
     if not (expiry.isascii() and expiry.isdigit()):
         raise ConfigError(
-            "the SharedAccessSignature of the hub address does not say when it expires (se=...): copy all of it, "
-            "from 'SharedAccessSignature sr=' to its end"
+            "the SharedAccessSignature of the hub address does not say when it expires (se=...). Copy all of it, "
+            "from the word SharedAccessSignature to its end."
         )
     return float(expiry)

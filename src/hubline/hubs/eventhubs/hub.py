@@ -97,7 +97,7 @@ class EventHubsHub:
     ) -> EventHubsReceiver:
         group = validate_group_name(group)
         if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
-            raise ConfigError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
+            raise ConfigError(f"an epoch must be a number from 0 to {EPOCH_MAX}, not {epoch}.")
         there = await self.describe_partition(partition)
         reading = Reading(
             Where(self._hub, partition),
@@ -146,7 +146,11 @@ class _Answer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _traceback: object) -> None:
         if isinstance(error, KeyError | TypeError):
-            raise HubUnavailable(f"hub {self._hub} describes itself without {error}", hub=self._hub) from None
+            raise HubUnavailable(
+                f"hub {self._hub} describes itself without {error}. Try again, and check that the address is of "
+                "an Event Hub.",
+                hub=self._hub,
+            ) from None
 
     def number(self, name: str) -> int:
         return self._typed(name, int)

@@ -32,7 +32,7 @@ async def attach(service: Service, where: Where, begin: Callable[[Session], AnyL
             service = service.redirected(closed.error)
         except AmqpError as error:
             raise translated(where, error) from error
-    raise HubUnavailable(f"{where} was redirected more than {REDIRECTS_MAX} times", hub=where.hub)
+    raise HubUnavailable(f"{where} was redirected more than {REDIRECTS_MAX} times. Try again later.", hub=where.hub)
 
 
 async def _attach_at(service: Service, where: Where, begin: Callable[[Session], AnyLink]) -> AnyLink:
@@ -45,6 +45,8 @@ async def _attach_at(service: Service, where: Where, begin: Callable[[Session], 
         link.detach()
         session.end()
         if isinstance(error, TimeoutError):
-            raise HubUnavailable(f"{where} did not answer in time", hub=where.hub) from None
+            raise HubUnavailable(
+                f"{where} did not answer in time. Try again, and check the network.", hub=where.hub
+            ) from None
         raise
     return link

@@ -18,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 from hubline.addresses.hub_address import AMQPS_PORT, EventHubsAddress, Transport
 from hubline.amqp.transport.protocols import AnyProtocol
 from hubline.errors import ConfigError, HubUnavailable
+from hubline.text import sentences
 
 WEBSOCKET_PORT: Final = 443
 PROXY_PORT: Final = 8080
@@ -41,7 +42,9 @@ class Endpoint:
         """Where the address leads by the transport. Raises ConfigError if that needs a package that is not there."""
         is_websocket = transport is Transport.WEBSOCKET
         if is_websocket and find_spec("websockets") is None:
-            raise ConfigError("the transport websocket needs the package websockets: pip install 'hubline[websocket]'")
+            raise ConfigError(
+                "the transport websocket needs the package websockets. Install it: pip install 'hubline[websocket]'."
+            )
         port = WEBSOCKET_PORT if is_websocket and address.port == AMQPS_PORT else address.port
         return cls(address.namespace, port, is_plain=address.emulator, is_websocket=is_websocket)
 
@@ -67,20 +70,20 @@ async def connect(endpoint: Endpoint, protocol: P) -> tuple[asyncio.Transport, P
         async with asyncio.timeout(CONNECT_SECONDS):
             return await _connected(endpoint, protocol), protocol
     except TimeoutError:
-        raise HubUnavailable(f"{endpoint} did not answer within {CONNECT_SECONDS:g} s{_advice(endpoint)}") from None
+        raise HubUnavailable(f"{endpoint} did not answer within {CONNECT_SECONDS:g} s. {_advice(endpoint)}") from None
     except ssl.SSLCertVerificationError as error:
         raise HubUnavailable(
-            f"the certificate of {endpoint} is not trusted ({error.verify_message}): if it is your own, "
-            "name its file in SSL_CERT_FILE"
+            f"the certificate of {endpoint} is not trusted ({error.verify_message}). If it is your own, set "
+            "SSL_CERT_FILE to its file."
         ) from error
     except OSError as error:
-        raise HubUnavailable(f"{endpoint} cannot be reached: {error}{_advice(endpoint)}") from error
+        raise HubUnavailable(sentences(f"{endpoint} cannot be reached: {error}", _advice(endpoint))) from error
 
 
 def _advice(endpoint: Endpoint) -> str:
     if endpoint.is_plain or endpoint.is_websocket:
-        return ""
-    return "; if your network lets only HTTPS out, use the transport websocket"
+        return "Check the address and the network."
+    return "Check the address and the network. If it allows only HTTPS, use transport=websocket."
 
 
 async def _connected(endpoint: Endpoint, protocol: AnyProtocol) -> asyncio.Transport:
@@ -113,7 +116,10 @@ def proxy_for(endpoint: Endpoint, *, proxies: Callable[[], dict[str, str]] | Non
         return None
     parts = urlsplit(url if "://" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
-        raise ConfigError("HTTPS_PROXY has to look like http://HOST:PORT: other kinds of proxies are not supported")
+        raise ConfigError(
+            "HTTPS_PROXY is not the address of an HTTP proxy, the only kind that hubline supports. Write "
+            "http://HOST:PORT."
+        )
     authorization = None
     if parts.username is not None:
         user = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -127,7 +133,10 @@ async def _through_proxy(proxy: Proxy, endpoint: Endpoint) -> socket:
         reader, writer = await asyncio.open_connection(proxy.host, proxy.port)
     except OSError as error:
         raise HubUnavailable(
-            f"the proxy {proxy.host}:{proxy.port}, which HTTPS_PROXY names, cannot be reached: {error}"
+            sentences(
+                f"the proxy {proxy.host}:{proxy.port}, which HTTPS_PROXY names, cannot be reached: {error}",
+                "correct HTTPS_PROXY, or list the host in NO_PROXY",
+            )
         ) from error
     # A duplicate outlives the streams, which are only used to talk to the proxy.
     try:
@@ -155,5 +164,6 @@ async def _ask_proxy(
     status = answer.split(b"\r\n")[0].decode("latin-1")
     if status.split(" ")[1:2] != ["200"]:
         raise HubUnavailable(
-            f"the proxy {proxy.host}:{proxy.port} does not connect to {endpoint}: it answers {status[:80]!r}"
+            f"the proxy {proxy.host}:{proxy.port} does not connect to {endpoint}: it answers "
+            f"{status[:80]!r}. Allow this host and port in the proxy, or list the host in NO_PROXY."
         )

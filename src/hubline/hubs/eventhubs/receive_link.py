@@ -77,15 +77,15 @@ def refusal(reading: Reading, error: Error | None) -> HubError:
         return reading.progress.refuse("beyond" if reading.progress.is_proven else "foreign")
     if error is not None and error.condition == conditions.NOT_FOUND:
         return HubError(
-            f"{reading.where} has no consumer group {reading.group}: create it, or read in one that is there "
-            f"({error.description})",
+            f"{reading.where} has no consumer group {reading.group}. Create it, or read in one that is there "
+            f"({error.description}).",
             hub=reading.where.hub,
             partition=reading.partition,
         )
     if error is not None and error.condition == conditions.RESOURCE_LIMIT_EXCEEDED:
         return HubUnavailable(
-            f"{reading.where} has as many readers without an epoch in this group as it takes: "
-            "close one, or read with an epoch",
+            f"{reading.where} has as many readers without an epoch in this group as it takes. "
+            "Close one, or read with an epoch.",
             hub=reading.where.hub,
             partition=reading.partition,
         )

@@ -35,6 +35,7 @@ from hubline.hubs.eventhubs.service_connection import Service
 from hubline.hubs.eventhubs.service_errors import reader_lost
 from hubline.model.events import EventBatch
 from hubline.read_ahead import ReadAhead
+from hubline.text import sentences
 
 log = logging.getLogger("hubline.hubs")
 
@@ -196,7 +197,7 @@ class EventHubsReceiver:
 
     def _require_readable(self) -> None:
         if self._is_closed:
-            raise HubError("the receiver is closed: open another one", partition=self._reading.partition)
+            raise HubError("the receiver is closed. Open another one.", partition=self._reading.partition)
         failed = self._failed or self._progress.failed
         if failed is not None:
             # What was read ahead is not given out: the reader that took the partition reads it.
@@ -217,7 +218,7 @@ class EventHubsReceiver:
                     self._decode_rest()
         except TimeoutError:
             raise HubUnavailable(
-                f"{self._reading.where} has sent nothing from where it was asked to, and should have events there",
+                f"{self._reading.where} has events at the position, but sent none. Try again.",
                 hub=self._reading.where.hub,
                 partition=self._reading.partition,
             ) from None
@@ -326,7 +327,10 @@ class EventHubsReceiver:
     def _damaged(self, error: AmqpDecodeError) -> HubDamaged:
         where = self._reading.where
         return HubDamaged(
-            f"{where} sends an event that cannot be read, when asked for {self._progress.start.selector}: {error}",
+            sentences(
+                f"{where} sends an event that cannot be read, when asked for {self._progress.start.selector}: {error}",
+                "read on from a later position, and report this as a bug of hubline",
+            ),
             hub=where.hub,
             partition=where.partition,
         )

@@ -38,19 +38,17 @@ from hubline.errors import (
     ConfigError,
     EventTooLarge,
     HubError,
-    HubNotFound,
-    HubUnavailable,
-    PartitionNotFound,
 )
 from hubline.hubs.argument_checks import require_count, require_one_target, require_outgoing, require_partition
 from hubline.hubs.event_buffer import EventBuffer
 from hubline.hubs.eventhubs.sender import Share, shared_out
-from hubline.hubs.eventhubs.service_errors import Where, reader_lost
+from hubline.hubs.eventhubs.service_errors import DENIED, GRANT, Where, not_found, reader_lost, unavailable
 from hubline.hubs.eventhubs.start_position import Progress, Start
 from hubline.model.events import EVENT_SCHEMA, EventBatch
 from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.model.positions import Position, PositionKind
 from hubline.read_ahead import ReadAhead
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from azure.eventhub import EventData
@@ -148,7 +146,8 @@ class SdkHub:
             import azure.eventhub.aio  # noqa: F401  (slow to load, and of use only here)
         except ImportError:
             raise ConfigError(
-                "the transport sdk needs the official package: pip install 'hubline[sdk]', or leave the transport out"
+                "the transport sdk needs the official package azure-eventhub. Install it: pip install "
+                "'hubline[sdk]'. Or leave out the transport."
             ) from None
 
     def _producer(self) -> EventHubProducerClient:
@@ -274,7 +273,7 @@ class SdkReceiver:
 
     def _require_readable(self) -> None:
         if self._is_closed:
-            raise HubError("the receiver is closed: open another one", partition=self._partition)
+            raise HubError("the receiver is closed. Open another one.", partition=self._partition)
         failed = self._failed or self._progress.failed
         if failed is not None:
             self._buffer.clear()
@@ -329,7 +328,7 @@ class SdkSender:
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self._where.hub)
+            raise HubError("the sender is closed. Open another one.", hub=self._where.hub)
         require_one_target(partition, partition_key)
         require_outgoing(events)
         if partition is not None:
@@ -373,7 +372,7 @@ class SdkSender:
         bytes_count = len(row["body"]) + sum(len(name.encode()) + len(text.encode()) for name, text in properties)
         return EventTooLarge(
             f"event {index} has {bytes_count:,} bytes: hub {self._where.hub} takes at most {max_bytes:,}. "
-            "Nothing was sent: split the event",
+            "Nothing was sent. Split the event.",
             hub=self._where.hub,
             index=index,
             bytes_count=bytes_count,
@@ -494,11 +493,10 @@ def _translated(where: Where, error: Exception) -> HubError:
 
     said = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, AuthenticationError) or "unauthorized-access" in str(error):
-        return AccessDenied(f"{where} does not let this key or identity in: {said}", hub=where.hub)
+        return AccessDenied(sentences(f"{where} {DENIED}: {said}", GRANT), hub=where.hub)
     if "not-found" in str(error):
-        kind = HubNotFound if where.partition is None else PartitionNotFound
-        return kind(f"{where} is not there: {said}", hub=where.hub, partition=where.partition)
-    return HubUnavailable(f"{where} is not available now: {said}", hub=where.hub, partition=where.partition)
+        return not_found(where, said)
+    return unavailable(where, said)
 
 
 def _in_utc(time: Any) -> datetime:

@@ -88,7 +88,7 @@ class SendLink:
 
     async def _open(self) -> None:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self.where.hub)
+            raise HubError("the sender is closed. Open another one.", hub=self.where.hub)
         if self._link is not None and not self._link.is_over:
             return
         name = f"hubline-{secrets.token_hex(8)}"
@@ -124,8 +124,8 @@ class SendLink:
                 log.warning("server_busy %s messages=%d attempt=%d", self.where, len(left), attempt)
                 await asyncio.sleep(BUSY.delay(attempt, _rng))
         raise HubUnavailable(
-            f"{self.where} was too busy for {len(batches)} messages, {BUSY.max_attempts} times in a row: "
-            "send them later",
+            f"{self.where} was too busy for {len(batches)} messages, {BUSY.max_attempts} times in a row. "
+            "Send them later.",
             hub=self.where.hub,
             partition=self.where.partition,
         )
@@ -147,8 +147,8 @@ class SendLink:
         except TimeoutError:
             self._drop()
             raise HubUnavailable(
-                f"{self.where} did not acknowledge within {OUTCOME_SECONDS:g} s what was sent: "
-                "it may or may not have been kept",
+                f"{self.where} did not acknowledge the events within {OUTCOME_SECONDS:g} s, and may or may not "
+                "have stored them. Send them again if duplicates do no harm.",
                 hub=self.where.hub,
                 partition=self.where.partition,
             ) from None
@@ -159,8 +159,9 @@ class SendLink:
         error = state.error if isinstance(state, Rejected) else None
         if error is not None and error.condition == conditions.MESSAGE_SIZE_EXCEEDED:
             return HubError(
-                f"{self.where} refuses a message of at most {self.message_bytes_max:,} bytes as too large, which it "
-                f"said it would take: {error.description}",
+                f"{self.where} refuses a message of at most {self.message_bytes_max:,} bytes as too large, "
+                f"although it announced that size ({error.description}). Send smaller events, and report this "
+                "as a bug of hubline.",
                 hub=self.where.hub,
                 partition=self.where.partition,
             )

@@ -70,7 +70,7 @@ class EventHubsSender:
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self._hub)
+            raise HubError("the sender is closed. Open another one.", hub=self._hub)
         require_one_target(partition, partition_key)
         require_outgoing(events)
         async with self._lock:
@@ -157,7 +157,7 @@ def _without_keys(events: pa.RecordBatch) -> pa.RecordBatch:
 def _renumbered(error: EventTooLarge, index: int) -> EventTooLarge:
     return EventTooLarge(
         f"event {index} has {error.bytes_count:,} bytes (body, key and properties): hub {error.hub} takes at most "
-        f"{error.max_bytes:,}. Nothing was sent: split the event",
+        f"{error.max_bytes:,}. Nothing was sent. Split the event.",
         hub=error.hub,
         index=index,
         bytes_count=error.bytes_count,

@@ -91,7 +91,10 @@ class Service:
         parameters = {**parameters, "security_token": authorized.token.text.reveal()}
         answer = await self._answer(where, authorized.management, None, parameters)
         if not isinstance(answer.body, Value) or not isinstance(answer.body.value, dict):
-            raise HubUnavailable(f"{where} describes itself with something else than a map", hub=where.hub)
+            raise HubUnavailable(
+                f"{where} describes itself by a value that is not a map. Check that the address is of an Event Hub.",
+                hub=where.hub,
+            )
         return answer.body.value
 
     def redirected(self, error: Error) -> Service:
@@ -130,7 +133,7 @@ class Service:
     def require_open(self) -> None:
         """Raises HubError if this program has closed it."""
         if self._is_closed:
-            raise HubError(f"{self._where} was closed by this program: open it again", hub=self._where.hub)
+            raise HubError(f"{self._where} was closed by this program. Open it again.", hub=self._where.hub)
 
     async def _open(self) -> AuthorizedConnection:
         if self._authorized is not None:
@@ -148,7 +151,9 @@ class Service:
                 raise translated(self._where, error) from error
             else:
                 return self._authorized
-        raise HubUnavailable(f"{self._where} was redirected more than {REDIRECTS_MAX} times", hub=self._where.hub)
+        raise HubUnavailable(
+            f"{self._where} was redirected more than {REDIRECTS_MAX} times. Try again later.", hub=self._where.hub
+        )
 
     async def _open_at(self, endpoint: Endpoint) -> AuthorizedConnection:
         token = await self._tokens.token(self._audience)
@@ -188,7 +193,9 @@ class Service:
             # A peer that takes requests and answers none is better left: the next call connects again.
             if self._authorized is not None:
                 self._authorized.connection.abort()
-            raise HubUnavailable(f"{where} did not answer a request in time", hub=where.hub) from None
+            raise HubUnavailable(
+                f"{where} did not answer a request in time. Try again, and check the network.", hub=where.hub
+            ) from None
         except AmqpClosed as error:
             if error.condition == conditions.CONNECTION_REDIRECT:
                 raise
@@ -221,7 +228,8 @@ class Service:
         own = self._endpoint
         if not isinstance(host, str) or not _is_beside(host, own.host):
             raise HubUnavailable(
-                f"{self._where} was redirected to a place outside of its own domain, which is not followed",
+                f"{self._where} was redirected to a host outside of its own domain, which hubline does not "
+                "follow. Check the namespace's address.",
                 hub=self._where.hub,
             )
         return replace(own, host=host, port=port if isinstance(port, int) else own.port)

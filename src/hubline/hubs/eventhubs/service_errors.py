@@ -19,6 +19,7 @@ from hubline.errors import (
     ReaderRefused,
     ReaderStolen,
 )
+from hubline.text import sentences
 
 _DENIED: Final = frozenset((conditions.UNAUTHORIZED_ACCESS, conditions.AUTH_FAILED, conditions.TOKEN_EXPIRED))
 # A position that the service cannot read from; its text tells which.
@@ -45,21 +46,40 @@ class Where:
         return f"hub {self.hub}" if self.partition is None else f"partition {self.partition} of hub {self.hub}"
 
 
+DENIED: Final = "does not let this key or identity in"
+GRANT: Final = (
+    "check the key, signature or identity, and that it may listen or send "
+    "(roles Azure Event Hubs Data Receiver and Data Sender)"
+)
+
+
 def refused(where: Where, error: Error | None) -> HubError:
     """Why a connection, a link or a message came to nothing. What is not known to last is worth another try."""
     condition = "" if error is None else error.condition
-    said = _said(error)
-    kind: type[HubError] = HubUnavailable
-    problem = "is not available now"
+    said, hub, partition = _said(error), where.hub, where.partition
     if condition in _DENIED:
-        kind, problem = AccessDenied, "does not let this key or identity in"
-    elif condition == conditions.NOT_FOUND:
-        kind, problem = (HubNotFound if where.partition is None else PartitionNotFound), "is not there"
-    elif condition == conditions.RESOURCE_LIMIT_EXCEEDED:
-        kind, problem = HubFull, "takes no more"
-    elif condition in _LASTING:
-        kind, problem = HubError, "refuses"
-    return kind(f"{where} {problem}: {said}", hub=where.hub, partition=where.partition)
+        return AccessDenied(sentences(f"{where} {DENIED}: {said}", GRANT), hub=hub, partition=partition)
+    if condition == conditions.NOT_FOUND:
+        return not_found(where, said)
+    if condition == conditions.RESOURCE_LIMIT_EXCEEDED:
+        text = sentences(f"{where} takes no more events: {said}", "wait, or increase its throughput units or quota")
+        return HubFull(text, hub=hub, partition=partition)
+    if condition in _LASTING:
+        text = sentences(f"{where} refuses the request: {said}", "change what the service names, or report it as a bug")
+        return HubError(text, hub=hub, partition=partition)
+    return unavailable(where, said)
+
+
+def not_found(where: Where, said: str) -> HubNotFound | PartitionNotFound:
+    problem = f"{where} does not exist: {said}"
+    if where.partition is None:
+        return HubNotFound(sentences(problem, "create it, or correct the address"), hub=where.hub)
+    return PartitionNotFound(sentences(problem, "choose another one"), hub=where.hub, partition=where.partition)
+
+
+def unavailable(where: Where, said: str) -> HubUnavailable:
+    text = sentences(f"{where} is not available now: {said}", "try again later")
+    return HubUnavailable(text, hub=where.hub, partition=where.partition)
 
 
 def answered(where: Where, status: int, description: str) -> HubError:
@@ -68,14 +88,17 @@ def answered(where: Where, status: int, description: str) -> HubError:
         return refused(where, Error(conditions.UNAUTHORIZED_ACCESS, description))
     if status == _NOT_FOUND_STATUS:
         return refused(where, Error(conditions.NOT_FOUND, description))
-    return HubUnavailable(f"{where} answers {status}: {_cut(description)}", hub=where.hub, partition=where.partition)
+    problem = f"{where} answers {status}: {_cut(description)}"
+    return HubUnavailable(sentences(problem, "try again later"), hub=where.hub, partition=where.partition)
 
 
 def translated(where: Where, error: AmqpError) -> HubError:
     """An error of the AMQP connection as one of the hub."""
     if isinstance(error, AmqpClosed):
         return refused(where, error.error)
-    return HubUnavailable(f"{where} cannot be understood: {error}", hub=where.hub, partition=where.partition)
+    problem = f"{where} sent what hubline cannot read: {error}"
+    fix = "check that the address is of an Event Hub, or try again"
+    return HubUnavailable(sentences(problem, fix), hub=where.hub, partition=where.partition)
 
 
 # What the service says to a reader that it does not let in, rather than to one that it disconnects.
@@ -92,7 +115,8 @@ def reader_refused(where: Where, epoch: int | None, error: Error) -> ReaderRefus
     held_epoch = _other_epoch(error, own=epoch)
     own = "no epoch" if epoch is None else f"epoch {epoch}"
     return ReaderRefused(
-        f"{where} is being read with epoch {held_epoch}, so a reader with {own} is refused",
+        f"{where} is being read with epoch {held_epoch}, so a reader with {own} is refused. "
+        "Close that reader, or read with a higher epoch.",
         hub=where.hub,
         partition=where.partition or "",
         epoch=epoch,
@@ -104,7 +128,8 @@ def reader_stolen(where: Where, epoch: int | None, error: Error) -> ReaderStolen
     taken_by_epoch = _other_epoch(error, own=epoch)
     own = "without an epoch" if epoch is None else f"with epoch {epoch}"
     return ReaderStolen(
-        f"another reader took {where} with epoch {taken_by_epoch} from this one {own}",
+        f"another reader took {where} with epoch {taken_by_epoch} from this one {own}. "
+        "Stop one of them, or use another consumer group.",
         hub=where.hub,
         partition=where.partition or "",
         epoch=epoch,

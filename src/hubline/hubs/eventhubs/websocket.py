@@ -59,12 +59,24 @@ class ClientWebSocket(WebSocket):
         problem = self._client.handshake_exc
         if isinstance(problem, InvalidStatus):
             answer = f"{problem.response.status_code} {problem.response.reason_phrase}"
-            return HubUnavailable(f"{self._host} does not open a WebSocket: it answers {answer[:80]!r}")
+            return HubUnavailable(
+                f"{self._host} does not open a WebSocket: it answers {answer[:80]!r}. Check the address, or "
+                "remove transport=websocket."
+            )
         if isinstance(event, Response):
-            return HubUnavailable(f"{self._host} opens a WebSocket, but not one for AMQP ({SUBPROTOCOL})")
+            return HubUnavailable(
+                f"{self._host} opens a WebSocket, but not one for AMQP ({SUBPROTOCOL}). Check the address, or "
+                "remove transport=websocket."
+            )
         if problem is None or isinstance(problem.__cause__, EOFError):
-            return HubUnavailable(f"{self._host} closed the connection instead of opening a WebSocket")
-        return HubUnavailable(f"{self._host} does not answer as a WebSocket server: {problem.__cause__ or problem}")
+            return HubUnavailable(
+                f"{self._host} closed the connection instead of opening a WebSocket. Check the address, or "
+                "remove transport=websocket."
+            )
+        return HubUnavailable(
+            f"{self._host} does not answer as a WebSocket server ({problem.__cause__ or problem}). Check "
+            "the address, or remove transport=websocket."
+        )
 
 
 async def open_websocket(

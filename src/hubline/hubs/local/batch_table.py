@@ -170,7 +170,7 @@ class BatchReader:
 def _damaged_at(where: Where, sequence: int, how: str) -> HubDamaged:
     return HubDamaged(
         f"{where} is damaged at sequence number {sequence}: {how}. The events before and after it are "
-        "not affected: restore the file from a backup, or read on from a later position",
+        "not affected. Restore the file from a backup, or read on from a later position.",
         hub=where.hub,
         partition=where.partition,
     )

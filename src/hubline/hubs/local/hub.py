@@ -70,7 +70,7 @@ class LocalHub:
     async def apply_retention(self) -> int:
         """Removes what retention no longer keeps, in every partition; returns how many events that were.
 
-        Appending does the same now and then. A partition that gets no more events needs this to be emptied.
+        Appending does the same at intervals. A partition that gets no more events needs this to be emptied.
         """
         return await self._open_hub.threads.run(self._open_hub.apply_retention)
 
@@ -91,7 +91,7 @@ class LocalHub:
         """
         group = validate_group_name(group)
         if epoch is not None and not 0 <= epoch <= EPOCH_MAX:
-            raise ConfigError(f"an epoch is a number from 0 to {EPOCH_MAX}, not {epoch}")
+            raise ConfigError(f"an epoch must be a number from 0 to {EPOCH_MAX}, not {epoch}.")
         return await self._open_hub.threads.run(self._open_receiver, partition, group, position, epoch)
 
     async def open_sender(self) -> LocalSender:

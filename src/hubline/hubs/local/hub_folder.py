@@ -151,7 +151,7 @@ class HubFolder:
         others = ", ".join(list_names(self.root)) or "none"
         return HubNotFound(
             f"there is no hub {self.name} in {self.root} (hubs there: {others}). "
-            f"Create it with: hubline hub create {self.address}",
+            f"Create it with `hubline hub create {self.address}`, or correct the name.",
             hub=self.address,
         )
 
@@ -181,8 +181,8 @@ class HubFolder:
         version, tag, partition_count, created_us, seconds, size = row
         if version > FORMAT_VERSION:
             raise HubError(
-                f"hub {self.address} was made by a newer hubline (format {version}, this one knows {FORMAT_VERSION}): "
-                "upgrade hubline to use it",
+                f"hub {self.address} was created by a newer hubline (format {version}, this one knows "
+                f"{FORMAT_VERSION}). Upgrade hubline to use it.",
                 hub=self.address,
             )
         partition_ids = tuple(str(index) for index in range(partition_count))
@@ -209,8 +209,8 @@ class HubFolder:
             meta = self._row(connection)
             if partition_count < meta.partition_count:
                 raise ConfigError(
-                    f"hub {self.address} has {meta.partition_count} partitions: it can grow, but not shrink to "
-                    f"{partition_count}"
+                    f"hub {self.address} has {meta.partition_count} partitions: partitions can be added, but not "
+                    f"removed. Give more than {meta.partition_count}, not {partition_count}."
                 )
             # Dying before the commit leaves files that nobody counts; the next growth writes them again.
             _write_partitions(self.path, meta.tag, range(meta.partition_count, partition_count))
@@ -247,8 +247,8 @@ class HubFolder:
 
     def _require_absent(self) -> None:
         if self.path.exists():
-            what = "a hub" if is_hub(self.path) else "no hub"
-            raise HubExists(f"{self.path} is there already, and is {what}: choose another name", hub=self.address)
+            what = "a hub" if is_hub(self.path) else "not a hub"
+            raise HubExists(f"{self.path} already exists, and is {what}. Choose another name.", hub=self.address)
 
 
 def is_hub(path: Path) -> bool:

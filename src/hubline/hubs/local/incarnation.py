@@ -56,5 +56,7 @@ class Incarnation:
         if self._folder.meta().tag == self.tag:
             return damaged(where, "the file is missing")
         return HubReplaced(
-            f"hub {where.hub} was deleted and re-created meanwhile", hub=where.hub, partition=where.partition
+            f"hub {where.hub} was deleted and re-created in the meantime. Open it again.",
+            hub=where.hub,
+            partition=where.partition,
         )

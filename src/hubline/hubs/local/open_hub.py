@@ -36,7 +36,8 @@ class OpenHub:
     def index(self, meta: Meta, partition: str) -> int:
         if partition not in meta.partition_ids:
             raise PartitionNotFound(
-                f"hub {self.folder.address} has no partition {partition!r}: it has 0 to {meta.partition_count - 1}",
+                f"hub {self.folder.address} has no partition {partition!r}: it has 0 to "
+                f"{meta.partition_count - 1}. Choose one of these.",
                 hub=self.folder.address,
                 partition=partition,
             )

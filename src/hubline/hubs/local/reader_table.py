@@ -77,7 +77,8 @@ def require_held(connection: sqlite3.Connection, where: Where, lease: ReaderLeas
 def refused(where: Where, epoch: int | None, holder: Holder) -> ReaderRefused:
     own = "no epoch" if epoch is None else f"epoch {epoch}"
     return ReaderRefused(
-        f"{where} is being read with epoch {holder.epoch}, so a reader with {own} is refused",
+        f"{where} is being read with epoch {holder.epoch}, so a reader with {own} is refused. "
+        "Close that reader, or read with a higher epoch.",
         hub=where.hub,
         partition=where.partition or "",
         epoch=epoch,
@@ -89,7 +90,7 @@ def _stolen(where: Where, lease: ReaderLease, holder: Holder | None) -> HubError
     if holder is None:
         return damaged(where, "it has lost track of its readers")
     return ReaderStolen(
-        f"another reader took {where} with epoch {holder.epoch}",
+        f"another reader took {where} with epoch {holder.epoch}. Stop one of them, or use another consumer group.",
         hub=where.hub,
         partition=where.partition or "",
         epoch=lease.epoch,

@@ -140,7 +140,7 @@ class LocalReceiver:
     def _require_open(self) -> None:
         self._open_hub.threads.require_open()
         if self._is_closed:
-            raise HubError("the receiver is closed: open another one", partition=self._partition.id)
+            raise HubError("the receiver is closed. Open another one.", partition=self._partition.id)
 
     def _foreign(self) -> PositionInvalid:
         """The error for a reader whose hub was deleted and re-created while it read."""

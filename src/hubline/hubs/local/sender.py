@@ -40,7 +40,7 @@ class LocalSender:
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> list[Unsent]:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self._open_hub.folder.address)
+            raise HubError("the sender is closed. Open another one.", hub=self._open_hub.folder.address)
         async with self._lock:
             shares = await self._open_hub.threads.run(self._append, events, partition, partition_key)
             by_others = [asyncio.wrap_future(share.done) for share in shares if not share.done.done()]

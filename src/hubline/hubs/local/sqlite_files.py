@@ -68,7 +68,7 @@ class Connections:
         try:
             yield connection
         except sqlite3.Error:
-            connection.close()  # whatever state it is in, the next use starts afresh
+            connection.close()  # whatever state it is in, the next use opens another one
             raise
         except BaseException:
             self._give_back(path, connection)
@@ -165,7 +165,7 @@ _PRIMARY_CODE_MASK: Final = 0xFF
 def _translated_sqlite(error: sqlite3.Error, code: int, where: Where) -> HubError:
     primary = code & _PRIMARY_CODE_MASK
     if primary in _BUSY_CODES:
-        message = f"{where} has been locked by another process for {BUSY_SECONDS:g} seconds: try again"
+        message = f"{where} was locked by another process for {BUSY_SECONDS:g} seconds. Try again."
         return HubUnavailable(message, hub=where.hub, partition=where.partition)
     if primary in _DAMAGED_CODES:
         return damaged(where, str(error))
@@ -175,16 +175,19 @@ def _translated_sqlite(error: sqlite3.Error, code: int, where: Where) -> HubErro
 
 def _translated(error: sqlite3.Error | OSError, *, is_full: bool, where: Where) -> HubError:
     if is_full:
-        message = f"no space left for {where}: {error}. Nothing was kept; free some disk, or lower the retention"
+        message = (
+            f"no space is left for {where} ({error}). None of the events were stored. Free some disk space, "
+            "or lower the retention."
+        )
         return HubFull(message, hub=where.hub, partition=where.partition)
-    message = f"{where} cannot be used now: {error}. Check that the folder and its files may be read and written"
+    message = f"{where} cannot be used now: {error}. Check that the folder and its files may be read and written."
     return HubUnavailable(message, hub=where.hub, partition=where.partition)
 
 
 def damaged(where: Where, how: str) -> HubDamaged:
     message = (
-        f"{where} does not read back: {how}. Stop what uses it, then restore the file from a backup, or delete the hub "
-        "and create it again"
+        f"{where} cannot be read: {how}. Stop the programs that use it, then restore the file from a "
+        "backup, or delete the hub and create it again."
     )
     return HubDamaged(message, hub=where.hub, partition=where.partition)
 

@@ -200,7 +200,7 @@ def require_sizes(events: pa.RecordBatch, *, hub: str) -> None:
         index = int(np.argmax(sizes > EVENT_BYTES_MAX))
         raise EventTooLarge(
             f"event {index} of {len(events)} has {sizes[index]:,} bytes (body, key and properties): "
-            f"hub {hub} takes at most {EVENT_BYTES_MAX:,}. Nothing was sent: split the event",
+            f"hub {hub} takes at most {EVENT_BYTES_MAX:,}. Nothing was sent. Split the event.",
             hub=hub,
             index=index,
             bytes_count=int(sizes[index]),

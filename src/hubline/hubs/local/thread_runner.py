@@ -72,9 +72,9 @@ class Threads:
 
     def require_open(self) -> None:
         if self._is_closed:
-            raise HubError(f"hub {self._hub} is closed: open it again to use it", hub=self._hub)
-        if os.getpid() != self._process_id:  # threads do not survive a fork: the call would wait for ever
-            raise HubError(f"hub {self._hub} was opened before this process was forked: open it here", hub=self._hub)
+            raise HubError(f"hub {self._hub} is closed. Open it again to use it.", hub=self._hub)
+        if os.getpid() != self._process_id:  # threads do not survive a fork: the call would wait forever
+            raise HubError(f"hub {self._hub} was opened before this process was forked. Open it here.", hub=self._hub)
 
     def refuse_more(self) -> None:
         """From now on every new call is an error."""

@@ -93,7 +93,9 @@ class FailureTally:
 
     def _exceeded(self, limit: str, what: str) -> DeadLetterLimit:
         return DeadLetterLimit(
-            f"{what} of partition {self.partition}: the handler, or what it needs, is broken",
+            f"partition {self.partition}: {what}. hubline stopped the partition before a checkpoint, since "
+            "the handler or something that it needs seems to be broken. Fix it; hubline then processes "
+            "these events again.",
             partition=self.partition,
             limit=limit,
         )

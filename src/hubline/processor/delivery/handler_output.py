@@ -70,8 +70,8 @@ def _as_rows(returned: object) -> pa.Table | Sequence[Mapping[str, Any]] | None:
     if isinstance(returned, Sequence) and all(isinstance(record, Mapping) for record in returned):
         return returned
     raise SinkError(
-        f"the handler returned {type(returned).__name__}: rows for the sink are an Arrow table or batch, "
-        "or dictionaries; return None for no rows"
+        f"the handler returned {type(returned).__name__}. Return an Arrow table or batch, dictionaries, "
+        "or None for no rows."
     )
 
 
@@ -92,5 +92,8 @@ def _events_of(
         return np.full(len(rows), first, np.int64)
     sequences = np.asarray(named)
     if not np.isin(sequences, part.arrow.column("sequenceNumber").to_numpy()).all():
-        raise SinkError(f"rows name events by {SEQUENCE_COLUMN!r} that are not in their batch, {part!r}")
+        raise SinkError(
+            f"the rows' column {SEQUENCE_COLUMN!r} names events that are not in the batch, {part!r}. Give "
+            "each row the sequence number of an event of the batch."
+        )
     return sequences.astype(np.int64)

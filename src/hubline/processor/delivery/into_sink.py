@@ -35,6 +35,7 @@ from hubline.processor.handlers.event_run import EventRun
 from hubline.sinks import OpenedPartition, Rejected, Transaction
 from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch
 from hubline.sql.dead_letter_table import storable
+from hubline.text import sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,8 @@ class DeliveryIntoSink:
         if known is not None and batch.first_sequence <= known.sequence_number:
             raise SinkError(
                 f"the sink has partition {self._opened.key} up to {known.sequence_number} already, and event "
-                f"{batch.first_sequence} came again: to have events again, set the sink's checkpoint back"
+                f"{batch.first_sequence} came again. To process events again, move the sink's checkpoint back "
+                "with `hubline checkpoints set`."
             )
 
     async def _deduplicated(self, batch: EventBatch) -> DeduplicatedBatch:
@@ -308,7 +310,8 @@ class DeliveryIntoSink:
     ) -> DeliveryAttempt | None:
         """Makes dead letters of the rejected events. Returns the next attempt, if it takes one to find or undo more."""
         if self._policy.stops_on_failure:
-            raise RowsRejected(f"the sink refuses rows of event {rejected[0].event}: {rejected[0].reason}")
+            problem = f"the sink refuses rows of event {rejected[0].event}: {rejected[0].reason}"
+            raise RowsRejected(sentences(problem, 'fix the rows or the table, or use on_failure="dead_letter"'))
         split = [part for one in rejected if (part := untraced.get(one.event)) is not None and len(part) > 1]
         firsts = {part.first_sequence for part in split}
         events = {event.sequence_number: event for event in _events(batch, [one.event for one in rejected])}

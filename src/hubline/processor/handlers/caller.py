@@ -19,6 +19,7 @@ from hubline.processor.handlers.thread import NotDue, PartitionThread
 from hubline.processor.handlers.transaction import AsyncTransaction, savepoint
 from hubline.processor.partition_status import PartitionStatus
 from hubline.sinks import Transaction
+from hubline.text import sentences
 from hubline.tracebacks import place_of
 
 log = logging.getLogger("hubline.processor")
@@ -183,8 +184,11 @@ class HandlerCaller:
         first, last = _sequences(given)
         events = "" if given is None else ", a heartbeat" if first < 0 else f", events {first} to {last}"
         failed = HandlerFailed(
-            f"{name} failed for partition {self._status.partition}{events}, in attempt {attempts}: "
-            f"{type(cause).__name__}: {cause}",
+            sentences(
+                f"{name} failed for partition {self._status.partition}{events}, in attempt {attempts}: "
+                f"{type(cause).__name__}: {cause}",
+                "correct the handler, or what it uses",
+            ),
             partition=self._status.partition,
             first_sequence=first,
             last_sequence=last,
@@ -199,9 +203,12 @@ class HandlerCaller:
         shown = given if isinstance(given, EventBatch) else f"event {given.sequence_number}"
         what = f"{self.name} of partition {partition} has been"
         if running in (None, self.name) or self._handler.is_async:
-            message = f"{what} running for {seconds:.0f} s with {shown}"
+            message = f"{what} running for {seconds:.0f} s with {shown}. Check what it waits for."
         else:
-            message = f"{what} waiting for {seconds:.0f} s, while {running} runs in the same thread, with {shown}"
+            message = (
+                f"{what} waiting for {seconds:.0f} s with {shown}, while {running} runs in the same thread. "
+                f"Check what {running} waits for."
+            )
         self._report(HandlerStalled(message, partition=partition, seconds=seconds))
 
 

@@ -43,10 +43,10 @@ _VARIADIC: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 def handler_of(name: str, function: Callable[..., Any]) -> Handler:
     """The handler, checked at registration for what would otherwise fail at the first event."""
     if not callable(function):
-        raise ConfigError(f"{name} takes a function, not {shown_value(function)}")
+        raise ConfigError(f"{name} must be given a function, not {shown_value(function)}.")
     shown = getattr(function, "__qualname__", type(function).__qualname__)
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise ConfigError(f"{name} calls its handler, and {shown} is a generator: write it without yield")
+        raise ConfigError(f"{name} cannot use the generator {shown} as a handler. Write it without yield.")
     call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is async
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     try:
@@ -94,8 +94,8 @@ class _Matching:
                 places.append(self._offered.index(argument))
             elif parameter.kind is Parameter.POSITIONAL_ONLY:
                 raise ConfigError(
-                    f"{self._name} cannot give {self._shown} its {argument}, which it takes by position alone behind a "
-                    f"parameter of its own: write {parameter.name!r} before that, or without the /"
+                    f"{self._name} cannot pass {argument} to {self._shown}: it is positional-only, and follows a "
+                    f"parameter with a default of its own. Move {parameter.name!r} before that one, or remove the /."
                 )
             else:
                 keywords.append((parameter.name, self._offered.index(argument)))
@@ -121,8 +121,8 @@ class _Matching:
                 continue
             if parameter.kind is Parameter.KEYWORD_ONLY:
                 raise ConfigError(
-                    f"{self._name} gives its handler no {parameter.name!r}: a keyword-only argument needs a default, "
-                    f"or a name of {self._signature()}"
+                    f"{self._name} gives its handler no {parameter.name!r}: its keyword-only argument has neither a "
+                    f"default nor one of these names. Use {self._signature()}."
                 )
             if not self._left():
                 raise self._refusal()
@@ -133,9 +133,9 @@ class _Matching:
             what = " or ".join(each.__name__ for each in _TYPES[argument])
             raise ConfigError(
                 f"{self._name} gives {self._shown} its {argument} ({what}) as {parameter.name!r}, which is annotated "
-                f"as {inspect.formatannotation(parameter.annotation)}: correct the annotation; or, if "
+                f"as {inspect.formatannotation(parameter.annotation)}. Correct the annotation; or, if "
                 f"{parameter.name!r} is the handler's own, give it a default and a name that is not one of "
-                f"{self._signature()}"
+                f"{self._signature()}."
             )
         self.given[parameter.name] = argument
 
@@ -144,8 +144,8 @@ class _Matching:
         for parameter in self._free():
             if suggestion := nearest(parameter.name, self._left()):
                 raise ConfigError(
-                    f"{self._name} gives {self._shown} no {parameter.name!r}{suggestion}: "
-                    f"it gives {self._signature()}, and what has another name keeps its default"
+                    f"{self._name} gives {self._shown} no {parameter.name!r}{suggestion}: an argument with another "
+                    f"name keeps its default. Use {self._signature()}."
                 )
 
     def _refusal(self) -> ConfigError:
@@ -154,8 +154,8 @@ class _Matching:
         if 0 < count <= len(self._ordinary):
             takes = f"no {self._ordinary[0]}"
         return ConfigError(
-            f"{self._name} calls its handler with {self._signature()}, or the first of these; {self._shown} takes "
-            f"{takes}"
+            f"{self._name} calls its handler with {self._signature()}, or the first of these, but "
+            f"{self._shown} takes {takes}. Change its arguments."
         )
 
     def _free(self) -> list[Parameter]:

@@ -26,9 +26,9 @@ class HandlerRegistry:
     def register(self, name: str, functions: tuple[Callable[..., Any], ...]) -> None:
         """Takes what a decorator was applied to."""
         if len(functions) != 1:
-            raise ConfigError(f"{name} takes one function: decorate it with @processor.{name}, without parentheses")
+            raise ConfigError(f"{name} takes one function. Decorate it with @processor.{name}, without parentheses.")
         if name in self.handlers:
-            raise ConfigError(f"{name} has a handler already: call both from one function")
+            raise ConfigError(f"{name} already has a handler. Call both functions from one handler.")
         self.handlers[name] = handler_of(name, functions[0])
 
     def register_overrides(self, processor: object, base: type) -> None:
@@ -42,30 +42,46 @@ class HandlerRegistry:
         names = [name for name in ("on_batch", "on_event") if name in self.handlers]
         if not names:
             raise ConfigError(
-                "a processor needs a handler of batches or of events: decorate one with @processor.on_batch "
-                "or @processor.on_event"
+                "the processor has no handler of batches or events. Decorate one with @processor.on_batch or "
+                "@processor.on_event."
             )
         if len(names) > 1:
-            raise ConfigError("events come by on_batch or by on_event: register one of them")
+            raise ConfigError("the processor has both on_batch and on_event. Register only one of them.")
         (name,) = names
         handler = self.handlers[name]
         if options.handler_timeout_seconds is not None and not handler.is_async:
             raise ConfigError(
-                f"handler_timeout_seconds needs an async {name}: a plain one runs in a thread, to its end"
+                f"handler_timeout_seconds needs an async {name}, because a plain function runs in a thread and "
+                "cannot be stopped. Make it async, or remove the option."
             )
         if options.heartbeat and name == "on_event":
-            raise ConfigError("a heartbeat is an empty batch: it needs on_batch")
+            raise ConfigError(
+                "heartbeat=True needs on_batch, because a heartbeat is an empty batch. Use on_batch, or remove "
+                "the option."
+            )
         if sink is None:
             self._check_without_sink(handler, options, has_dead_letter_sink=dead_letters is not None)
         elif dead_letters is not None:
-            raise ConfigError("the sink keeps the dead letters, together with its rows: leave out dead_letters")
+            raise ConfigError("the sink stores the dead letters together with its rows. Leave out dead_letters.")
         elif options.heartbeat:
-            raise ConfigError("a heartbeat moves no checkpoint, and so cannot be committed: not with a sink")
+            raise ConfigError(
+                "heartbeat=True does not work with a sink, because a heartbeat moves no checkpoint. Remove the "
+                "option or the sink."
+            )
 
     def _check_without_sink(self, handler: Handler, options: ProcessorOptions, *, has_dead_letter_sink: bool) -> None:
         if handler.takes_tx:
-            raise ConfigError("tx is the transaction of a sink: give the processor one, sink=SqlSink(...)")
+            raise ConfigError(
+                "the handler takes tx, the transaction of a sink, but the processor has no sink. Pass "
+                "sink=SqlSink(...)."
+            )
         if options.preserve_key_order:
-            raise ConfigError("preserve_key_order needs a sink: it is by its dead letters that a key is known to wait")
+            raise ConfigError(
+                "preserve_key_order needs a sink, which stores the dead letters that block a key. Pass "
+                "sink=SqlSink(...)."
+            )
         if options.on_failure == "dead_letter" and not has_dead_letter_sink and "on_dead_letter" not in self.handlers:
-            raise ConfigError("on_failure=dead_letter needs a handler: decorate one with @processor.on_dead_letter")
+            raise ConfigError(
+                'on_failure="dead_letter" needs a place for dead letters. Pass dead_letters=..., or decorate a '
+                "function with @processor.on_dead_letter."
+            )

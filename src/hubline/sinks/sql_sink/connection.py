@@ -227,18 +227,25 @@ class Altered(SinkError):
 
 
 def altered(table: TableName) -> Altered:
-    return Altered(f"table {table} was altered: nothing was written", table=str(table))
+    return Altered(
+        f"table {table} was altered while rows were being written. Nothing was written. hubline tries again.",
+        table=str(table),
+    )
 
 
 def undone() -> SinkError:
     return SinkError(
-        "the database undid the whole transaction when it rejected a value: nothing was written. Take ON CONFLICT "
-        "ROLLBACK from the table's constraints, and make RAISE(ABORT, ...) of its triggers' RAISE(ROLLBACK, ...)"
+        "the database undid the whole transaction when it rejected a value: nothing was written. "
+        "Remove ON CONFLICT ROLLBACK from the table's constraints, and replace RAISE(ROLLBACK, ...) in "
+        "its triggers by RAISE(ABORT, ...)."
     )
 
 
 def checkpoint_gone() -> SinkError:
-    return SinkError("a checkpoint row that this transaction had locked is gone: a statement of its own deleted it")
+    return SinkError(
+        "a statement of this transaction deleted its checkpoint row. Nothing was written. Remove "
+        "statements that change the tables hubline_*."
+    )
 
 
 @contextmanager

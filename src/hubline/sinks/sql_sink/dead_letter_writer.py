@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # whose transactions use this
 class DeadLetterWriter:
     """The dead letters of some partitions.
 
-    Dead letters of events that come again are there only after the checkpoint was set back: so each partition remembers
-    the newest one that was there when it was opened, and beyond it nothing is looked up.
+    Replayed events have dead letters only after the checkpoint was moved back, so each partition remembers the newest
+    one that was there when it was opened, and beyond it nothing is looked up.
     """
 
     def __init__(self, partitions: Iterable[OpenedPartition], *, keep_bodies: bool) -> None:
@@ -37,7 +37,7 @@ class DeadLetterWriter:
                 connection.dead_letters.mark_redriven(key, int(sequence))
 
     def add(self, connection: SinkConnection, dead_letters: Sequence[DeadLetter]) -> None:
-        """Keeps events that failed. One that failed before its checkpoint was set back has one dead letter: this."""
+        """Keeps events that failed. One that failed before its checkpoint was moved back has one dead letter: this."""
         for each in dead_letters:
             if each.event.sequence_number <= self._last_before(connection, each.key):
                 connection.dead_letters.remove(each.key, each.event.sequence_number)
@@ -46,7 +46,10 @@ class DeadLetterWriter:
     def _last_before(self, connection: SinkConnection, key: PartitionKey) -> int:
         partition = self._partitions.get(key)
         if partition is None:
-            raise SinkError(f"a dead letter of {key} does not belong into a transaction of other partitions")
+            raise SinkError(
+                f"a dead letter of {key} cannot be written in a transaction of other partitions. Write it in a "
+                "transaction of its own partition."
+            )
         if partition.last_dead_letter is None:
             partition.last_dead_letter = connection.dead_letters.last_sequence(key)
         return partition.last_dead_letter

@@ -56,7 +56,7 @@ class OpenedPartition:
     def waiting_keys(self) -> set[str]:
         """The partition keys that have a dead letter waiting, of events before the checkpoint.
 
-        Dead letters of later events are there when the checkpoint was set back: those events come again.
+        Later events have dead letters if the checkpoint was moved back: those events are replayed.
         """
         if self.checkpoint is None:
             return set()

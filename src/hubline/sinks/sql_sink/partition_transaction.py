@@ -34,6 +34,7 @@ from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplicatio
 from hubline.sinks.sql_sink.rejected_rows import RowEvents
 from hubline.sinks.sql_sink.transaction import Transaction
 from hubline.sql.fence import fenced
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from hubline.sinks.sql_sink.opened_partition import OpenedPartition
@@ -61,8 +62,9 @@ class Move:
         known = self.partition.checkpoint
         if known is not None and self.checkpoint.sequence_number <= known.sequence_number:
             raise SinkError(
-                f"the sink has partition {self.partition.key} up to {known.sequence_number} already, and events up to "
-                f"{self.checkpoint.sequence_number} would be written twice: set the checkpoint back to have them again"
+                f"the sink has partition {self.partition.key} up to {known.sequence_number} already, and events "
+                f"up to {self.checkpoint.sequence_number} would be written twice. To process them again, move "
+                "the checkpoint back with `hubline checkpoints set`."
             )
 
     def check(self, held_epoch: int, stored: Checkpoint | None) -> None:
@@ -81,7 +83,8 @@ class Move:
         if _sequence(stored) != _sequence(partition.checkpoint):
             raise Fenced(
                 f"the checkpoint of {partition.key} is at {_sequence(stored)} and not at "
-                f"{_sequence(partition.checkpoint)}, where it was left: another writer uses epoch {partition.epoch}",
+                f"{_sequence(partition.checkpoint)}, where this owner left it: another writer uses epoch "
+                f"{partition.epoch}. Nothing was written. Stop the other writer.",
                 partition=partition.key.partition,
                 epoch=partition.epoch,
                 held_epoch=held_epoch,
@@ -173,9 +176,11 @@ class PartitionTransaction(Transaction):
                 continue
             if _sequence(stored) == move.checkpoint.sequence_number:
                 return
-            raise StoreUnavailable(f"the commit of {partition.key} did not take effect: {failure}")
+            problem = f"the commit of {partition.key} did not take effect: {failure}"
+            raise StoreUnavailable(sentences(problem, "hubline processes these events again"))
         raise StoreUnavailable(
-            f"whether the commit of {partition.key} took effect shows at the next opening: {failure}"
+            f"hubline can't tell whether the commit of {partition.key} took effect ({failure}). hubline "
+            "checks it when it opens the partition again."
         )
 
 

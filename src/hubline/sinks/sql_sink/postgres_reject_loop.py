@@ -1,7 +1,7 @@
 """How PostgreSQL itself finds the rows that it refuses: a temporary table without constraints, and a loop over it.
 
 The rows are brought there once. The server then inserts them in order, many events at a time, each chunk in a
-subtransaction. Where it refuses a chunk, a sequence, which no rollback sets back, tells the event that it had come to,
+subtransaction. Where it refuses a chunk, a sequence, which no rollback resets, shows the event that it had come to,
 most likely the one to blame. What is before it is tried, and then that event alone: only what is rejected alone is
 rejected, and the server says why. Where the guess was wrong, as with a foreign key, which is looked at after the last
 row of a chunk, smaller chunks are tried, down to a single event.

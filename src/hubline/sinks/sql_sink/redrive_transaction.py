@@ -3,7 +3,7 @@
 What happens for each batch of dead letters of a partition, and what is left behind if it dies there:
 
     1. begin
-    2. lock        the partition's dead letters against other redrives, and the rows of this batch against everybody
+    2. lock        the partition's dead letters against other redrives, and the rows of this batch against all others
     3. rows        whatever the handler writes; or the events are sent to a hub
     4. dead letters     what failed again gets its new error, and counts one more
     5. settle      what succeeded is marked, or removed
@@ -73,7 +73,7 @@ class RedriveTransaction(Transaction):
         self.behind: frozenset[int] = frozenset()
         """Dead letters that an earlier one of their key, which was not selected, still waits before."""
         self.ahead: frozenset[int] = frozenset()
-        """Dead letters of events that come again, since the checkpoint was set back before them."""
+        """Dead letters of events that are replayed, since the checkpoint was moved back before them."""
 
     def take(self) -> list[DeadLetter]:
         """The dead letters, oldest first, locked until the end. Raises PartitionBusy if another redrive has them."""
@@ -114,7 +114,8 @@ class RedriveTransaction(Transaction):
             for dead_letter in dead_letters:
                 if dead_letter.key != self._chunk.key or dead_letter.event.sequence_number not in own:
                     raise SinkError(
-                        f"the event {dead_letter.event.sequence_number} of {dead_letter.key} is not being redriven"
+                        f"event {dead_letter.event.sequence_number} of {dead_letter.key} is not part of this redrive. "
+                        "Pass dead letters of the redrive only."
                     )
                 if dead_letter.stage == Stage.QUARANTINE:
                     self._followers[dead_letter.event.sequence_number] = dead_letter
@@ -135,8 +136,8 @@ class RedriveTransaction(Transaction):
             raise
         if failure is not None:
             raise StoreUnavailable(
-                f"whether dead letters of {self._chunk.key} were redriven is not known: run it again, and what took "
-                f"effect is not repeated ({failure})"
+                f"hubline can't tell whether dead letters of {self._chunk.key} were redriven ({failure}). Run "
+                "the redrive again; it skips those that were."
             )
 
     def again(self) -> Self:
@@ -153,7 +154,9 @@ class RedriveTransaction(Transaction):
         chunk, queries = self._chunk, self._queries(connection)
         ((is_locked,),) = _run(connection, queries.try_lock(chunk.key))
         if not is_locked:
-            raise PartitionBusy(f"another redrive is at the dead letters of {chunk.key}")
+            raise PartitionBusy(
+                f"another redrive is working on the dead letters of {chunk.key}. Run the redrive again later."
+            )
         if (patience := queries.allow_long_pauses()) is not None:
             _run(connection, patience)
         rows = _run(
@@ -168,7 +171,7 @@ class RedriveTransaction(Transaction):
         )
         taken = [read_dead_letter_row(row[:-1]) for row in rows]
         if self._taken is not None and taken != self._taken:  # begun again, after it was undone
-            raise StoreUnavailable(f"dead letters of {chunk.key} were changed meanwhile: run it again")
+            raise StoreUnavailable(f"dead letters of {chunk.key} were changed during the redrive. Run it again.")
         self._taken = taken
         self.behind = frozenset(
             dead_letter.event.sequence_number for dead_letter, row in zip(taken, rows, strict=True) if row[-1]

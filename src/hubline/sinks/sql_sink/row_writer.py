@@ -22,6 +22,7 @@ from hubline.sinks.sql_sink.table_schema import (
     require_fit,
     tabled,
 )
+from hubline.text import sentences
 
 Rows: TypeAlias = pa.Table | pa.RecordBatch | Sequence[Mapping[str, Any]]
 """Rows for the sink: Arrow columns, or dictionaries."""
@@ -80,7 +81,7 @@ class RowWriter:
         if rejected and not is_traced:
             raise RowsRejected(
                 f"{self._shown} refuses rows: {rejected[0].kind}: {rejected[0].reason}. Give them a column "
-                f"{SEQUENCE_COLUMN!r}, and the events to blame are found",
+                f"{SEQUENCE_COLUMN!r}, by which hubline finds the events of these rows.",
                 table=str(self._plans.table),
             )
         self.rejected += rejected
@@ -115,7 +116,10 @@ class RowWriter:
             return [(tabled(records, columns), row_events)], []
         except Rejection as rejection:
             if row_events is None:
-                raise RowsRejected(f"the rows do not make columns: {rejection}", table=str(self._plans.table)) from None
+                problem = f"the rows do not make columns: {rejection}"
+                raise RowsRejected(
+                    sentences(problem, "give each column one type"), table=str(self._plans.table)
+                ) from None
         good, rejected = [], []
         for event in np.unique(row_events):
             places = np.nonzero(row_events == event)[0].tolist()
@@ -135,7 +139,10 @@ def _known_events(rows: pa.Table) -> RowEvents:
 def _sequences(rows: pa.Table) -> RowEvents:
     column = rows.column(SEQUENCE_COLUMN)
     if column.null_count or not pa.types.is_integer(column.type):
-        raise SinkError(f"the rows' column {SEQUENCE_COLUMN!r} tells of which event each came: a whole number in each")
+        raise SinkError(
+            f"the rows' column {SEQUENCE_COLUMN!r} must hold a whole number in each row, the event that the "
+            "row came from."
+        )
     return np.asarray(column.cast(pa.int64()).combine_chunks().to_numpy(zero_copy_only=False), np.int64)
 
 

@@ -90,10 +90,10 @@ class SqlSink:
     ) -> None:
         address = parse_store(url)
         if not isinstance(address, SqlAddress):
-            raise ConfigError("a sink is a SQL database: give it as sqlite:///PATH or postgresql://...")
+            raise ConfigError("the sink is not a SQL database. Give it as sqlite:///PATH or postgresql://...")
         keys = (upsert_key,) if isinstance(upsert_key, str) else tuple(upsert_key)
         if (keys or create_table) and table is None:
-            raise ConfigError("upsert_key and create_table need a table: name one, for instance table='readings'")
+            raise ConfigError("upsert_key and create_table need a table. Name one, for example table='readings'.")
         settings = SinkSettings(
             address,
             None if table is None else TableName.parse(table),

@@ -25,6 +25,7 @@ from hubline.sql.dead_letter_table import COLUMNS, DeadLetterRow, micros
 from hubline.sql.dialect import Row
 from hubline.sql.driver_errors import call_explained
 from hubline.sql.sqlite import DIALECT, NOW, QUERIES, SqliteConnection, SqliteDatabase
+from hubline.text import sentences
 
 _INSERT_DEAD_LETTER = (
     f"INSERT INTO hubline_dead_letter ({', '.join(COLUMNS)}, failed_at) "  # noqa: S608 - constants
@@ -116,9 +117,9 @@ class SqliteSinkConnection(SinkConnection):
         if not isinstance(error, sqlite3.OperationalError):
             return None
         text = str(error)
-        for words, fix in _TABLE_TROUBLES.items():
+        for words, (problem, fix) in _TABLE_TROUBLES.items():
             if words in text:
-                return f"{fix} ({text})"
+                return sentences(f"{problem} ({text})", fix)
         return None
 
 
@@ -134,11 +135,13 @@ def _require_key(plan: InsertPlan, rows: pa.Table) -> None:
 
 
 # SQLite has one code for all of these.
+_COLUMN_MISSING = "a column is missing, because the table was altered"
+_START_AGAIN = "add it again, or start the program again"
 _TABLE_TROUBLES = {
-    "no such table": "there is no such table: create it, or open the sink with create_table=True",
-    "has no column named": "a column is gone: somebody altered the table",
-    "no such column": "a column is gone: somebody altered the table",
-    "ON CONFLICT clause does not match": "no unique index matches the key: create one on just these columns",
-    "cannot modify": "it is a view",
-    "may not be modified": "it is a table of SQLite's own",
+    "no such table": ("there is no such table", "create it, or open the sink with create_table=True"),
+    "has no column named": (_COLUMN_MISSING, _START_AGAIN),
+    "no such column": (_COLUMN_MISSING, _START_AGAIN),
+    "ON CONFLICT clause does not match": ("no unique index matches the key", "create one on exactly these columns"),
+    "cannot modify": ("it is a view", "use a table"),
+    "may not be modified": ("it is a table of SQLite's own", "use another table"),
 }

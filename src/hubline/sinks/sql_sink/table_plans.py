@@ -27,7 +27,7 @@ class TablePlans:
     def table(self) -> TableName:
         """The table's name. Raises SinkError where the sink has no table."""
         if self._table is None:
-            raise SinkError("rows need a table: name it when the sink is made, or write by tx.execute")
+            raise SinkError("the sink has no table for rows. Pass table=... to SqlSink, or write by tx.execute.")
         return self._table
 
     def plan(self, connection: SinkConnection, schema: pa.Schema) -> InsertPlan:
@@ -71,8 +71,8 @@ class TablePlans:
         if self._creates:
             return None
         raise SinkError(
-            f"there is no table {self.table}: create it, or open the sink with create_table=True. The rows have "
-            f"{', '.join(f'{field.name} {field.type}' for field in schema)}",
+            f"there is no table {self.table}. Create it, or open the sink with create_table=True. The rows have "
+            f"{', '.join(f'{field.name} {field.type}' for field in schema)}.",
             table=str(self.table),
         )
 

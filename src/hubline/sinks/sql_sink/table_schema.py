@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from hubline.arrow_helpers import exact
 from hubline.errors import ConfigError, SinkError
+from hubline.text import sentences
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names off without a word, and the cut name may be another table's."""
@@ -48,7 +49,7 @@ class TableName:
         name = cls(checked_name("schema", schema) if dot else None, checked_name("table", table))
         if name.table.lower().startswith(OWN_PREFIX):
             raise ConfigError(
-                f"table {text!r} cannot be a sink: {OWN_PREFIX}* are the tables in which hubline keeps books"
+                f"table {text!r} cannot be a sink, because tables {OWN_PREFIX}* are hubline's own. Choose another name."
             )
         return name
 
@@ -63,11 +64,13 @@ class TableName:
 def checked_name(what: str, name: str) -> str:
     """The name itself, if a database can have it."""
     if not name or name != name.strip():
-        raise ConfigError(f"a {what} needs a name without spaces around it, not {name!r}")
+        raise ConfigError(f"a {what} must have a name without spaces around it, not {name!r}.")
     if "\x00" in name or any("\ud800" <= character <= "\udfff" for character in name):
-        raise ConfigError(f"the {what} name {name!a} has characters that no database takes")
+        raise ConfigError(f"the {what} name {name!a} has characters that no database takes. Remove them.")
     if len(name.encode()) > NAME_BYTES_MAX:
-        raise ConfigError(f"the {what} name {name[:20]!r}... is longer than {NAME_BYTES_MAX} bytes")
+        raise ConfigError(
+            f"the {what} name {name[:20]!r}... is longer than {NAME_BYTES_MAX} bytes. Choose a shorter one."
+        )
     return name
 
 
@@ -156,7 +159,8 @@ def plan_for(
         raise SinkError(
             f"the rows do not fit into table {table}: {'; '.join(problems)}.\n"
             f"  rows:  {', '.join(f'{field.name} {field.type}' for field in schema)}\n"
-            f"  table: {', '.join(map(str, columns))}",
+            f"  table: {', '.join(map(str, columns))}\n"
+            "Change the rows, or alter the table.",
             table=str(table),
         )
     return InsertPlan(
@@ -182,14 +186,16 @@ def creatable(table: TableName, schema: pa.Schema, *, key: tuple[str, ...] = ())
     """What a table is made of: the columns of rows, without the one that tells their events. Raises SinkError."""
     if missing := [name for name in key if name not in schema.names]:
         raise SinkError(
-            f"no table {table} can be made with the key {missing[0]!r}: the rows have {', '.join(schema.names)}",
+            f"table {table} cannot be created with the key {missing[0]!r}, which is not a column of the "
+            f"rows. Use one of: {', '.join(schema.names)}.",
             table=str(table),
         )
     schema = pa.schema([field for field in schema if field.name != SEQUENCE_COLUMN])
     known = {name for name, _ in _FAMILIES}
     if unknown := [f"{field.name} {field.type}" for field in schema if family(field.type) not in known]:
         raise SinkError(
-            f"no table {table} can be made of these columns: {', '.join(unknown)}: make them text, for instance JSON",
+            f"table {table} cannot be created with these columns: {', '.join(unknown)}. Change them to "
+            "text, for example JSON.",
             table=str(table),
         )
     for field in schema:
@@ -240,7 +246,7 @@ def read_array(column: Column, target: Target, values: Sequence[Any], *, table: 
         return exact(values, pa.string() if target == "text" else target)
     except (pa.ArrowException, UnicodeError, TypeError, ValueError, OverflowError) as error:
         reason = f"column {column.name!r}, {column.type_name or 'without a type'}: {error}"
-    raise SinkError(reason, table=str(table))
+    raise SinkError(sentences(f"table {table} cannot be read: {reason}", "correct the values"), table=str(table))
 
 
 def family(kind: pa.DataType) -> str:

@@ -18,6 +18,7 @@ from hubline.sinks.sql_sink.deduplication import DeduplicatedBatch, Deduplicatio
 from hubline.sinks.sql_sink.rejected_rows import Rejected, RowEvents
 from hubline.sinks.sql_sink.row_writer import Rows, RowWriter
 from hubline.sql.dialect import Row
+from hubline.text import sentences
 
 if TYPE_CHECKING:
     from hubline.sinks.sql_sink.opened_partition import OpenedPartition
@@ -84,12 +85,12 @@ class Transaction(ABC):
                 own error is raised, and the transaction can only be undone, or its savepoint.
         """
         if _CONTROL.match(query):
-            raise SinkError("the transaction begins and ends by itself: leave out BEGIN, COMMIT, ROLLBACK and the like")
+            raise SinkError("hubline begins and ends the transaction. Leave out BEGIN, COMMIT, ROLLBACK and the like.")
         connection = self._begun()
         with explained(connection, None):
             rows = connection.execute(query, params)
         if not connection.is_in_transaction:
-            raise SinkError("a statement ended the transaction: leave that to the sink")
+            raise SinkError("a statement ended the transaction, which hubline does. Remove that statement.")
         return rows
 
     def insert(self, rows: Rows, *, row_events: RowEvents | None = None) -> None:
@@ -141,7 +142,7 @@ class Transaction(ABC):
     def resolve_dead_letters(self, partition: OpenedPartition, sequences: RowEvents) -> None:
         """Marks the dead letters that wait for these events as done, before `dead_letter` adds those that failed now.
 
-        There are such after the checkpoint was set back: the events come again, and no redrive must run them too.
+        There are such after the checkpoint was moved back: the events are replayed, and no redrive must run them too.
 
         Args:
             partition: Their partition.
@@ -193,8 +194,8 @@ class Transaction(ABC):
         if self._is_over:
             # Begun again, nobody would commit it, and it would hold the checkpoint row.
             raise SinkError(
-                "the transaction has ended: it is committed when the handler returns, and undone when it fails. Use tx "
-                "before that; an async handler awaits it"
+                "the transaction has ended: hubline commits it when the handler returns, and rolls it back "
+                "when the handler fails. Use tx before that, and await it in an async handler."
             )
         connection = self._database.borrow()
         self._connection = connection
@@ -238,13 +239,13 @@ class Transaction(ABC):
             if not connection.is_commit_unknown:
                 # Dying here leaves nothing: the database answered, and the answer was no.
                 if connection.is_rejection(error):
-                    raise RowsRejected(
-                        f"{self._database} refuses the commit: {error}", table=str(self._database.settings.table)
-                    ) from None
+                    problem = f"{self._database} refuses the commit: {error}"
+                    fix = "fix the rows, or the constraint that is checked at the commit"
+                    raise RowsRejected(sentences(problem, fix), table=str(self._database.settings.table)) from None
                 raise (failure or error) from None
             self._is_over = True
             self._end(connection, is_usable=False)
-            return failure or StoreUnavailable(str(error))
+            return failure or StoreUnavailable(sentences(str(error), "try again"))
         self._is_over = True
         self._end(connection, is_usable=True)
         return None

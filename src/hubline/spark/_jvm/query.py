@@ -70,11 +70,11 @@ def _execution(frame: DataFrame) -> Any:
     session = frame.sparkSession
     if not hasattr(session, "_jsparkSession"):
         raise ConfigError(
-            "a SqlBatchWriter works in the driver's own process: use it in a classic session, not by Spark Connect"
+            "a SqlBatchWriter works in the driver's own process. Use it in a classic session, not with Spark Connect."
         )
     query_id = session.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise ConfigError("a SqlBatchWriter is for streams: df.writeStream.foreachBatch(sink)")
+        raise ConfigError("a SqlBatchWriter is for streams. Write df.writeStream.foreachBatch(sink).")
     # What is handed over belongs to a copy of the session, which knows no queries.
     jvm: Any = session.sparkContext._jvm
     state = session._jsparkSession.sharedState()

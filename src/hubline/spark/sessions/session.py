@@ -117,12 +117,14 @@ def _require_same(running: SparkSession, given: Mapping[str, str]) -> None:
     wanted = {name: value for name, value in given.items() if name not in (*HIDING, "spark.app.name")}
     if other := sorted(name for name, value in wanted.items() if running.conf.get(name, None) != value):
         raise ConfigError(
-            f"a Spark session runs already, with other settings for {', '.join(other)}: stop it, or leave them out"
+            f"a Spark session is already running, with other values of {', '.join(other)}. Stop it, or "
+            "leave these settings out."
         )
     if shows := sorted(name for name, ours in HIDING.items() if ours not in (running.conf.get(name, None) or "")):
         raise ConfigError(
-            f"a Spark session runs already that would show secrets ({', '.join(shows)}): stop it first, or keep it and "
-            "register the source in it, with spark.dataSource.register(hubline.spark.EventHubs)"
+            f"a Spark session is already running that would show secrets ({', '.join(shows)}). Stop it "
+            "first, or keep it and register the source in it, with "
+            "spark.dataSource.register(hubline.spark.EventHubs)."
         )
 
 

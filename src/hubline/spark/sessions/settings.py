@@ -64,10 +64,11 @@ def requested_settings(app_name: str, master: str | None, config: Mapping[str, o
     for name, value in config.items():
         if not name.startswith("spark."):
             raise ConfigError(
-                f'{name} is not a setting of Spark: their names start with "spark.", as in spark.ui.enabled'
+                f'{name} is not a setting of Spark. Write its whole name, which starts with "spark.", such as '
+                "spark.ui.enabled."
             )
         if not isinstance(value, str | int | float | Secret):
-            raise ConfigError(f"{name} is text, a number, True or False, and not {type(value).__name__}")
+            raise ConfigError(f"{name} must be text, a number, True or False, not {type(value).__name__}.")
     given = {name: _as_text(value) for name, value in config.items()}
     given["spark.app.name"] = app_name
     if master := master or given.get("spark.master"):

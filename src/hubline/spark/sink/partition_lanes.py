@@ -3,7 +3,7 @@
 What keeps the identity of events (:mod:`hubline.event_ids`) is that a lane sends nothing before what comes earlier in
 it is kept. However often a task is tried, and however many of its attempts are still alive somewhere: wherever an event
 stands in a partition, all that came before it in its lane stand before it. So a reader that remembers the highest id
-that it has seen can drop every repetition, and drops nothing else.
+that it has seen can drop every duplicate, and drops nothing else.
 """
 
 from __future__ import annotations
@@ -92,8 +92,9 @@ class Publishing:
 
 def _named(error: EventTooLarge, row: int) -> EventTooLarge:
     return EventTooLarge(
-        f"row {row} of the task is an event of {error.bytes_count:,} bytes: hub {error.hub} takes at most "
-        f"{error.max_bytes:,}. It was not sent, nor what comes after it in its partition: split it, or filter it out",
+        f"row {row} of the task is an event of {error.bytes_count:,} bytes, but hub {error.hub} takes "
+        f"at most {error.max_bytes:,}. hubline sent neither this event nor those after it in its "
+        "partition. Split it, or filter it out.",
         hub=error.hub,
         index=row,
         bytes_count=error.bytes_count,

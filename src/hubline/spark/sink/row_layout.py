@@ -96,7 +96,7 @@ class RowLayout:
         """The rows as events. ``first_row`` is the number of the first, for errors: they name the row."""
         columns = _Rows(plain(rows), self._places, first_row)
         body = columns.text_or_null("body").cast(pa.binary())
-        columns.require_none(body.is_null(), "has no body: it is null. An event's body may be empty, but not missing")
+        columns.require_none(body.is_null(), "has a null body. Give it one, which may be empty, or drop the row.")
         key, ids = columns.text_or_null("partitionKey"), columns.text_or_null("eventId")
         columns.require_ids(ids)
         properties = with_ids(columns.properties(), ids)
@@ -108,19 +108,19 @@ class RowLayout:
 def _require_columns(schema: StructType) -> None:
     names = schema.names
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"the column {twice[0]} is there twice: drop or rename one")
+        raise ConfigError(f"there are two columns {twice[0]}. Drop or rename one.")
     for name in names:
         if name not in COLUMNS and name not in IGNORED:
             suggestion = nearest(name, COLUMNS) or f" (the sink takes {', '.join(COLUMNS)})"
-            raise ConfigError(f"the column {name!a} is unknown{suggestion}: drop it, or put it into properties")
+            raise ConfigError(f"the column {name!a} is unknown{suggestion}. Drop it, or put it into properties.")
     if "body" not in names:
-        raise ConfigError(f"the column body is missing, string or binary: there are {', '.join(map(ascii, names))}")
+        raise ConfigError(f"there is no column body, string or binary, among {', '.join(map(ascii, names))}. Add it.")
     if "partition" in names and "partitionId" in names:
-        raise ConfigError("the columns partition and partitionId mean the same: drop one")
+        raise ConfigError("the columns partition and partitionId mean the same. Drop one.")
     for field in schema:
         if field.name in COLUMNS and not COLUMNS[field.name].fits(field.dataType):
             wanted, given = COLUMNS[field.name].words, field.dataType.simpleString()
-            raise ConfigError(f"the column {field.name} is {given}: it has to be {wanted}; cast it")
+            raise ConfigError(f"the column {field.name} must be {wanted}, not {given}. Cast it.")
 
 
 class _Rows:
@@ -156,13 +156,16 @@ class _Rows:
         name = self.text_or_null("partition" if "partition" in self._places else "partitionId")
         self.require_none(
             pc.and_(name.is_valid(), key.is_valid()),
-            "has both a partition and a partitionKey: give one, since the key chooses the partition. "
-            "A DataFrame that was read from a hub has its partition there: drop the column",
+            (
+                "has both a partition and a partitionKey, but the key chooses the partition. Drop one of the "
+                "columns: a DataFrame that was read from a hub has its partition in the column partition."
+            ),
         )
         index = pc.index_in(name, pa.array(partition_ids, pa.string()))
         self.require_none(
             pc.and_(name.is_valid(), index.is_null()),
-            f"names a partition that the hub does not have: it has {partition_ids[0]} to {partition_ids[-1]}",
+            f"names a partition that the hub does not have: it has {partition_ids[0]} to "
+            f"{partition_ids[-1]}. Choose one of these.",
         )
         targets: Indexes = index.fill_null(ANYWHERE).to_numpy().astype(np.int64)
         return targets
@@ -171,7 +174,9 @@ class _Rows:
         is_wrong = pc.invert(is_id(ids))
         for first in ids.filter(is_wrong)[:1].to_pylist():
             shown = ascii(first)[:SHOWN_LENGTH_MAX]
-            self.require_none(is_wrong, f"has an eventId that is none, {shown}: make it with hubline.spark.event_id")
+            self.require_none(
+                is_wrong, f"has an eventId that is not valid, {shown}. Make it with hubline.spark.event_id."
+            )
 
     def require_none(self, is_wrong: pa.BooleanArray, what: str) -> None:
         row = pc.index(is_wrong, True).as_py()

@@ -1,6 +1,6 @@
 """The sink: writes DataFrames to a hub, in batches and streams.
 
-Spark makes a writer on the driver, pickles it, and calls ``write`` once in each task; a task that fails is tried again,
+Spark makes a writer on the driver, pickles it, and calls ``write`` once in each task; a task that fails is retried,
 and an attempt that Spark has given up may continue for a while. What was sent stays sent: every event arrives at least
 once, with the same id each time, and within a partition of the hub none stands before one that came earlier in its task
 (see :mod:`hubline.spark.sink.partition_lanes`).
@@ -37,7 +37,7 @@ class Written(WriterCommitMessage):
 def batch_writer(options: Options, schema: StructType, *, overwrite: bool) -> BatchWriter:
     """The writer of ``df.write``."""
     if overwrite:
-        raise ConfigError('a hub only takes more events: write with .mode("append")')
+        raise ConfigError('events can only be added to a hub. Write with .mode("append").')
     return BatchWriter(options, schema)
 
 
@@ -45,7 +45,7 @@ def stream_writer(options: Options, schema: StructType, *, overwrite: bool) -> S
     """The writer of ``df.writeStream``."""
     if overwrite:
         raise ConfigError(
-            'a hub only takes more events: write with .outputMode("append"), or each batch by foreachBatch'
+            'events can only be added to a hub. Write with .outputMode("append"), or each batch by foreachBatch.'
         )
     return StreamWriter(options, schema)
 
@@ -109,7 +109,7 @@ def _pieces(
 def _tell_of_abort(options: Options, messages: Sequence[WriterCommitMessage | None]) -> None:
     ended = [message for message in messages if isinstance(message, Written)]
     log.warning(
-        "write_aborted hub=%s tasks_ended=%d rows_sent=%d (what was sent stays sent)",
+        "write_aborted hub=%s tasks_ended=%d rows_sent=%d (rows that were sent stay in the hub)",
         options.hub,
         len(ended),
         sum(message.rows for message in ended),

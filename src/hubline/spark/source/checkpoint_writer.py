@@ -53,7 +53,7 @@ class CheckpointWriter:
         return await bounded(self._seconds_max, self._store.fence)(held.ownership.key, held.epoch)
 
     async def write_all(self, partitions: Collection[HeldPartition]) -> None:
-        """Writes what is ahead of the store. A store that is down costs repeats after a crash, and no progress."""
+        """Writes what is ahead of the store. If the store is down, a crash costs duplicates, but no progress."""
         behind = [held for held in partitions if held.is_owed]
         loop = asyncio.get_running_loop()
         if not behind or loop.time() < self._retry_at:

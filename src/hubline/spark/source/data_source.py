@@ -64,7 +64,8 @@ class EventHubs(DataSource):
 
         if self.parsed.lookback_seconds is not None:
             raise ConfigError(
-                'the option lookback is for streams: .option("startingPosition", "time:-24h") reads the last 24 hours'
+                "the option lookback is for streams only. To read the last 24 hours, write "
+                '.option("startingPosition", "time:-24h").'
             )
         require_schema(schema)
         # A reader that takes filters fails where Spark may not push them down, and that is Spark's default.

@@ -25,8 +25,8 @@ class HeldPartition:
         gap: What was skipped when it was opened.
         replayed: What the batch reads that Spark ran again when the query started.
         follows_spark: Whether Spark's own checkpoint alone says where it stands, as the store keeps none.
-        is_closing: Whether it is to be given up once its batch is done.
-        at_rest: Set when it can be given up.
+        is_closing: Whether it is to be released once its batch is done.
+        at_rest: Set when it can be released.
     """
 
     ownership: Ownership

@@ -17,6 +17,7 @@ from hubline.model.hubs import HubProperties, PartitionProperties
 from hubline.retry import Backoff, RetryPolicy
 from hubline.spark.source.position_lookup import Places
 from hubline.spark.source.query_share import QueryShare
+from hubline.text import sentences
 
 log = logging.getLogger("hubline.spark")
 
@@ -160,7 +161,10 @@ class HubMonitor:
             log.warning("hub_unavailable %s", error)
         elif _now() - self._failing_since >= self._outage_seconds:
             self._failed = HubUnavailable(
-                f"the hub could not be reached for {self._outage_seconds:g} s (option operationTimeout): {error}",
+                sentences(
+                    f"the hub could not be reached for {self._outage_seconds:g} s: {error}",
+                    "start the query again when the hub is back, or increase the option operationTimeout",
+                ),
                 hub=error.hub,
                 partition=error.partition,
             )

@@ -195,6 +195,6 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 def _foreign() -> ConfigError:
     return ConfigError(
-        "the query's checkpoint folder holds offsets that another kind of source wrote: give the query a "
-        "checkpointLocation of its own"
+        "the query's checkpoint folder holds offsets of another kind of source. Give the query a "
+        "checkpointLocation of its own."
     )

@@ -1,7 +1,7 @@
 """The partitions that a query owns: the dispatch cycle's other half, between Spark's batches.
 
 The dispatcher of the processor decides what the query holds, and renews it in the background, also while a batch runs
-long. What a batch reads is decided between two batches, and so is what is given up:
+long. Which partitions a batch reads is decided between two batches, and so is which are released:
 
     1. fence       takes the checkpoint for the epoch: no former owner can move it from now on
     2. place       where the partition stands; from here on it is part of the batches that are planned
@@ -9,7 +9,7 @@ long. What a batch reads is decided between two batches, and so is what is given
     4. checkpoint  at the next trigger, when Spark says that the batch is done; dying before it, the offset in Spark's
                    log is ahead of the store, and counts if nobody has had the partition since: the next start writes it
                    to the store as soon as it has the partition
-    5. release     a partition that is asked for is in no further batch, and is given up after 4
+    5. release     a partition that is requested is in no further batch, and is released after 4
 
 HeldPartition is one of them. PartitionOpener does 1 and 2, CheckpointWriter does 4. All of it lives on the control
 loop.
@@ -124,7 +124,7 @@ class OwnedPartitions:
             async with asyncio.timeout(STOP_SECONDS_MAX):
                 await self._dispatcher.stop()
         except TimeoutError:
-            log.warning("stop_timeout seconds=%g: the leases expire", STOP_SECONDS_MAX)
+            log.warning("stop_timeout seconds=%g: partitions stay owned until their leases expire", STOP_SECONDS_MAX)
             await self._dispatcher.abort()
         await cancel(self._opening)
         await self._writer.stop()
@@ -157,7 +157,7 @@ class OwnedPartitions:
             held.replayed = self._replayed.pop(partition, None)
 
     def planned(self, end: StreamOffset) -> None:
-        """A batch reads this: its partitions are not given up before it is done.
+        """A batch reads this: its partitions are not released before it is done.
 
         Their checkpoints will need the offsets of its last events: while it runs is the time to ask for them.
         """
@@ -172,7 +172,7 @@ class OwnedPartitions:
             self._held[partition].known_offset = (next_sequence, offset)
 
     async def done(self, start: StreamOffset) -> dict[str, Entry]:
-        """Spark has done all up to ``start``: writes the checkpoints, lets go of what was asked for.
+        """Spark has done all up to ``start``: writes the checkpoints, releases the requested partitions.
 
         Returns where the partitions stand that the next batch may read.
         """

@@ -23,7 +23,7 @@ LOOKUPS_AT_ONCE: Final = 32
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 
-_FIX: Final = "Choose another start, or say with the option on_data_loss how to continue: earliest or latest"
+_FIX: Final = "Choose another start, or set the option onDataLoss to earliest or latest."
 
 
 class Places:
@@ -102,8 +102,8 @@ class Places:
             await receiver.close()
         if not len(batch):
             raise HubUnavailable(
-                f"partition {partition} of hub {self._hub.name} sent nothing from {position} on within "
-                f"{self._seconds_max:g} s, though it should have events there",
+                f"partition {partition} of hub {self._hub.name} should have events from {position} on, but sent "
+                f"none within {self._seconds_max:g} s. Try again.",
                 hub=self._hub.name,
                 partition=partition,
             )

@@ -32,7 +32,7 @@ class SettledStrategy:
         return plan
 
     def _awaits(self, snapshot: Snapshot, now: float) -> bool:
-        """Whether a partition may still come: it was asked for, or its owner was not seen to renew it, and may be dead.
+        """Whether a partition may still come: it was requested, or its owner was not seen to renew it, and may be dead.
 
         Then its lease expires. An owner that lives renews it meanwhile, and reads it, too.
         """

@@ -41,8 +41,9 @@ class BatchCommit:
                 return Written()
             if len(pending) < len(opened) or any(rules.is_begun(each) for each in opened.values()):
                 raise SinkError(
-                    f"{sink!r} has a part of this batch already, which another instance wrote: rows of a "
-                    "query that moves them cannot be distinguished. Give each instance a consumer group of its own"
+                    f"another instance already wrote a part of this batch to {sink!r}. hubline cannot tell its rows "
+                    "from the others, because the query moves rows between tasks. Give each instance its own "
+                    "consumer group."
                 )
             with sink.transaction(self._moves(opened)) as transaction:
                 return self.target.write(transaction, opened, rows)
@@ -67,9 +68,9 @@ class BatchCommit:
             is_begun = any(rules.is_begun(each) for each in opened.values())
             if is_begun and not sink.upsert_key:
                 raise SinkError(
-                    f"{sink!r} has events of this batch already, which another instance wrote, or a query with "
-                    "another checkpoint folder. The rows that came of their state cannot be distinguished from the "
-                    "rows of this batch: continue with that folder, or start with a new consumer group and a new table"
+                    "another application, or this query with another checkpoint location, already wrote events of "
+                    f"this batch to {sink!r}. hubline cannot tell their rows from those of this batch. Restart with "
+                    "that checkpoint location, or use a new consumer group and a new table."
                 )
             opened = {each: partition for each, partition in opened.items() if not rules.is_done(partition)}
             if not (opened or len(rows)):

@@ -80,7 +80,7 @@ def by_partition(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     runs = pc.run_end_encode(rows.column(PARTITION).combine_chunks())
     partitions, ends = runs.values.to_pylist(), [0, *runs.run_ends.to_pylist()]
     if None in partitions or rows.column(SEQUENCE).null_count:
-        raise SinkError("a row has no partition, or no sequenceNumber: keep these columns as they were")
+        raise SinkError("a row has no partition or no sequenceNumber. Keep these columns of the events unchanged.")
     if len(set(partitions)) == len(partitions):
         for partition, (start, end) in zip(partitions, pairwise(ends), strict=True):
             yield partition, rows.slice(start, end - start)

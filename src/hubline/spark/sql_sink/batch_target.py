@@ -85,7 +85,10 @@ class BatchTarget:
                 except RowsRejected:
                     if number > 0:
                         raise
-        raise SinkError(f"{what} changed hands {FENCE_ATTEMPTS_MAX} times while a batch was being written")
+        raise SinkError(
+            f"{what} changed its owner {FENCE_ATTEMPTS_MAX} times while a batch was being written. Run only "
+            "one query for the consumer group and table."
+        )
 
     def write(
         self,

@@ -49,8 +49,9 @@ class MicroBatch:
         """Whose progress this is: the hub and the consumer group that the stream reads."""
         if self.offset.group is None:
             raise ConfigError(
-                "the query's last batch was planned by another connector, which did not note the consumer group in its "
-                "offsets: let the query finish that batch with it, or start with a new checkpoint folder"
+                "the query's last batch was planned by another connector, which did not write the consumer "
+                "group into its offsets. Let that connector finish the batch, or start with a new checkpoint "
+                "location."
             )
         return self.offset.group
 
@@ -66,7 +67,9 @@ class MicroBatch:
             return cls(query.run_id, offset, gaps_in(read[0]), is_narrow, state_of)
         if known := _of_hubs(query.offsets_known()):
             return cls(query.run_id, StreamOffset.from_json(known[0]), {}, False, query.query_id, reads=False)
-        raise ConfigError("the query reads no hub by format('eventhubs'): a SqlBatchWriter takes queries that read one")
+        raise ConfigError(
+            "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read one."
+        )
 
 
 def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
@@ -85,7 +88,8 @@ def require_one_hub(frame: DataFrame) -> None:
 def _require_one(readings: int) -> None:
     if readings > 1:
         raise ConfigError(
-            f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a SqlBatchWriter "
-            "takes queries that read one hub once, since its checkpoint is that reading's. Write each stream by a "
-            "query of its own; rows and dead letters of one stream can be distinguished by _error"
+            f"the query reads hubs {readings} times by format('eventhubs'), in a join or a union: a "
+            "SqlBatchWriter takes queries that read one hub once, since its checkpoint is that reading's. "
+            "Write each stream by a query of its own; to write rows and dead letters of one stream, use "
+            "the column _error."
         )

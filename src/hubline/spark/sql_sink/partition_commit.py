@@ -71,9 +71,9 @@ class PartitionCommit:
         partitions = [partition for partition, *_ in answers]
         if len(set(partitions)) < len(partitions):
             raise SinkError(
-                "rows of one partition came to several tasks, and the first of them committed the whole range: the "
-                f"query gave rows another {PARTITION} than their events have (keep the column as it is), or this is "
-                "a bug (please report the query, and let the driver commit: SqlBatchWriter(..., commit_by='batch'))"
+                "rows of one partition came to several tasks, and the first of them committed the whole range: "
+                f"the query changed the column {PARTITION}, or hubline has a bug. Keep the column unchanged. If "
+                "it is, let the driver commit, SqlBatchWriter(..., commit_by='batch'), and report the query."
             )
         done = {partition: Written(*counts) for partition, *counts in answers if None not in counts}
         return done, [partition for partition, *_ in answers if partition not in done]
@@ -103,7 +103,8 @@ class PartitionCommit:
         entry = rules.entries.get(partition)
         if entry is None:
             raise SinkError(
-                f"a row is of partition {partition!r}, which the batch does not read: keep the column as it is"
+                f"a row is of partition {partition!r}, which the batch does not read. Keep the column "
+                f"{PARTITION} unchanged."
             )
         key = target.group.partition(partition)
         if rows is not None:

@@ -8,7 +8,7 @@ checkpoint in the database says how much of the range is written:
     just before the range               the usual case
     before that                         an error: what lies between would be lost; unless the source skipped it, by
                                         the user's choice, over events that are gone
-    after it, by a step back            an error: the hub is another one, whose numbers come again
+    after it, by a step back            an error: the hub is another one, which uses the same numbers
 """
 
 from __future__ import annotations
@@ -70,20 +70,21 @@ class RangeRules:
         strange = sequences[(sequences < entry.start) | (sequences >= entry.end)]
         if len(strange):
             raise SinkError(
-                f"a row is of event {strange[0]} of partition {partition}, of which the batch reads {entry.start} to "
-                f"{entry.end - 1}: keep the columns {PARTITION} and {SEQUENCE} of the events as they are"
+                f"a row is of event {strange[0]} of partition {partition}, of which the batch reads "
+                f"{entry.start} to {entry.end - 1}. Keep the columns {PARTITION} and {SEQUENCE} of the events "
+                "unchanged."
             )
 
     def require_forward(self, opened: OpenedPartition) -> None:
         """Refuses a range after a step back: the hub was re-created, or lost its newest events. The database has
-        events of the hub before, and sequence numbers that come again would pass for done."""
+        events of the hub before, and sequence numbers that are used again would pass for done."""
         partition, done = opened.key.partition, last_sequence(opened)
         gap, start = self.gaps.get(partition), self.entries[partition].start
         if gap is not None and done is not None and start < gap.next_sequence <= done + 1:
             raise SinkError(
-                f"{opened.database} has {opened.key} up to sequence number {done}, and the hub now begins again at "
-                f"{start}: {OF_ANOTHER_HUB}, and the checkpoint of a table does not move back. To read this hub from "
-                "its start, reset the checkpoint with 'hubline checkpoints reset'"
+                f"{opened.database} has {opened.key} up to sequence number {done}, and the hub now begins again "
+                f"at {start}: {OF_ANOTHER_HUB}, and the checkpoint of a table does not move back. To read this "
+                "hub from its start, reset the checkpoint with `hubline checkpoints reset`."
             )
 
     def require_next(self, opened: OpenedPartition) -> None:
@@ -92,8 +93,8 @@ class RangeRules:
         if done is not None and done < start - 1 and opened.key.partition not in self.gaps:
             raise SinkError(
                 f"{opened.database} has {opened.key} up to sequence number {done}, and the batch starts at "
-                f"{start}: what lies between would be lost. The query's checkpoint folder is of another sink: "
-                "start with a new folder, or set the checkpoint with 'hubline checkpoints set'"
+                f"{start}: the events between would be lost. The query's checkpoint location belongs to another "
+                "sink. Start with a new one, or set the checkpoint with `hubline checkpoints set`."
             )
 
 

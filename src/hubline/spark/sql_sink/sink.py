@@ -166,9 +166,9 @@ class SqlBatchWriter:
         writing = batch.run_id, self._sink.address
         if _last_written.get(writing) == batch_id:
             raise ConfigError(
-                f"batch {batch_id} is written to {self._sink.address} already, and its checkpoints with it: these "
-                "rows would pass for written. Give the sink all rows of a batch at once; what goes to another table "
-                "needs a query of its own, in a consumer group of its own"
+                f"this query already wrote batch {batch_id} to {self._sink.address}, so hubline would drop "
+                "these rows as duplicates. Pass all rows of a batch in one call. For a second table, start "
+                "another query with its own consumer group."
             )
         overwritten = self._lineage.overwritten_in(frame, batch.run_id)
         self._require_own(frame.columns, overwritten)
@@ -192,10 +192,10 @@ class SqlBatchWriter:
     def _commit_in_tasks(self, frame: DataFrame, batch: MicroBatch, commits: PartitionCommit) -> Written:
         if not batch.is_narrow:
             raise ConfigError(
-                "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had them "
-                "elsewhere (in the driver, in a checkpoint of a frame), or splits ranges "
-                "(option maxRecordsPerPartition): then no task has all rows of a partition, and none can commit "
-                "them. Let the driver do so: SqlBatchWriter(..., commit_by='batch')"
+                "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had "
+                "them elsewhere (in the driver, in a checkpoint of a frame), or splits ranges (option "
+                "maxRecordsPerPartition): then no task has all rows of a partition, and none can commit them. "
+                "Let the driver commit: SqlBatchWriter(..., commit_by='batch')."
             )
         _require_apart(frame)
         done = self._done_in_tasks(frame, commits)
@@ -212,7 +212,7 @@ class SqlBatchWriter:
             return commits.in_tasks(frame)[0]
         done, needing_events = replace(commits, has_events=False).in_tasks(frame.drop(*unread))
         if needing_events:
-            # Dying here, the batch comes again: what is done is found done, and the others are not begun.
+            # After a crash here, Spark repeats the batch: the partitions that are done are skipped, the others begin.
             done |= commits.in_tasks(frame.where(F.col(PARTITION).isin(needing_events)))[0]
         return done
 
@@ -223,8 +223,8 @@ class SqlBatchWriter:
             known_by.add(PROPERTIES)
         if wrong := sorted(known_by & overwritten):
             raise ConfigError(
-                f"the query makes the column {wrong[0]!r} itself, which tells what its rows were made of: keep that of "
-                "the events, and give what you make another name"
+                f"the query computes the column {wrong[0]!r}, which must say of which events its rows are. Keep "
+                "the column of the events, and give yours another name."
             )
 
     def _columns_of_dead_letters(self, names: Sequence[str], written: Sequence[str]) -> list[str]:
@@ -237,7 +237,7 @@ class SqlBatchWriter:
     def _require_columns(self, schema: StructType) -> None:
         names = schema.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"the query has two columns {twice[0]!r}: drop or rename one")
+            raise ConfigError(f"the query has two columns {twice[0]!r}. Drop or rename one.")
         for each in schema:
             _require_arrow(each)
         required = [PARTITION, SEQUENCE] if self._commit_by == "partition" else []
@@ -248,15 +248,15 @@ class SqlBatchWriter:
                 "; of rows that are made of many events, let the driver commit: SqlBatchWriter(..., commit_by='batch')"
             )
             raise ConfigError(
-                f"the query dropped the column {missing[0]!r}, which tells what its rows were made of: keep it"
-                f"{of_many if self._commit_by == 'partition' else ''}. It has {', '.join(schema.names)}"
+                f"the query dropped the column {missing[0]!r}, which says of which events its rows are. Keep "
+                f"it{of_many if self._commit_by == 'partition' else ''}. It has {', '.join(schema.names)}."
             )
         for name in required:
             kind, own = schema[name].dataType.simpleString(), SOURCE_SCHEMA[name].dataType.simpleString()
             if kind != own:
                 raise ConfigError(
-                    f"the query made {kind} of the column {name!r}, which is {own} and tells what its rows were made "
-                    "of: keep it as it is, and give what you make of it another name"
+                    f"the query changed the column {name!r} from {own} to {kind}, but it says of which events its "
+                    "rows are. Keep it unchanged, and give your column another name."
                 )
 
 
@@ -274,7 +274,7 @@ def _require_arrow(column: StructField) -> None:
         return
     except PySparkTypeError:
         kind = column.dataType.simpleString()
-    raise ConfigError(f"the column {column.name!r} is {kind}, which no table takes: cast it, to a number or to string")
+    raise ConfigError(f"the column {column.name!r} is {kind}, which no table takes. Cast it to a number or to string.")
 
 
 def _require_apart(frame: DataFrame) -> None:
@@ -284,8 +284,8 @@ def _require_apart(frame: DataFrame) -> None:
         other = first.setdefault(name.lower(), name)
         if other != name and frame.sparkSession.conf.get("spark.sql.caseSensitive") != "true":
             raise ConfigError(
-                f"the query has columns {other!r} and {name!r}, which Spark does not tell apart: rename one, or set "
-                "spark.sql.caseSensitive=true"
+                f"the query has columns {other!r} and {name!r}, which Spark cannot distinguish. Rename one, or "
+                "set spark.sql.caseSensitive=true."
             )
 
 

@@ -129,7 +129,7 @@ class _RangeReader:
             self._receiver.adopt(kept)
 
     async def batches(self) -> AsyncIterator[EventBatch]:
-        """The events, in order. A hub that cannot be reached is tried again while its timeout lasts."""
+        """The events, in order. If the hub cannot be reached, it retries while its timeout lasts."""
         self.open_ahead()
         while self._next_sequence < self.wanted.end:
             try:

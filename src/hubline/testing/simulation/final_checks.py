@@ -16,7 +16,7 @@ Objection: TypeAlias = tuple[str, str]
 
 
 def owners(simulation: Simulation) -> dict[str, str]:
-    """The living owners of partitions."""
+    """The active owners of partitions."""
     state = run_now(simulation.store.list_ownership(simulation.group))
     living = {host.processor.owner_id for host in simulation.hosts if host.is_up}
     return {
@@ -37,7 +37,7 @@ def liveness(simulation: Simulation) -> Iterator[Objection]:
     if isinstance(strategy, Fixed):
         expected = min(len(ids), strategy.count * sum(host.is_up for host in simulation.hosts))
     if len(owned) < expected:
-        yield "liveness", f"{len(owned)} of {len(ids)} partitions are owned by the living"
+        yield "liveness", f"{len(owned)} of {len(ids)} partitions have an active owner"
     for partition in owned:
         last, book = last_sequence(simulation, partition), simulation.ledger.partition(partition)
         if book.handled_to != last:

@@ -1,8 +1,8 @@
-"""The ledger: everything the simulated processors did, checked against what hubline promises at every entry.
+"""The ledger: everything the simulated processors did, checked against hubline's guarantees at every entry.
 
 no gap, order       a session's batches follow each other, from just after its checkpoint
 one owner           an epoch of a partition is claimed once
-lease               no handler starts once its lease has run out
+lease               no handler starts once its lease has expired
 fence               a stale epoch moves no checkpoint
 forward             a checkpoint never moves back
 not past handled    every event up to a checkpoint was handled before it was written
@@ -68,7 +68,7 @@ class Ledger:
         last_failure: What a handler raised last.
         lease_seconds: No handler starts so long after its lease was last renewed.
         may_skip: Events may be passed over: they are dead letters, or will be, at a commit and in the end.
-        may_repeat: Events may come again until a sink has them, as the others of a batch with a bad one do.
+        may_repeat: Events may be repeated until a sink has them, as the others of a batch with a bad one do.
         may_checkpoint: A handler may checkpoint what it is given. It is the handler's word that this is done.
     """
 

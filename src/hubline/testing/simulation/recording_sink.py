@@ -46,10 +46,12 @@ class SimulatedDatabase:
 
 
 class RemoteSink(SqlSink):
-    """A process's sink: as the given one, but into the simulated database, and behind the weather."""
+    """A process's sink: with the given options, but into the simulated database, and behind the weather."""
 
-    def __init__(self, sink: SqlSink, process: SimProcess, database: SimulatedDatabase, weather: Weather) -> None:
-        settings = replace(sink.database.settings, transaction_timeout_seconds=1)
+    def __init__(
+        self, settings: SinkSettings, process: SimProcess, database: SimulatedDatabase, weather: Weather
+    ) -> None:
+        settings = replace(settings, transaction_timeout_seconds=1)
         self.database = _RemoteDatabase(settings, process, database, weather)
 
 

@@ -89,15 +89,19 @@ def _draw_options(rng: random.Random, *, is_calm: bool) -> ProcessorOptions:
     if checkpoint.events == 20:
         # By events alone, the last few would wait for more to come.
         checkpoint = replace(checkpoint, at_renewal=True)
+    max_batch_size = rng.choice([1, 7, 50])
+    # An event counts 420 bytes at least. One byte holds one event at a time: with larger batches, most of a seed's time
+    # would go into that.
+    least_bytes = 1 if max_batch_size == 1 else 3_000
     return ProcessorOptions(
-        max_batch_size=rng.choice([1, 7, 50]),
+        max_batch_size=max_batch_size,
         max_wait_seconds=rng.choice([0.0, 0.0, 0.5]),
-        prefetch_bytes=rng.choice([1, 2_000, 1_000_000]),
+        prefetch_bytes=rng.choice([least_bytes, 12_000, 1_000_000]),
         checkpoint_policy=checkpoint,
         lease=LeaseOptions(
             lease_seconds=lease_seconds,
             load_balancing_interval_seconds=lease_seconds / rng.choice([2, 3]),
-            # Calm runs promise hand-overs without repeats: the grace must outlast the slowest batch.
+            # Calm runs guarantee handovers without duplicates: the grace must outlast the slowest batch.
             handover_timeout_seconds=lease_seconds * (1.0 if is_calm else rng.choice([0.2, 1.0])),
         ),
         handler_retry=RetryPolicy(max_attempts=2, initial_backoff_seconds=0.2, max_backoff_seconds=1.0),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import linecache
 import logging
@@ -24,6 +23,7 @@ from hubline.testing.simulation.final_checks import Objection, liveness
 from hubline.testing.simulation.instance import Instance, SimulatedWorld
 from hubline.testing.simulation.scenario import FAULTS, Fault, Scenario
 from hubline.testing.simulation.simulator import Program, Report, Simulation
+from hubline.testing.simulation.virtual_loop import require_no_loop
 from hubline.tracebacks import format_failure, frames_of, text_of, type_of
 
 _EARLIEST: Final = parse_starting_position("earliest")
@@ -98,7 +98,7 @@ def simulate(
     Example:
         hubline.testing.simulate(seeds=range(200), build=build, after=check)
     """
-    _require_no_loop()
+    require_no_loop("simulate")
     if not isinstance(seeds, Iterable):
         raise ConfigError(f"seeds must be whole numbers, not {seeds!r}: write range({seeds!r}), or [{seeds!r}] for one")
     program = _UsersProgram(build, after, event)
@@ -165,14 +165,6 @@ def _require_fit(processor: object, instance: Instance) -> None:
     sink = processor._sink  # noqa: SLF001
     if sink is not None and not isinstance(sink.address, SqliteAddress):
         raise ConfigError(f"{sink} cannot be simulated: give build a sink on SQLite, as sqlite:///results.db")
-
-
-def _require_no_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise ConfigError("simulate runs event loops of its own: call it from a plain function, not from an async one")
 
 
 @contextmanager

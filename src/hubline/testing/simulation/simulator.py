@@ -221,7 +221,7 @@ class Simulation:
         process.call_latency = lambda: self.weather.latency(self.world)
         simulated = self.shared.simulated
         simulated.committed = self._committed
-        return RemoteSink(sink, process, simulated, self.weather)
+        return RemoteSink(sink.database.settings, process, simulated, self.weather)
 
     def _committed(self, checkpoint: Checkpoint, epoch: int) -> None:
         self.ledger.committed(checkpoint, epoch, lambda: self.shared.simulated.dead_letters(checkpoint.key.partition))
@@ -320,7 +320,7 @@ class Simulation:
             self.join()
 
     def _recover(self) -> None:
-        """Until no law has been broken for a lease and a hand-over: who is to lose a partition has lost it then.
+        """Until no law has been broken for a lease and a handover: by then, partitions that are to move have moved.
 
         After that nothing would happen any more, for as long as the worst seeds take to recover.
         """
@@ -337,7 +337,7 @@ class Simulation:
 
     def _recovery_seconds(self) -> float:
         options, lease = self.hosts[0].processor._options, self.lease  # noqa: SLF001
-        # A crash costs the lease, a hand-over that is not answered the grace; balanced members then claim one
+        # A crash costs the lease, a handover that is not answered the grace; balanced members then claim one
         # partition a cycle, and a partition that failed may be backing off.
         cycles = 4 + len(self.hub.partition_ids)
         return (

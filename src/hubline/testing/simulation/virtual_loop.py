@@ -17,7 +17,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from heapq import heappop, heappush
+from itertools import chain, repeat
 from typing import Any, TypeVar
+
+from hubline.errors import ConfigError
 
 T = TypeVar("T")
 
@@ -42,7 +45,6 @@ class World:
         # What is due now, in order, and what is due later: most callbacks are due at once.
         self.ready: deque[_Handle] = deque()
         self._later: list[tuple[float, int, _Handle]] = []
-        self._running: SimProcess | None = None
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         """Runs a callback that belongs to no process: the network, a server, the producer of faults."""
@@ -53,12 +55,9 @@ class World:
 
     def run_until(self, when: float, *, is_done: Callable[[], bool] | None = None) -> None:
         """Runs what is due, in order, until virtual time reaches ``when`` or ``is_done``, or something failed."""
-        failures, step = self.failures, self._step
-        while not (failures or (is_done is not None and is_done())):
-            if not step(when):
-                self.now = max(self.now, when)
-                break
-        self._enter(None)
+        failures = self.failures
+        if not self._run(when, failures.__len__ if is_done is None else lambda: failures or is_done()):
+            self.now = max(self.now, when)
 
     def look_for_failed_tasks(self) -> None:
         """A task that failed and that nobody looked at is a failure of the run."""
@@ -76,9 +75,8 @@ class World:
                 break
             for task in left:
                 task.cancel()
-            for _ in range(len(self.ready) + len(self._later)):
-                self._step(math.inf)
-        self._enter(None)
+            steps = repeat(False, len(self.ready) + len(self._later))
+            self._run(math.inf, chain(steps, repeat(True)).__next__)
         for process in self.processes:
             process.tasks.clear()
 
@@ -99,37 +97,50 @@ class World:
             self.ready.append(handle)
         return handle
 
-    def _step(self, until: float) -> bool:
-        """Runs what is due next, unless that is later than ``until``: of what is due now, what was given first."""
-        ready, later = self.ready, self._later
-        if ready and not (later and later[0][0] <= self.now and later[0][1] < ready[0].order):
-            due, handle = self.now, ready.popleft()
-        elif later and later[0][0] <= until:
-            due, _, handle = heappop(later)
-        else:
-            return False
-        if handle.is_cancelled:
-            return True
-        process = handle.process
-        if process is not None and process.paused_until > due:
-            heappush(later, (process.paused_until, handle.order, handle))
-            return True
-        if due > self.now:
-            self.now = due
-        self.steps_count += 1
-        if process is not self._running:
-            self._enter(process)
-        if process is None:
-            handle.callback()
-        elif process.is_dead:
-            process.never_run.append(handle)
-        else:
-            process.run(handle)
-        return True
+    def _run(self, until: float, is_done: Callable[[], object]) -> bool:
+        """Runs what is due, in order, until ``is_done``; of what is due now, what was given first.
 
-    def _enter(self, process: SimProcess | None) -> None:
-        self._running = process
-        asyncio._set_running_loop(process)  # noqa: SLF001 - what an event loop does
+        Returns whether that is so: otherwise, what is left is later than ``until``. Its parts are not functions of
+        their own, since it goes round some ten thousand times a seed.
+        """
+        ready, later, enter = self.ready, self._later, asyncio._set_running_loop  # noqa: SLF001 - as event loops do
+        running: SimProcess | None = None
+        try:
+            while not is_done():
+                if ready and not (later and later[0][0] <= self.now and later[0][1] < ready[0].order):
+                    due, handle = self.now, ready.popleft()
+                elif later and later[0][0] <= until:
+                    due, _, handle = heappop(later)
+                else:
+                    return False
+                if handle.is_cancelled:
+                    continue
+                process = handle.process
+                if process is not None and process.paused_until > due:
+                    heappush(later, (process.paused_until, handle.order, handle))
+                    continue
+                if due > self.now:
+                    self.now = due
+                self.steps_count += 1
+                if process is not running:
+                    running = process
+                    enter(process)
+                if process is None:
+                    handle.callback()
+                elif process.is_dead:
+                    process.never_run.append(handle)
+                else:
+                    if process.steps_to_live is not None:
+                        process.count_down()
+                    try:
+                        handle.context.run(handle.callback, *handle.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:  # noqa: BLE001 - the loop continues
+                        process.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
+            return True
+        finally:
+            enter(None)
 
 
 class _Handle:
@@ -173,7 +184,7 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.name = name
         self.is_dead = False
         self.paused_until = 0.0
-        self._steps_to_live: int | None = None
+        self.steps_to_live: int | None = None
         self.call_latency: Callable[[], float] | None = None
         """How long what a plain function asks for is on its way, there and back; None runs it in place."""
         self._rate = rate
@@ -191,13 +202,13 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     def kill(self, *, after_steps: int = 0) -> None:
         """SIGKILL: nothing of this process runs from now on, or after so many more callbacks: at any await."""
-        self._steps_to_live = after_steps
+        self.steps_to_live = after_steps
         self.is_dead = after_steps == 0
 
     @property
     def is_doomed(self) -> bool:
         """Whether it is dead, or will be in a few steps."""
-        return self.is_dead or self._steps_to_live is not None
+        return self.is_dead or self.steps_to_live is not None
 
     def pause(self, seconds: float) -> None:
         """SIGSTOP for a while: callbacks wait, the clock continues."""
@@ -205,23 +216,17 @@ class SimProcess(asyncio.AbstractEventLoop):
 
     def revive(self) -> list[asyncio.Task[Any]]:
         """At the end of the world, to let tasks end cleanly: what was missed runs late. Returns what has not ended."""
-        self.is_dead, self.paused_until, self._steps_to_live = False, 0.0, None
+        self.is_dead, self.paused_until, self.steps_to_live = False, 0.0, None
         for handle in self.never_run:
             self.world.ready.append(handle)
         self.never_run.clear()
         return [task for task in self.tasks if not task.done()]
 
-    def run(self, handle: _Handle) -> None:
-        """Runs one callback as an event loop does."""
-        if self._steps_to_live is not None:
-            self._steps_to_live -= 1
-            self.is_dead = self._steps_to_live <= 0
-        try:
-            handle.context.run(handle.callback, *handle.args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the loop continues
-            self.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
+    def count_down(self) -> None:
+        """It is to be killed, and runs one more callback."""
+        assert self.steps_to_live is not None
+        self.steps_to_live -= 1
+        self.is_dead = self.steps_to_live <= 0
 
     # The event loop's interface, as far as asyncio itself needs it
 
@@ -321,6 +326,15 @@ def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise RuntimeError("the coroutine waits for something: it cannot be run in one step")
+
+
+def require_no_loop(caller: str) -> None:
+    """Refuses to be called from a coroutine, whose event loop would be lost."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ConfigError(f"{caller} runs event loops of its own: call it from a plain function, not from an async one")
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | str = 0, seconds_max: float = 1e6) -> T:

@@ -34,9 +34,9 @@ class StoreFactory(ABC):
     that a claim of what was listed before is lost. Where it does not, a renewal proves that the record is still its
     owner's, and makes it young. ``keeps_epochs`` says whether all clients see the epoch that a claim named.
 
-    Most stores leave it to the caller to judge whether a lease has run out, and give a partition to any claim
-    under its current version. One that keeps leases itself does so only once the lease has lapsed: its factory makes
-    that happen in ``lapse``, and leaves out `HandoverContract`, for nothing is ever asked for there.
+    Most stores leave it to the caller to judge whether a lease has expired, and give a partition to any claim
+    under its current version. One that keeps leases itself does so only once the lease has expired: its factory makes
+    that happen in ``lapse``, and leaves out `HandoverContract`, because its partitions are never requested.
     """
 
     round_count = 12
