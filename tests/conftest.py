@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +16,8 @@ from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tests.docs.player import SparkShell
 
 
 # Java starts, does little and ends here: compiled lightly, with the plainest collector, it takes half the time of the
@@ -41,7 +43,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 LONG = frozenset(
     f"test_{name}.py"
-    for name in ("chaos", "cluster", "examples", "figures", "kills", "processes", "python_sdk", "sdk", "serve", "wheel")
+    for name in (
+        "chaos",
+        "cluster",
+        "examples",
+        "examples_run",
+        "figures",
+        "kills",
+        "processes",
+        "python_sdk",
+        "sdk",
+        "serve",
+        "wheel",
+    )
 )
 """Files of tests that take seconds each, most of them waiting: begun last, they would leave the processors idle."""
 
@@ -74,6 +88,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = hubline.spark.session("hubline-tests", master="local[2]", **config)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], SparkShell]]:
+    """Starts the process for pages and examples with Spark, when the first of them needs it."""
+    from tests.docs.player import SparkShell
+
+    shells: list[SparkShell] = []
+
+    def shell() -> SparkShell:
+        if not shells:
+            shells.append(SparkShell(tmp_path_factory.mktemp("pages") / "spark"))
+        return shells[0]
+
+    yield shell
+    for each in shells:
+        each.close()
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@
                       |
                       +-----store---> readings     a table: each reading once, what does not read as a dead letter
 
-`telemetry.toml` says what the datasets are on a laptop; `postgresql.toml` and `azure.toml` say it for others.
+`telemetry.toml` says what the datasets are on a laptop; `../azure` has the same for PostgreSQL and for Azure.
 """
 
 from pyspark.sql import DataFrame

@@ -260,8 +260,8 @@ class SparkShell:
         return self._exit_code
 
     def close(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with self.process:  # closes its pipes
+            os.killpg(self.process.pid, signal.SIGKILL)
 
 
 VARIABLES = {

@@ -26,20 +26,6 @@ def parameters() -> Iterator[ParameterSet]:
         yield pytest.param(page, id=name_of(page), marks=pytest.mark.xdist_group(group))
 
 
-@pytest.fixture(scope="module")
-def spark_shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], SparkShell]]:
-    shells: list[SparkShell] = []
-
-    def shell() -> SparkShell:
-        if not shells:
-            shells.append(SparkShell(tmp_path_factory.mktemp("pages") / "spark"))
-        return shells[0]
-
-    yield shell
-    for each in shells:
-        each.close()
-
-
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("page", list(parameters()))
 def test_the_page_does_what_it_says(

@@ -18,7 +18,8 @@ from hubline.cli.app import app
 ROOT = Path(__file__).parents[2]
 # A decision is kept as it was made, with the names of its time.
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "examples/README.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted((ROOT / "examples").glob("**/README.md")),
     *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "adr"),
 ]
 ALL_PAGES = [*PAGES, *sorted((ROOT / "docs/adr").glob("*.md"))]

@@ -1,11 +1,10 @@
-"""Pipelines in the reference and the examples can run as they stand there: they pass all checks that need no Spark."""
+"""Pipelines in the reference can run as they stand there: they pass all checks that need no Spark."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -72,22 +71,3 @@ def test_references_pipeline_is_one(folder: Path) -> None:
     assert planned(folder, whole, DATASETS) == ["ingest", "store"]
     devices = 'datasets.devices = { format = "parquet", path = "./devices" }\n'
     assert planned(folder, whole + joined, DATASETS + devices) == ["ingest", "store", "named"]
-
-
-def test_examples_are_pipelines(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns("data", "__pycache__"))
-    monkeypatch.chdir(folder / "examples/telemetry")
-    three = ["ingest", "recent", "store"]
-    assert names(check_file(Path("telemetry.py"))) == three
-    # What is elsewhere in production is here for once.
-    monkeypatch.setenv("DATABASE", f"sqlite:///{folder}/database.db")
-    assert names(check_file(Path("telemetry.py"), config="postgresql.toml")) == three
-    for name in ("raw", "clean", "averages"):
-        assert main(["hub", "create", f"local:{folder}/azure/{name}"]) == 0
-        monkeypatch.setenv(name.upper(), f"local:{folder}/azure/{name}")
-    monkeypatch.setenv("STORE", f"sqlite:///{folder}/store.db")
-    assert names(check_file(Path("telemetry.py"), config="azure.toml")) == three
-
-    assert main(["hub", "create", "local:./data/raw"]) == 0
-    monkeypatch.chdir(folder / "examples/windows")
-    assert names(check_file(Path("windows.py"))) == ["minutes"]
