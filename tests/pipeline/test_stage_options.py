@@ -224,7 +224,7 @@ def test_columns_that_cannot_be_written_are_reported_before_the_start(once: Once
     with pytest.raises(PipelineInvalid) as raised:
         once(file)
     messages = " ".join(problem.message for problem in raised.value.problems)
-    assert "schema names 'Body', beside 'body'" in messages
+    assert "schema names 'Body', but events have 'body'" in messages
     assert "two columns 'a'" in messages
     assert "'age' is interval year" in messages
 
@@ -443,7 +443,7 @@ def test_files_are_one_stages_with_one_state_folder_and_rows_of_others_are_not_l
     send(raw, readings(2, first=3))
     shutil.copytree("state/files", "kept-state")
     shutil.rmtree("state/files")
-    with pytest.raises(PipelineInvalid, match="name another path for the dataset kept"):
+    with pytest.raises(PipelineInvalid, match="Name another path for the dataset kept"):
         once(file, "kept")
 
     shutil.rmtree("state/files")

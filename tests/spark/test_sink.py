@@ -115,7 +115,7 @@ class TestRefusals:
         rows = spark.range(0, 3, 1, 1).selectExpr("repeat('x', int(pow(10, 5 + id))) body", "'2' partitionId")
 
         with pytest.raises(
-            PySparkException, match=r"row 2 of the task is an event of 10,\d+,\d+ bytes: .* takes at most"
+            PySparkException, match=r"row 2 of the task is an event of 10,\d+,\d+ bytes, but hub .* takes "
         ):
             write(rows, hub)
         assert {len(event.body) for event in hub.flat()} <= {10**5, 10**6}

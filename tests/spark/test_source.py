@@ -524,7 +524,7 @@ class TestWhatIsWrong:
     def test_a_schema_of_other_columns_is_refused(self, spark: SparkSession, local_hub: TestHub) -> None:
         frame = spark.read.format("eventhubs").schema("body string").option("hub", local_hub.address).load()
 
-        with pytest.raises(AnalysisException, match="the column body is binary"):
+        with pytest.raises(AnalysisException, match="the column body must be binary"):
             frame.collect()
 
     def test_a_wrong_key_is_reported_without_the_key(self, spark: SparkSession, server: Server, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LOOKUPS_AT_ONCE: Final = 32
 SAMPLE_COUNT: Final = 100
 """Events that tell how large the others are."""
 
-_FIX: Final = "Choose another start, or set the option onDataLoss to earliest or latest."
+_FIX: Final = "Choose another start, or set the option onDataLoss (on_data_loss in a pipeline) to earliest or latest."
 
 
 class Places:
