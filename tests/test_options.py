@@ -545,9 +545,12 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert (policy, type(policy.max_attempts)) == (RetryPolicy(3, max_backoff_seconds=2.5), int)
 
 
-def test_a_missing_argument_is_reported_by_python() -> None:
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'count'"):
+def test_a_missing_argument_is_named_with_what_to_give_and_one_too_many_by_python() -> None:
+    with pytest.raises(ConfigError, match=r"^Fixed needs count\. Give a whole number, 1 or more\.$") as raised:
         Fixed()  # type: ignore[call-arg]
+    assert raised.value.__context__ is None
+    with pytest.raises(ConfigError, match=r"^Processor needs starting_position\. Give a Position, text such as 'earl"):
+        Processor("local:./data/telemetry", "memory:", consumer_group="billing")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="takes from 2 to 3 positional arguments but 4 were given"):
         Fixed(1, None, 2)  # type: ignore[call-arg]
 

@@ -299,7 +299,7 @@ class TestDeadLetters:
         assert [dead_letter.event.sequence_number for dead_letter in recorder.dead_letters] == [3]
         error = recorder.errors[0]
         assert isinstance(error, HandlerFailed)
-        assert "on_dead_letter failed for partition 0, events 3 to 3" in str(error)
+        assert "on_dead_letter failed for partition 0, event 3" in str(error)
         assert "the dead letters' disk is full" in str(error)
         assert (error.first_sequence, error.last_sequence) == (3, 3)
         assert sorted(recorder.sequences) == [0, 1, 2, 4, 5]  # none again: what came before was checkpointed

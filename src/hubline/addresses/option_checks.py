@@ -78,10 +78,10 @@ def _checked_by(kinds: Callable[[], Mapping[str, Kind]], function: Callable[P, T
         unknown = [] if takes_any_name else [name for name in kwargs if name not in signature.parameters]
         if unknown:
             raise ConfigError(_unknown(owner, unknown[0], signature, kinds()))
-        try:
-            given = signature.bind(*args, **kwargs)
-        except TypeError:
-            return function(*args, **kwargs)  # an argument is missing, or there is one too many: Python says which
+        if (given := _given(signature, *args, **kwargs)) is None:
+            return function(*args, **kwargs)  # there is one too many: Python says so
+        if missing := _missing(signature, given.arguments):
+            raise ConfigError(f"{owner} needs {missing}. Give {kinds().get(missing, 'a value')}.")
         for name, value in given.arguments.items():
             kind, parameter = kinds().get(name), signature.parameters[name]
             if kind is not None and parameter.kind not in _VARIADIC:
@@ -110,6 +110,21 @@ def _checked(
     elif not subject and option not in reason.replace(" ", "_"):
         reason = f"{named}: {reason}"
     raise ConfigError(sentences(f"{owner}: {reason}" if owner else reason))
+
+
+def _given(signature: inspect.Signature, *args: object, **kwargs: object) -> inspect.BoundArguments | None:
+    try:
+        return signature.bind_partial(*args, **kwargs)
+    except TypeError:
+        return None
+
+
+def _missing(signature: inspect.Signature, given: Mapping[str, object]) -> str | None:
+    """The first argument that has to be given and is not."""
+    for name, parameter in signature.parameters.items():
+        if name not in given and parameter.default is parameter.empty and parameter.kind not in _VARIADIC:
+            return name
+    return None
 
 
 def _unknown(owner: str, name: str, signature: inspect.Signature, kinds: Mapping[str, Kind]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,11 @@ class TestSink(SqlSink):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of the table, in the order in which they were written; none if there is no table yet."""
-        return rows_of(self)
+        own = copy.copy(self)  # with a connection of its own: in SQLite, an open transaction has the sink's only one
+        try:
+            return rows_of(own)
+        finally:
+            own.close()
 
     def dead_letters(self) -> list[DeadLetter]:
         """Return the dead letters that are waiting, in the order of partitions and sequence numbers."""

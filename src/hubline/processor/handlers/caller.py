@@ -182,7 +182,7 @@ class HandlerCaller:
 
     def _failure(self, name: str, given: EventBatch | Event | None, attempts: int, cause: Exception) -> HandlerFailed:
         first, last = _sequences(given)
-        events = "" if given is None else ", a heartbeat" if first < 0 else f", events {first} to {last}"
+        events = "" if given is None else f", {_events(first, last)}"
         failed = HandlerFailed(
             sentences(
                 f"{name} failed for partition {self._status.partition}{events}, in attempt {attempts}: "
@@ -210,6 +210,12 @@ class HandlerCaller:
                 f"Check what {running} waits for."
             )
         self._report(HandlerStalled(message, partition=partition, seconds=seconds))
+
+
+def _events(first: int, last: int) -> str:
+    if first < 0:
+        return "a heartbeat"
+    return f"event {first}" if first == last else f"events {first} to {last}"
 
 
 def _sequences(given: EventBatch | Event | None) -> tuple[int, int]:
