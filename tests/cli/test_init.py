@@ -156,9 +156,9 @@ def test_a_file_in_place_of_the_directory_is_named(cli: Cli, folder: Path) -> No
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("my-pipeline", "use the characters a-z, 0-9 and '_'"),
-        ("../orders", "use the characters a-z, 0-9 and '_'"),
-        ("Orders", "use the characters a-z, 0-9 and '_'"),
+        ("my-pipeline", "Use the characters a-z, 0-9 and '_'"),
+        ("../orders", "Use the characters a-z, 0-9 and '_'"),
+        ("Orders", "Use the characters a-z, 0-9 and '_'"),
         ("", "is empty"),
         ("a" * 41, "at most 40"),
         ("json", "Choose another NAME"),

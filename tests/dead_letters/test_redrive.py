@@ -200,7 +200,7 @@ def test_commit_whose_answer_is_lost_is_not_repeated(filled: str, monkeypatch: p
     commit = kind.commit
     monkeypatch.setattr(kind, "commit", losing)
     monkeypatch.setattr(kind, "is_commit_unknown", property(lambda _: True))
-    with pytest.raises(StoreUnavailable, match="run it again"):
+    with pytest.raises(StoreUnavailable, match="Run the redrive again"):
         redriven(filled)
     redriven(filled)
     assert rows(filled) == list(range(8))

@@ -222,7 +222,7 @@ def test_table_is_of_one_partition_and_its_rows_keep_their_events() -> None:
 
 
 def test_table_of_other_length_has_to_say_of_which_events_its_rows_are() -> None:
-    with pytest.raises(ConfigError, match=r"made 1 row of 2 events.* partition, sequenceNumber, eventId"):
+    with pytest.raises(ConfigError, match=r"returned 1 row for 2 events.* partition, sequenceNumber, eventId"):
         by_batch(lambda table: pa.table({"number": [1]}), events(b"a", b"b"))
     own = pa.schema([*NUMBER, *(EVENTS.field(name) for name in ("partition", "sequenceNumber", "eventId"))])
 

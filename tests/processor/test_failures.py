@@ -342,7 +342,8 @@ class TestOtherHandlers:
 
         assert len(attempts) == 3
         assert [str(error) for error in recorder.errors] == [
-            "on_assigned failed for partition 0, in attempt 1: OSError: the table is locked"
+            "on_assigned failed for partition 0, in attempt 1: OSError: the table is locked. "
+            "Correct the handler, or what it uses."
         ] * 2
         assert recorder.sequences == [0, 1]
         assert recorder.released == ["released 0 stopped"]  # not for those that were never assigned

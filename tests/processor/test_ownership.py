@@ -403,7 +403,7 @@ class TestStoreDown:
 
         assert 0 < max(during) - down_at <= LEASE.lease_seconds
         assert {what.split()[2] for what in recorder.released} == {"lost", "stopped"}
-        assert all("ran out" in str(error) for error in recorder.errors_of(LeaseLost))
+        assert all("expired" in str(error) for error in recorder.errors_of(LeaseLost))
         handled = all_handled(scene, recorder)
         assert all(sorted(set(sequences)) == list(range(300)) for sequences in handled.values())
         assert min(at for at in recorder.delivered_at if at > down_at + LEASE.lease_seconds) - up_at <= 10

@@ -111,7 +111,7 @@ class TestUnknownOptions:
             options(**{given: "1"})
 
     def test_without_a_near_one_all_are_listed(self) -> None:
-        with pytest.raises(ConfigError, match="the options are checkpoint, consumerGroup, endingPosition"):
+        with pytest.raises(ConfigError, match="Use one of: checkpoint, consumerGroup, endingPosition"):
             options(zzzzzzzz="1")
 
     def test_two_names_for_one_thing_are_refused(self) -> None:

@@ -335,7 +335,10 @@ class TestArguments:
 
     @pytest.mark.parametrize(
         ("config", "message"),
-        [({"sql.shuffle.partitions": 4}, "not a setting of Spark"), ({"spark.ui.enabled": None}, "and not NoneType")],
+        [
+            ({"sql.shuffle.partitions": 4}, "not a setting of Spark"),
+            ({"spark.ui.enabled": None}, "must be text, a number, True or False, not NoneType"),
+        ],
     )
     def test_what_is_no_setting_is_refused(self, config: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):

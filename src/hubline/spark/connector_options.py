@@ -116,7 +116,7 @@ def _json(text: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise ConfigError(f'it is not a JSON object. Write {"0": "sequence:5", "*": "earliest"}, for example.')
+        raise ConfigError('it is not a JSON object. Write {"0": "sequence:5", "*": "earliest"}, for example.')
     return value
 
 
