@@ -123,8 +123,8 @@ def _require_fit(processor: Processor) -> None:
         raise ConfigError("run_processor: the processor was started before. Make a new one.")
     if any(handler.takes_tx for handler in processor._registry.handlers.values()):  # noqa: SLF001
         raise ConfigError(
-            "run_processor: a handler that takes tx cannot be run here, because its SQL is for your own database. Return "
-            "the rows, or test it with the fixtures hubline_hub, hubline_store and hubline_sink."
+            "run_processor: a handler that takes tx cannot be run here, because its SQL is for your own database. "
+            "Return the rows, or test it with the fixtures hubline_hub, hubline_store and hubline_sink."
         )
 
 
