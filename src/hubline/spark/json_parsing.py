@@ -28,8 +28,12 @@ _CLOSING: Final = f'],"{_END}":true}}'
 def parse_json(events: DataFrame, schema: StructType | str, *, required: bool = False) -> DataFrame:
     """Parse JSON bodies into columns, and say in the column `_error` why a body could not be parsed.
 
-    In a pipeline, events with an `_error` become dead letters. A body that is not one JSON object, is not UTF-8, or has
-    a value of another type is an error of its event. The query never stops for it.
+    In a pipeline, rows with an `_error` become dead letters, so keep them and the column to the end of the stage. The
+    fields of such rows are null: write `where("_error IS NOT NULL OR status = 'paid'")`, not `where("status = 'paid'")`,
+    which drops them.
+
+    A body that is not one JSON object, is not UTF-8, or has a value of another type is an error of its event. The query
+    never stops for it.
 
     Args:
         events: A DataFrame with a column `body`, as the source `eventhubs` gives it.
