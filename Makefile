@@ -68,7 +68,7 @@ types: $(STAMP)
 	@$(BIN)/mypy
 
 unit: $(DOCS_STAMP) ## the tests alone
-	@$(BIN)/python -m pytest -n 5 --dist loadgroup --durations 20
+	@$(BIN)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 test: $(STAMP) ## everything CI runs: check and unit
 	@$(MAKE) --no-print-directory --jobs 2 types lint $(DOCS_STAMP)
@@ -83,7 +83,7 @@ slow: $(STAMP) ## the tests that take more than a minute each
 test-lowest: ## the tests on the lowest versions of everything that hubline needs
 	@test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	@$(LOWEST)/python -m pip install --quiet --disable-pip-version-check -c constraints-lowest.txt -e '.[dev,entra,java]'
-	@$(LOWEST)/python -m pytest -n 5 --dist loadgroup --durations 20
+	@$(LOWEST)/python -m pytest -n 4 --dist loadgroup --durations 20
 
 bench: $(STAMP) ## every benchmark, with the ratio to its peer or limit
 	@$(BIN)/python -m benchmarks
