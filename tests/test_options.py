@@ -271,27 +271,25 @@ PUBLIC = {
 NO_OPTIONS = {"Event", "EventBatch", "PartitionContext", "Position", "new_events"}
 """Public names that are not options, or that are not made by people."""
 
-CASES = [
-    pytest.param(options, option, value, id=f"{name}-{option}-{what}")
-    for name, options in PUBLIC.items()
-    for option, right in options.right.items()
-    for what, value in WRONG.items()
-    if what not in right
-]
 
-
-@pytest.mark.parametrize(("options", "option", "value"), CASES)
-def test_a_value_of_a_wrong_type_is_refused_with_the_name_of_its_option(
-    options: Options, option: str, value: Any
-) -> None:
-    with pytest.raises(ConfigError) as refused:
+def is_refused(options: Options, option: str, value: object) -> bool:
+    """Whether the value is refused by a message that names the option, and the value where it is short."""
+    try:
         options.given(option, value)
+    except ConfigError as refused:
+        text = str(refused)
+        is_named = option in text.replace(" ", "_") or option in ("source", "sink", "url", "name")
+        is_shown = not (value is None or isinstance(value, int)) or str(value) in text
+        return is_named and is_shown and refused.__cause__ is None
+    return False
 
-    text = str(refused.value)
-    assert option in text.replace(" ", "_") or option in ("source", "sink", "url", "name")
-    assert refused.value.__cause__ is None
-    if value is None or isinstance(value, int):
-        assert str(value) in text
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_value_of_a_wrong_type_is_refused_with_the_name_of_its_option(name: str) -> None:
+    options = PUBLIC[name]
+    wrong = [(option, what) for option, right in options.right.items() for what in WRONG if what not in right]
+    assert len(wrong) > 10
+    assert [each for each in wrong if not is_refused(options, each[0], WRONG[each[1]])] == []
 
 
 def test_every_public_option_is_tried() -> None:

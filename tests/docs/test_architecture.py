@@ -14,9 +14,12 @@ FILE = re.compile(r"`([\w.-]*/[\w./-]*|\w+\.py)`")
 WALKS = re.findall(r"^### [A-C]\. (.+?)\n(.*?)(?=^##)", PAGE, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("named", sorted(set(FILE.findall(PAGE))))
-def test_each_file_that_the_page_names_is_there(named: str) -> None:
-    assert (ROOT / named).exists() or (ROOT / "src/hubline" / named).exists()
+def test_each_file_that_the_page_names_is_there() -> None:
+    named = set(FILE.findall(PAGE))
+    assert len(named) > 100
+    assert [
+        name for name in sorted(named) if not any((top / name).exists() for top in (ROOT, ROOT / "src/hubline"))
+    ] == []
 
 
 @pytest.mark.parametrize(("title", "text"), WALKS, ids=[title for title, _ in WALKS])

@@ -6,7 +6,7 @@ import functools
 import importlib
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,11 @@ READERS_OWN = {"app.py", "telemetry.py", "telemetry.toml", "azure.toml"}
 
 PYTHON_NAME = re.compile(r"\bhubline(?:\.(?!md\b)[A-Za-z_]\w*)+")
 VARIABLE = re.compile(r"\bHUBLINE_[A-Z_]+")
-TITLE = re.compile(r'^```\w+ title="([^"]+)"$', re.MULTILINE)
 FILE = re.compile(r"`((?:[a-z_]+/)*[a-z_]+\.(?:py|sql|toml|md))`")
 TITLE = re.compile(r'^```\w+ title="([^"]+)"$', re.MULTILINE)
 CONSOLE = re.compile(r"^```console(?: .*)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 IN_TABLE = re.compile(r"`([a-z_]+)`")
-
-
-def by_page(pages: list[Path] = PAGES) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("page", pages, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 @functools.cache
@@ -64,23 +59,20 @@ def is_python(dotted: str) -> bool:
     return False
 
 
-@by_page()
-def test_python_names_are_there(page: Path) -> None:
-    assert [name for name in sorted(set(PYTHON_NAME.findall(page.read_text()))) if not is_python(name)] == []
+def missing_python_names(page: Path) -> list[str]:
+    return [name for name in sorted(set(PYTHON_NAME.findall(page.read_text()))) if not is_python(name)]
 
 
-@by_page()
-def test_files_are_there(page: Path) -> None:
+def missing_files(page: Path) -> list[str]:
     text = page.read_text()
     # It may be in a folder, or beside a file, that the page names as well: "`coordination/`: `dispatcher.py` plans".
     package = ROOT / "src/hubline"
     folders = [ROOT, package, page.parent, *(package / named for named in re.findall(r"`((?:[a-z_]+/)+)[^`]*`", text))]
-    missing = [
+    return [
         name
         for name in sorted(set(FILE.findall(text)) - READERS_OWN - set(TITLE.findall(text)))
         if not any((folder / name).exists() for folder in folders)
     ]
-    assert missing == []
 
 
 def variables_of_options(command: Any) -> Iterator[str]:
@@ -89,11 +81,14 @@ def variables_of_options(command: Any) -> Iterator[str]:
     yield from (each.envvar for each in command.params if each.envvar)
 
 
-@by_page()
-def test_variables_are_read(page: Path) -> None:
-    known = set(variables_of_options(typer.main.get_command(app)))
-    named = set(VARIABLE.findall(page.read_text())) - known
-    assert [name for name in sorted(named) if name not in source()] == []
+@functools.cache
+def all_commands() -> Any:
+    return typer.main.get_command(app)
+
+
+def variables_that_nothing_reads(page: Path) -> list[str]:
+    named = set(VARIABLE.findall(page.read_text())) - set(variables_of_options(all_commands()))
+    return [name for name in sorted(named) if name not in source()]
 
 
 def hubline_commands(text: str) -> Iterator[list[str]]:
@@ -112,16 +107,19 @@ def hubline_commands(text: str) -> Iterator[list[str]]:
                     words.append(word)
 
 
-@by_page()
-def test_commands_and_their_flags_are_there(page: Path) -> None:
+def missing_commands_and_flags(page: Path) -> list[str]:
+    missing = []
     for words in hubline_commands(page.read_text()):
-        command: Any = typer.main.get_command(app)
+        command = all_commands()
         for word in words:
             if hasattr(command, "commands") and not word.startswith("--"):
-                assert word in command.commands, words
+                if word not in command.commands:
+                    missing.append(" ".join(words))
+                    break
                 command = command.commands[word]
         flags = {flag for parameter in command.params for flag in parameter.opts}
-        assert [word for word in words if word.startswith("--") and word not in flags] == []
+        missing += [word for word in words if word.startswith("--") and word not in flags]
+    return missing
 
 
 def anchors(page: Path) -> set[str]:
@@ -129,14 +127,30 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
-@by_page(ALL_PAGES)
-def test_links_lead_somewhere(page: Path) -> None:
+def broken_links(page: Path) -> list[str]:
     broken = []
     for path, anchor in LINK.findall(page.read_text()):
         target = page.parent / path if path else page
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(f"{path}#{anchor}" if anchor else path)
-    assert broken == []
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("pages", "wrong_in"),
+    [
+        (PAGES, missing_python_names),
+        (PAGES, missing_files),
+        (PAGES, variables_that_nothing_reads),
+        (PAGES, missing_commands_and_flags),
+        (ALL_PAGES, broken_links),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_pages_name_what_is_there(pages: list[Path], wrong_in: Callable[[Path], list[str]]) -> None:
+    assert len(pages) > 50
+    found = {str(page.relative_to(ROOT)): wrong_in(page) for page in pages}
+    assert {page: wrong for page, wrong in found.items() if wrong} == {}
 
 
 def rows_after(page: str, title: str) -> list[str]:
