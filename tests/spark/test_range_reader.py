@@ -277,13 +277,16 @@ class TestWhatGoesWrong:
         assert caught.value.reason == "foreign"
 
 
-def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("program", ["pyspark.daemon", "hubline.spark.tasks.worker_daemon"])
+def test_spark_need_not_look_through_all_modules_for_garbage_after_every_task(
+    monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
     freezes: list[None] = []
     monkeypatch.setattr(gc, "freeze", lambda: freezes.append(None))
     gc_tuning.freeze_loaded_modules()
     assert len(freezes) == 0  # this is no worker
 
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec(program, None))
     monkeypatch.setattr(gc_tuning, "_freeze", functools.cache(gc_tuning._freeze.__wrapped__))
     gc_tuning.freeze_loaded_modules()
     assert len(freezes) == 1

@@ -8,9 +8,11 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
@@ -73,6 +75,15 @@ class TestSession:
         assert settings["spark.python.unix.domain.socket.enabled"] == "true"
         assert settings["spark.sql.session.timeZone"] == "UTC"
         assert settings["spark.sql.shuffle.partitions"] == "2"
+
+    def test_workers_start_with_what_they_need_loaded(self, spark: SparkSession) -> None:
+        def programs(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            program = sys.modules["__main__"].__spec__
+            yield pa.RecordBatch.from_pydict({"name": [program.name if program else ""]})
+
+        rows = spark.range(1).mapInArrow(programs, "name string").collect()
+
+        assert {row.name for row in rows} == {"hubline.spark.tasks.worker_daemon"}
 
     def test_a_stream_leaves_no_files_of_checksums(self, shown: dict[str, str]) -> None:
         assert "offsets/0" in shown["files of the checkpoint"]

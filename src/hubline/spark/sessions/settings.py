@@ -43,6 +43,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # Its workers have what they need loaded: half a second of processor time less for each. On a cluster, Python may be
+    # one without hubline where an application does not read hubs.
+    "spark.python.daemon.module": "hubline.spark.tasks.worker_daemon",
     # Each of Spark's 200 would cost a task, and files of state, in every micro-batch that shuffles.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
 }

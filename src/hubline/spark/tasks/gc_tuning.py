@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Final
 
-_WORKERS_PROGRAM: Final = "pyspark.daemon"
+_WORKERS_PROGRAMS: Final = ("pyspark.daemon", "hubline.spark.tasks.worker_daemon")
 
 
 def freeze_loaded_modules() -> None:
@@ -18,7 +18,7 @@ def freeze_loaded_modules() -> None:
     longer than a tiny task, on the cores that plan the next batch. What is loaded stays anyhow.
     """
     program = getattr(sys.modules["__main__"], "__spec__", None)
-    if program is not None and program.name == _WORKERS_PROGRAM:
+    if program is not None and program.name in _WORKERS_PROGRAMS:
         _freeze(os.getpid(), len(sys.modules))
 
 
