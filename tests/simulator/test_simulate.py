@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import re
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import hubline
 from hubline.errors import ConfigError
 from hubline.model.dead_letters import DeadLetter
 from hubline.model.events import Event, EventBatch
+from hubline.ports import CheckpointStore
 from hubline.processor import PartitionContext
 from hubline.testing import Instance, SimulatedWorld, SimulationFailed, simulate
 
@@ -52,6 +55,34 @@ def test_a_correct_program_passes_and_says_what_it_went_through() -> None:
     assert sum(report.repeats_count for report in reports) > 0
     faults = {kind for report in reports for kind in report.faults}
     assert {"crash", "pause", "stop", "store_outage", "store_clock_jump", "fail_after", "latency"} <= faults
+
+
+def failing_at_first(instance: Instance) -> hubline.Processor:
+    processor = processor_of(instance)
+    is_first = True
+
+    @processor.on_batch
+    async def handle(_: EventBatch) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            raise RuntimeError("not yet")
+
+    return processor
+
+
+def test_what_was_simulated_is_let_go_with_the_errors_that_its_handlers_raised() -> None:
+    stores: list[weakref.ref[CheckpointStore]] = []
+
+    def build(instance: Instance) -> hubline.Processor:
+        stores.append(weakref.ref(instance.store))
+        return failing_at_first(instance)
+
+    [report] = simulate([4], build=build)
+    gc.collect()
+
+    assert any("not yet" in line for line in report.trace)
+    assert {store() for store in stores} == {None}
 
 
 def checkpointing(instance: Instance, *, is_done_before: bool) -> hubline.Processor:

@@ -21,7 +21,7 @@ from hubline.sinks import SqlSink
 from hubline.testing.simulation.final_checks import Objection, last_sequence, liveness, owners
 from hubline.testing.simulation.instance import Instance
 from hubline.testing.simulation.scenario import Scenario
-from hubline.testing.simulation.simulator import Program, Report, Simulation
+from hubline.testing.simulation.simulator import Program, Report, Simulation, without_garbage_collection
 
 BAD = b"bad"
 """The body of an event whose row the table refuses."""
@@ -36,6 +36,7 @@ _TABLE = """
 """
 
 
+@without_garbage_collection()
 def run_seed(seed: int, *, into_sink: bool = False) -> Report:
     """Runs one seed to its end."""
     scenario = Scenario.draw(seed, into_sink=into_sink)

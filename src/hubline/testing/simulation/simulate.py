@@ -22,7 +22,7 @@ from hubline.processor import Processor
 from hubline.testing.simulation.final_checks import Objection, liveness
 from hubline.testing.simulation.instance import Instance, SimulatedWorld
 from hubline.testing.simulation.scenario import FAULTS, Fault, Scenario
-from hubline.testing.simulation.simulator import Program, Report, Simulation
+from hubline.testing.simulation.simulator import Program, Report, Simulation, without_garbage_collection
 from hubline.testing.simulation.virtual_loop import require_no_loop
 from hubline.tracebacks import format_failure, frames_of, text_of, type_of
 
@@ -104,11 +104,7 @@ def simulate(
     program = _UsersProgram(build, after, event)
     reports = []
     for seed in seeds:
-        scenario = Scenario.draw(seed)
-        chosen = tuple((second, kind) for second, kind in scenario.faults if kind in faults)
-        simulation = Simulation(replace(scenario, faults=chosen), program)
-        with _alone(seed, simulation.ledger.note):
-            report = simulation.run()
+        report = _run(seed, program, faults)
         if trace:
             sys.stdout.write("\n".join([*report.trace, ""]))
         if report.violations:
@@ -117,6 +113,15 @@ def simulate(
             raise SimulationFailed(report, _replay(seed, build, after, event, faults)) from report.error
         reports.append(report)
     return reports
+
+
+@without_garbage_collection()
+def _run(seed: int, program: Program, faults: Sequence[Fault]) -> Report:
+    scenario = Scenario.draw(seed)
+    chosen = tuple((second, kind) for second, kind in scenario.faults if kind in faults)
+    simulation = Simulation(replace(scenario, faults=chosen), program)
+    with _alone(seed, simulation.ledger.note):
+        return simulation.run()
 
 
 class _UsersProgram(Program):

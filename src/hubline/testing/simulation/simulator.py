@@ -65,7 +65,7 @@ class Program(Protocol):
 class Report:
     """What came of a seed. An empty ``violations`` is success.
 
-    ``error`` is what the user's code raised to end it, ``last_failure`` what a handler raised last.
+    ``error`` is what the user's code raised to end it, ``last_failure`` what a handler raised last before a violation.
     """
 
     seed: int
@@ -126,10 +126,6 @@ class Simulation:
         self._is_producing = True
 
     def run(self) -> Report:
-        with _without_garbage_collection():
-            return self._run()
-
-    def _run(self) -> Report:
         for _ in range(self.scenario.members_count):
             self.world.call_later(self.world.rng.uniform(0, 2), self.join)
         for second, kind in self.scenario.faults:
@@ -170,7 +166,8 @@ class Simulation:
             steps_count=self.world.steps_count,
             trace=list(self.ledger.trace),
             error=self.error,
-            last_failure=self.ledger.last_failure,
+            # Its traceback keeps the whole simulation, of which a report of success needs nothing.
+            last_failure=self.ledger.last_failure if self.world.failures else None,
         )
 
     # Members
@@ -349,8 +346,12 @@ class Simulation:
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """A collection in mid-run takes a tenth of the time, and finalizes at a moment that no seed decides."""
+def without_garbage_collection() -> Iterator[None]:
+    """Decorates what makes a simulation, runs it and lets it go.
+
+    A collection in mid-run takes a tenth of the time, and finalizes at a moment that no seed decides. One while the
+    simulation is still there keeps all of it, and looks through it again with those of later seeds.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
