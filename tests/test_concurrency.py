@@ -1,11 +1,15 @@
-"""What is kept open between uses: used by several, or taken by one, and closed when nobody uses it."""
+"""What is kept open between uses: used by several, or taken by one, and closed when nobody uses it. And time limits."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import queue
 
-from hubline.concurrency import IdleCache
+import pytest
+
+from hubline.concurrency import IdleCache, TimeLimit
+from hubline.testing.simulation.virtual_loop import run_virtual
 
 PATIENCE_SECONDS = 30
 
@@ -89,3 +93,59 @@ def test_a_forked_process_opens_its_own() -> None:
                 os._exit(0 if own != parents and kept.closed.empty() else 1)
         _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_what_takes_too_long_ends_with_timeout_error() -> None:
+    async def run() -> float:
+        with pytest.raises(TimeoutError), TimeLimit(5):
+            await asyncio.sleep(6)
+        task = asyncio.current_task()
+        assert task is not None
+        assert not task.cancelling()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run) == 5
+
+
+def test_what_ends_in_time_is_not_disturbed_later() -> None:
+    async def run() -> str:
+        with TimeLimit(5):
+            await asyncio.sleep(4)
+        await asyncio.sleep(4)
+        return "done"
+
+    assert run_virtual(run) == "done"
+
+
+def test_the_inner_of_two_limits_ends_first() -> None:
+    async def run() -> float:
+        with TimeLimit(9):
+            with pytest.raises(TimeoutError), TimeLimit(5):
+                await asyncio.sleep(20)
+            await asyncio.sleep(1)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(run) == 6
+
+
+@pytest.mark.parametrize("cancelled_at", [3, 5])
+def test_a_task_that_is_cancelled_by_others_is_cancelled(cancelled_at: int) -> None:
+    async def limited() -> None:
+        with TimeLimit(5):
+            await asyncio.sleep(20)
+
+    async def run() -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.create_task(limited())
+        loop.call_later(cancelled_at, task.cancel)
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    run_virtual(run)
+
+
+def test_an_error_in_time_stays_what_it_is() -> None:
+    async def run() -> None:
+        with pytest.raises(KeyError), TimeLimit(5):
+            raise KeyError
+
+    run_virtual(run)

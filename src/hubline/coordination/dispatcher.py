@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from hubline.concurrency import BackgroundTasks, cancel
+from hubline.concurrency import BackgroundTasks, TimeLimit, cancel
 from hubline.coordination.handover import HandoverQueue
 from hubline.coordination.lease_keeper import Holder, LeaseKeeper, loop_time
 from hubline.coordination.lease_options import LeaseOptions
@@ -152,9 +152,8 @@ class Dispatcher:
         await self._guarded(self._rejoin(joined))
         delay = self._lease.startup_delay_seconds
         while not self._is_stopping:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(delay):
-                    await self._wake.wait()
+            with suppress(TimeoutError), TimeLimit(delay):
+                await self._wake.wait()
             self._wake.clear()
             if not self._is_stopping:
                 plan = await self._guarded(self._cycle())

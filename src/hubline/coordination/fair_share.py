@@ -17,7 +17,6 @@ Partitions are classified first, then a strategy chooses:
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -165,7 +164,9 @@ def classify(snapshot: Snapshot) -> _Classes:
     level = EvenShare.of(len(snapshot.partitions), members)
     owners = {partition: record.owner_id for partition, record in living.items()}
     owners |= dict.fromkeys(snapshot.held.intersection(snapshot.partitions), snapshot.me.owner_id)
-    counts = {**dict.fromkeys(members, 0), **Counter(owners.values())}
+    counts = dict.fromkeys(members, 0)
+    for owner_id in owners.values():
+        counts[owner_id] += 1
 
     promised: dict[str, str] = {}
     overdue: dict[str, str] = {}

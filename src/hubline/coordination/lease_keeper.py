@@ -94,7 +94,7 @@ class LeaseKeeper:
     def start(self) -> list[asyncio.Task[None]]:
         """Starts to renew and to expire, as the member has just joined; the caller ends the tasks."""
         self._clock = asyncio.get_running_loop().time
-        self._renew_at = loop_time() + self._lease.renew_interval_seconds
+        self._renew_at = self._clock() + self._lease.renew_interval_seconds
         return [
             asyncio.create_task(self._renew_forever(), name="hubline-renew"),
             asyncio.create_task(self._expire_forever(), name="hubline-expire"),
@@ -120,14 +120,14 @@ class LeaseKeeper:
         A look at that time makes the renewal, and both take one call.
         """
         interval = self._lease.renew_interval_seconds
-        left_seconds = self._renew_at - loop_time() - RENEWAL_MARGIN * interval
+        left_seconds = self._renew_at - self._clock() - RENEWAL_MARGIN * interval
         if not self._renewals_list or not 0 < left_seconds <= within:
             return None
         return left_seconds + (within - left_seconds) // interval * interval
 
     async def look(self) -> GroupState:
         """The group as it is now, for a plan. Where a renewal lists it and is nearly due, this is the renewal."""
-        is_due = self._renew_at - loop_time() <= RENEWAL_EARLY * self._lease.renew_interval_seconds
+        is_due = self._renew_at - self._clock() <= RENEWAL_EARLY * self._lease.renew_interval_seconds
         group = (await self.renew()).group if self._renewals_list and is_due else None
         return group or await self._calls.list_ownership()
 
@@ -169,23 +169,23 @@ class LeaseKeeper:
 
     async def _renew_forever(self) -> None:
         while True:
-            await asyncio.sleep(self._renew_at - loop_time())
+            await asyncio.sleep(self._renew_at - self._clock())
             async with self.versions:  # while a look renews, wait for its end
-                is_renewed = loop_time() < self._renew_at
+                is_renewed = self._clock() < self._renew_at
             if is_renewed:
                 continue
             try:
                 renewed = (await self.renew()).renewed
             except StoreError as error:
                 self._holder.report_of(error, None)
-                self._renew_at = loop_time() + self._lease.renew_interval_seconds / RENEWAL_RETRIES
+                self._renew_at = self._clock() + self._lease.renew_interval_seconds / RENEWAL_RETRIES
                 continue
             if any(o.requested_by and o.request_age_seconds < self._lease.handover_timeout_seconds for o in renewed):
                 self._wake.set()
 
     async def _renew_leases(self, partitions: Sequence[str]) -> Renewal:
         """Announces the member and renews these leases, but those of which the store has another version."""
-        sent_at = loop_time()
+        sent_at = self._clock()
         renewal = await self._calls.renew(self.member, [self.held[partition].ownership for partition in partitions])
         self._renew_at = sent_at + self._lease.renew_interval_seconds
         self._renewals_list = renewal.group is not None
@@ -198,7 +198,7 @@ class LeaseKeeper:
         if held is None or held.ownership.epoch != ownership.epoch:
             return
         held.ownership = ownership
-        if loop_time() >= held.expires_at:
+        if self._clock() >= held.expires_at:
             # Woken after a pause: the answer is older than the end of the lease, which others may have seen. It ends
             # here too, and is claimed again.
             return
@@ -208,12 +208,12 @@ class LeaseKeeper:
 
     async def _expire_forever(self) -> None:
         while True:
-            now = loop_time()
+            now = self._clock()
             for partition, held in list(self.held.items()):
                 if now >= held.expires_at:
                     self._lose(partition, f"the lease of {self._lease.lease_seconds:g} s expired before it was renewed")
             ends = min((held.expires_at for held in self.held.values()), default=now + self._lease.lease_seconds)
-            await asyncio.sleep(min(ends - loop_time(), self._lease.renew_interval_seconds))
+            await asyncio.sleep(min(ends - self._clock(), self._lease.renew_interval_seconds))
 
     def _lose(self, partition: str, reason: str) -> None:
         held = self.held.pop(partition)

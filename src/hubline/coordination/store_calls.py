@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from hubline.concurrency import TimeLimit
 from hubline.errors import StoreError, StoreUnavailable
 from hubline.model.keys import GroupKey
 from hubline.model.ownership import Checkpoint, GroupState, Member, Ownership, Renewal
@@ -21,7 +21,7 @@ def bounded(seconds_max: float, function: Callable[P, Coroutine[Any, Any, T]]) -
 
     async def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            async with asyncio.timeout(seconds_max):
+            with TimeLimit(seconds_max):
                 return await function(*args, **kwargs)
         except TimeoutError:
             raise StoreUnavailable(

@@ -55,6 +55,11 @@ class EventBuffer:
         Several batches are copied into one. From ``copied_bytes_max`` on no further batch is added. Without it the rest
         of a batch is copied, too, if it is small: it does not keep the whole batch in memory.
         """
+        if len(self._pieces) == 1 and self._count == self._pieces[0].count <= max_count:  # mostly all there is
+            piece = self._pieces.popleft()
+            self._count = 0
+            self._hold(-piece.bytes_count)
+            return piece.left
         parts: list[EventBatch] = []
         left_count, taken_bytes, is_rest = max_count, 0, False
         while self._pieces and left_count:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
+from hubline.concurrency import TimeLimit
 from hubline.errors import HubUnavailable
 from hubline.model.hubs import PartitionProperties
 from hubline.model.positions import Position, PositionKind
@@ -17,7 +17,7 @@ T = TypeVar("T")
 async def within(timeout_seconds: float, call: Awaitable[T], *, what: str) -> T:
     """A call of a hub, with a limit on its time: one that hangs ends as if the hub could not be reached."""
     try:
-        async with asyncio.timeout(timeout_seconds):
+        with TimeLimit(timeout_seconds):
             return await call
     except TimeoutError:
         raise HubUnavailable(

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from hubline.concurrency import TimeLimit
 from hubline.errors import HublineError, HubUnavailable, PartitionStalled, PositionInvalid, ReaderRefused, ReaderStolen
 from hubline.hubs.hub_calls import describe_partition, pinned, within
 from hubline.hubs.size_estimate import EVENT_BYTES_MIN, SizeEstimate
@@ -159,14 +160,14 @@ class ReconnectingReceiver:
 
     async def _receive(self, max_count: int, wait_seconds: float) -> EventBatch | None:
         """What comes within the wait. None if that is nothing though there are events: the receiver has gone then."""
-        receiver = await self._opened()
+        receiver = self._receiver or await self._opened()
         if self._read_ahead is not None and not self._is_counting:
             max_count = min(max_count, self._fitting_count(self._read_ahead))
             if not max_count:
                 return EventBatch.empty(self._partition)
         try:
             # A call that takes much longer than its wait hangs, whatever the reason.
-            async with asyncio.timeout(wait_seconds + self._policy.stall_seconds):
+            with TimeLimit(wait_seconds + self._policy.stall_seconds):
                 batch = await receiver.receive(max_count=max_count, wait_seconds=wait_seconds)
         except TimeoutError:
             await self._stalled()
@@ -187,14 +188,12 @@ class ReconnectingReceiver:
         return batch
 
     async def _opened(self) -> Receiver:
-        if self._receiver is None:
-            opening = self.open_ahead()
-            await asyncio.wait([opening])  # cancelled here, the next call has what was opened
-            self._opening = None
-            receiver = opening.result()
-            self._use(receiver)
-            return receiver
-        return self._receiver
+        opening = self.open_ahead()
+        await asyncio.wait([opening])  # cancelled here, the next call has what was opened
+        self._opening = None
+        receiver = opening.result()
+        self._use(receiver)
+        return receiver
 
     def _use(self, receiver: Receiver) -> None:
         self._receiver = receiver

@@ -30,6 +30,10 @@ OUTGOING_SCHEMA = pa.schema(
 """What is sent: the hub adds the rest."""
 
 
+# Found by place, a column takes half as long.
+_OFFSET: Final[int] = EVENT_SCHEMA.get_field_index("offset")
+_SEQUENCE_NUMBER: Final[int] = EVENT_SCHEMA.get_field_index("sequenceNumber")
+
 # From Python values, Arrow would import pandas if it is there: a third of a second in every process that starts.
 _NO_EVENTS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in EVENT_SCHEMA], schema=EVENT_SCHEMA)
 
@@ -169,7 +173,7 @@ class EventBatch:
         """The offset of the last event. IndexError: the batch is empty."""
         if self._last_offset is None:
             self._require_events()
-            self._last_offset = str(self.arrow.column("offset")[len(self) - 1].as_py())
+            self._last_offset = str(self.arrow.column(_OFFSET)[len(self) - 1].as_py())
         return self._last_offset
 
     @property
@@ -189,7 +193,7 @@ class EventBatch:
 
     def _found_ends(self) -> tuple[int, int]:
         self._require_events()
-        sequences = self.arrow.column("sequenceNumber")
+        sequences = self.arrow.column(_SEQUENCE_NUMBER)
         first, last = sequences[0].as_py(), len(sequences) - 1
         self._ends = ends = first, sequences[last].as_py() if last else first
         return ends

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hubline.concurrency import TimeLimit
 from hubline.errors import HublineError, PositionInvalid
 from hubline.hubs.data_loss import accept_data_loss
 from hubline.hubs.event_buffer import EventBuffer
@@ -102,9 +103,8 @@ class PartitionReader:
             if is_late:
                 await self._changed.wait()
                 continue
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(deadline):
-                    await self._changed.wait()
+            with suppress(TimeoutError), TimeLimit(deadline - loop.time()):
+                await self._changed.wait()
         return None
 
     def stop(self) -> None:
@@ -126,8 +126,8 @@ class PartitionReader:
         return batch
 
     def _has_batch(self) -> bool:
-        is_full = self._source.read_ahead.is_full and self._buffer.count > 0
-        return is_full or self._buffer.count >= self._source.max_batch_size
+        count = self._buffer.count
+        return count > 0 and (count >= self._source.max_batch_size or self._source.read_ahead.is_full)
 
     async def _run(self) -> None:
         try:
