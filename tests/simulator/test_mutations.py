@@ -101,7 +101,7 @@ def the_checkpoint_update_is_not_fenced(monkeypatch: pytest.MonkeyPatch) -> None
     original = MemoryStore.update_checkpoint
 
     async def update(self: MemoryStore, checkpoint: Checkpoint, *, epoch: int) -> None:
-        held = self._groups[checkpoint.key.group_key].fences[checkpoint.key.partition].epoch
+        held = self._fences[checkpoint.key].epoch
         await original(self, checkpoint, epoch=held)
 
     monkeypatch.setattr(MemoryStore, "update_checkpoint", update)
@@ -112,7 +112,7 @@ def the_fence_lets_a_lower_epoch_in(monkeypatch: pytest.MonkeyPatch) -> None:
     original = MemoryStore.fence
 
     async def fence(self: MemoryStore, key: PartitionKey, epoch: int) -> Checkpoint | None:
-        if (held := self._groups[key.group_key].fences.get(key.partition)) is not None:
+        if (held := self._fences.get(key)) is not None:
             held.epoch = min(held.epoch, epoch)
         return await original(self, key, epoch)
 
@@ -125,7 +125,7 @@ def a_checkpoint_may_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def update(self: MemoryStore, checkpoint: Checkpoint, *, epoch: int) -> None:
         await original(self, checkpoint, epoch=epoch)
-        self._groups[checkpoint.key.group_key].fences[checkpoint.key.partition].checkpoint = checkpoint
+        self._fences[checkpoint.key].checkpoint = checkpoint
 
     monkeypatch.setattr(MemoryStore, "update_checkpoint", update)
     # The processor's own check hides the store's: without both, late writes of one owner overtake each other.

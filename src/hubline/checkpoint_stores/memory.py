@@ -6,7 +6,7 @@ import functools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -43,6 +43,7 @@ class MemoryStore:
         self._now = now
         self._lock = threading.RLock()
         self._groups: defaultdict[GroupKey, _Group] = defaultdict(_Group)
+        self._fences: dict[PartitionKey, _Fence] = {}
 
     @_atomic
     async def list_ownership(self, group: GroupKey) -> GroupState:
@@ -57,16 +58,18 @@ class MemoryStore:
 
     @_atomic
     async def claim_ownership(self, claims: Sequence[Ownership]) -> list[Ownership]:
-        return [self._write_claim(claim) for claim in claims if self._is_current(claim, claim.key.group_key)]
+        owned = ((claim, self._groups[claim.key.group_key].records) for claim in claims)
+        return [self._write_claim(claim, records) for claim, records in owned if _is_current(claim, records)]
 
     @_atomic
     async def renew_ownership(self, group: GroupKey, member: Member, owned: Sequence[Ownership]) -> Renewal:
+        state = self._groups[group]
         if member.max_partitions == 0 and not owned:
-            self._groups[group].members.pop(member.owner_id, None)
+            state.members.pop(member.owner_id, None)
         else:
-            self._groups[group].members[member.owner_id] = _Seen(member.max_partitions, self._now())
-        records = self._groups[group].records
-        return Renewal([self._renew(records[one.key.partition]) for one in owned if self._is_current(one, group)])
+            state.members[member.owner_id] = _Seen(member.max_partitions, self._now())
+        records = state.records
+        return Renewal([self._renew(records[one.key.partition]) for one in owned if _is_current(one, records)])
 
     @_atomic
     async def request_handover(self, keys: Sequence[PartitionKey], *, owner_id: str) -> None:
@@ -77,7 +80,7 @@ class MemoryStore:
 
     @_atomic
     async def fence(self, key: PartitionKey, epoch: int) -> Checkpoint | None:
-        fence = self._groups[key.group_key].fences.setdefault(key.partition, _Fence(epoch))
+        fence = self._fences.setdefault(key, _Fence(epoch))
         if fence.epoch > epoch:
             raise fenced(key, epoch=epoch, held_epoch=fence.epoch)
         fence.epoch = epoch
@@ -85,13 +88,13 @@ class MemoryStore:
 
     @_atomic
     async def list_checkpoints(self, group: GroupKey) -> list[Checkpoint]:
-        fences = self._groups[group].fences.values()
-        return [fence.checkpoint for fence in fences if fence.checkpoint is not None]
+        checkpoints = (fence.checkpoint for fence in self._fences.values())
+        return [one for one in checkpoints if one is not None and one.key.group_key == group]
 
     @_atomic
     async def update_checkpoint(self, checkpoint: Checkpoint, *, epoch: int) -> None:
         key = checkpoint.key
-        fence = self._groups[key.group_key].fences.get(key.partition)
+        fence = self._fences.get(key)
         if fence is None or fence.epoch != epoch:
             raise fenced(key, epoch=epoch, held_epoch=NOBODY if fence is None else fence.epoch)
         if fence.checkpoint is None or fence.checkpoint.sequence_number < checkpoint.sequence_number:
@@ -99,10 +102,9 @@ class MemoryStore:
 
     @_atomic
     async def reset_checkpoint(self, key: PartitionKey, checkpoint: Checkpoint | None) -> None:
-        group = self._groups[key.group_key]
-        fence = group.fences.setdefault(key.partition, _Fence(NOBODY))
+        fence = self._fences.setdefault(key, _Fence(NOBODY))
         fence.epoch, fence.checkpoint = fence.epoch + 1, checkpoint
-        record = group.records.get(key.partition)
+        record = self._groups[key.group_key].records.get(key.partition)
         if record is not None:
             record.owner_id, record.epoch = "", record.epoch + 1
             self._touched(record)
@@ -110,12 +112,7 @@ class MemoryStore:
     async def close(self) -> None:
         """Nothing to let go: what was stored stays as long as the object does."""
 
-    def _is_current(self, ownership: Ownership, group: GroupKey) -> bool:
-        record = self._groups[group].records.get(ownership.key.partition)
-        return ownership.version == (None if record is None else str(record.version))
-
-    def _write_claim(self, claim: Ownership) -> Ownership:
-        records = self._groups[claim.key.group_key].records
+    def _write_claim(self, claim: Ownership, records: dict[str, _Record]) -> Ownership:
         record = records.setdefault(claim.key.partition, _Record(claim.key))
         if claim.owner_id and claim.epoch != record.epoch:
             record.requested_by = None
@@ -158,7 +155,11 @@ class _Fence:
 class _Group:
     records: dict[str, _Record] = field(default_factory=dict)
     members: dict[str, _Seen] = field(default_factory=dict)
-    fences: dict[str, _Fence] = field(default_factory=dict)
+
+
+def _is_current(ownership: Ownership, records: Mapping[str, _Record]) -> bool:
+    record = records.get(ownership.key.partition)
+    return ownership.version == (None if record is None else str(record.version))
 
 
 def _listed(record: _Record, now: float) -> Ownership:

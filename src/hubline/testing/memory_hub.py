@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from hubline.arrow_helpers import equal_offsets, repeated
 from hubline.errors import HubError, PartitionNotFound, PositionInvalid, ReaderRefused, ReaderStolen
 from hubline.hubs.argument_checks import checked_outgoing, require_count, require_one_target
 from hubline.hubs.local.stored_batch import require_sizes
@@ -36,7 +37,7 @@ _START = datetime(1970, 1, 1, tzinfo=UTC)
 _incarnations = itertools.count()
 """Numbers the hubs of this process: an offset names the hub that made it, so that another one's is recognized."""
 
-_Content: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]]]
+_Content: TypeAlias = tuple[bytes, str | None, Sequence[tuple[str, str]]]
 """Body, partition key and properties."""
 
 
@@ -44,7 +45,7 @@ _Content: TypeAlias = tuple[bytes, str | None, list[tuple[str, str]]]
 class _Row:
     body: bytes
     key: str | None
-    properties: list[tuple[str, str]]
+    properties: Sequence[tuple[str, str]]
     enqueued_us: int
 
     @property
@@ -93,14 +94,14 @@ class MemoryHub:
 
     def append(self, partition: str, bodies: list[bytes], *, partition_key: str | None = None) -> None:
         """Appends without a sender, from outside any event loop."""
-        self._append(partition, [(body, partition_key, []) for body in bodies])
+        self._append(partition, [(body, partition_key, ()) for body in bodies])
 
     def append_events(self, partition: str, events: Sequence[NewEvent]) -> None:
         """Appends events as a sender does: to the partition, or to that of their partition key if they have one."""
         routed: dict[str, list[_Content]] = {}
         for body, key, properties in outgoing_rows(events):
             to = partition if key is None else str(partition_index(key, len(self._partitions)))
-            routed.setdefault(to, []).append((body, key, properties or []))
+            routed.setdefault(to, []).append((body, key, properties or ()))
         for to, rows in routed.items():
             self._append(to, rows)
 
@@ -273,13 +274,13 @@ class MemoryReceiver:
         count, sequences = len(rows), range(first, first + len(rows))
         keys, properties = [row.key for row in rows], [row.properties for row in rows]
         columns = [
-            _texts([row.body for row in rows], _TYPES[0]),
-            _repeated(self._partition, count, _TYPES[1]),
-            _texts([self._hub.offset_of(sequence).encode() for sequence in sequences], _TYPES[2]),
+            _bodies([row.body for row in rows]),
+            _partitions(self._partition, count),
+            _texts_of_one_width([self._hub.offset_of(sequence) for sequence in sequences]),
             _numbers(sequences, _TYPES[3]),
             _numbers([row.enqueued_us for row in rows], _TYPES[4]),
-            _repeated(None, count, _TYPES[5]) if keys.count(None) == count else pa.array(keys, _TYPES[5]),
-            pa.array(properties, _TYPES[6]) if any(properties) else _repeated((), count, _TYPES[6]),
+            _no_keys(count) if keys.count(None) == count else pa.array(keys, _TYPES[5]),
+            pa.array(properties, _TYPES[6]) if any(properties) else _no_properties(count),
         ]
         return EventBatch(self._partition, pa.RecordBatch.from_arrays(columns, schema=EVENT_SCHEMA))
 
@@ -316,7 +317,7 @@ class MemorySender:
         for row in events.to_pylist():
             key = row["partitionKey"] if partition_key is None else partition_key
             to = partition or str(turn if key is None else partition_index(key, count))
-            routed.setdefault(to, []).append((row["body"], key, list(row["properties"] or ())))
+            routed.setdefault(to, []).append((row["body"], key, row["properties"] or ()))
         return routed
 
 
@@ -325,16 +326,33 @@ _TYPES = EVENT_SCHEMA.types
 
 
 # A simulation has hundreds of batches of one event a seed: columns made of buffers take half as long as of values.
+# From values, Arrow would also import pandas if it is there.
+
+
+_partitions = functools.lru_cache(maxsize=256)(repeated)
+_equal_offsets = functools.lru_cache(maxsize=256)(equal_offsets)
 
 
 @functools.lru_cache(maxsize=256)
-def _repeated(value: object, count: int, kind: pa.DataType) -> pa.Array:
-    return pa.array([value] * count, type=kind)
+def _no_keys(count: int) -> pa.Array:
+    return pa.nulls(count, _TYPES[5])
 
 
-def _texts(values: list[bytes], kind: pa.DataType) -> pa.Array:
+@functools.lru_cache(maxsize=256)
+def _no_properties(count: int) -> pa.Array:
+    kind = _TYPES[6]
+    pairs = pa.nulls(0, pa.struct([kind.key_field, kind.item_field]))
+    return pa.Array.from_buffers(kind, count, [None, equal_offsets(0, count)], children=[pairs])
+
+
+def _bodies(values: list[bytes]) -> pa.Array:
     ends = array("i", itertools.accumulate(map(len, values), initial=0))
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+    return pa.Array.from_buffers(_TYPES[0], len(values), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))])
+
+
+def _texts_of_one_width(values: list[str]) -> pa.Array:
+    count, octets = len(values), "".join(values).encode()
+    return pa.StringArray.from_buffers(count, _equal_offsets(len(octets) // count, count), pa.py_buffer(octets))
 
 
 def _numbers(values: Iterable[int], kind: pa.DataType) -> pa.Array:

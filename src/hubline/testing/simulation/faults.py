@@ -72,7 +72,7 @@ class RemoteStore:
         world = self._process.world
         if group in self._seen and self._weather.strikes(world, "stale_list", self._weather.stale):
             seen_at, state = self._seen[group]
-            await asyncio.sleep(self._weather.latency(world))
+            await self._process.sleep(self._weather.latency(world))
             return _aged(state, world.now - seen_at)
         state = await self._call(lambda: self._store.list_ownership(group))
         self._seen[group] = (world.now, state)
@@ -184,7 +184,7 @@ class RemoteHub:
     async def travel(self) -> None:
         """What a request suffers on its way."""
         world, weather = self._process.world, self._weather
-        await asyncio.sleep(weather.latency(world))
+        await self._process.sleep(weather.latency(world))
         if weather.strikes(world, "hub_unavailable", weather.fail_before):
             raise HubUnavailable("the hub cannot be reached", hub=self.name)
 

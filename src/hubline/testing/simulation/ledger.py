@@ -242,5 +242,5 @@ class LedgerStore(MemoryStore):
         self._ledger.reset(key, checkpoint)
 
     def checkpoint_of(self, key: PartitionKey) -> Checkpoint | None:
-        fence = self._groups[key.group_key].fences.get(key.partition)
+        fence = self._fences.get(key)
         return None if fence is None else fence.checkpoint

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from heapq import heappop, heappush
-from itertools import chain, repeat
+from itertools import chain, count, repeat
 from typing import Any, TypeVar
 
 from hubline.errors import ConfigError
@@ -41,17 +41,17 @@ class World:
         self.failures: list[str] = []
         self.is_over = False
         self.processes: list[SimProcess] = []
-        self.order = 0
-        # What is due now, in order, and what is due later: most callbacks are due at once.
+        self._numbers = count()
+        # What is due now, in order, and what is due later, with its number: most callbacks are due at once.
         self.ready: deque[_Handle] = deque()
         self._later: list[tuple[float, int, _Handle]] = []
 
     def call_at(self, when: float, callback: Callable[[], None]) -> None:
         """Runs a callback that belongs to no process: the network, a server, the producer of faults."""
-        self.push(when, callback, (), None, _NO_CONTEXT)
+        self.place(when, _Handle(callback, (), None, _NO_CONTEXT))
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> None:
-        self.push(self.now + delay, callback, (), None, _NO_CONTEXT)
+        self.place(self.now + delay, _Handle(callback, (), None, _NO_CONTEXT))
 
     def run_until(self, when: float, *, is_done: Callable[[], bool] | None = None) -> None:
         """Runs what is due, in order, until virtual time reaches ``when`` or ``is_done``, or something failed."""
@@ -80,22 +80,12 @@ class World:
         for process in self.processes:
             process.tasks.clear()
 
-    def push(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        process: SimProcess | None,
-        context: contextvars.Context,
-    ) -> _Handle:
+    def place(self, when: float, handle: _Handle) -> None:
         """Has a callback run at a time; those of one moment run in the order in which they were given."""
-        self.order = order = self.order + 1
-        handle = _Handle(order, callback, args, process, context)
         if when > self.now:
-            heappush(self._later, (when, order, handle))
+            heappush(self._later, (when, next(self._numbers), handle))
         else:
             self.ready.append(handle)
-        return handle
 
     def _run(self, until: float, is_done: Callable[[], object]) -> bool:
         """Runs what is due, in order, until ``is_done``; of what is due now, what was given first.
@@ -103,74 +93,76 @@ class World:
         Returns whether that is so: otherwise, what is left is later than ``until``. Its parts are not functions of
         their own, since it goes round some ten thousand times a seed.
         """
-        ready, later, enter = self.ready, self._later, asyncio._set_running_loop  # noqa: SLF001 - as event loops do
+        ready, enter = self.ready, asyncio._set_running_loop  # noqa: SLF001 - as event loops do
         running: SimProcess | None = None
         try:
             while not is_done():
-                if ready and not (later and later[0][0] <= self.now and later[0][1] < ready[0].order):
-                    due, handle = self.now, ready.popleft()
-                elif later and later[0][0] <= until:
-                    due, _, handle = heappop(later)
-                else:
+                if not (ready or self._move_on(until)):
                     return False
-                if handle.is_cancelled:
+                handle = ready.popleft()
+                callback, process = handle.callback, handle.process
+                if callback is None:
                     continue
-                process = handle.process
-                if process is not None and process.paused_until > due:
-                    heappush(later, (process.paused_until, handle.order, handle))
+                if process is not None and process.paused_until > self.now:
+                    self.place(process.paused_until, handle)
                     continue
-                if due > self.now:
-                    self.now = due
                 self.steps_count += 1
                 if process is not running:
                     running = process
                     enter(process)
                 if process is None:
-                    handle.callback()
+                    callback()
                 elif process.is_dead:
                     process.never_run.append(handle)
                 else:
                     if process.steps_to_live is not None:
                         process.count_down()
                     try:
-                        handle.context.run(handle.callback, *handle.args)
+                        handle.context.run(callback, *handle.args)
                     except (SystemExit, KeyboardInterrupt):
                         raise
                     except BaseException as error:  # noqa: BLE001 - the loop continues
-                        process.call_exception_handler({"message": f"{handle.callback} failed", "exception": error})
+                        process.call_exception_handler({"message": f"{callback} failed", "exception": error})
             return True
         finally:
             enter(None)
+
+    def _move_on(self, until: float) -> bool:
+        """Moves the time on to what is due next, all of which is ready then. Not beyond ``until``."""
+        ready, later = self.ready, self._later
+        while later and later[0][2].callback is None:
+            heappop(later)
+        if not later or later[0][0] > until:
+            return False
+        self.now = now = max(self.now, later[0][0])
+        while later and later[0][0] <= now:
+            ready.append(heappop(later)[2])
+        return True
 
 
 class _Handle:
     """A callback and its process, if it has one. asyncio's own handle takes four times as long to make."""
 
-    __slots__ = ("args", "callback", "context", "is_cancelled", "order", "process")
+    __slots__ = ("args", "callback", "context", "process")
 
     def __init__(
         self,
-        order: int,
-        callback: Callable[..., object],
+        callback: Callable[..., object] | None,
         args: tuple[Any, ...],
         process: SimProcess | None,
         context: contextvars.Context,
     ) -> None:
-        self.order = order
         self.callback = callback
         self.args = args
         self.process = process
         self.context = context
-        self.is_cancelled = False
 
     def cancel(self) -> None:
         """It is passed over when due, and lets go of what it holds at once."""
-        if not self.is_cancelled:
-            self.is_cancelled = True
-            del self.callback, self.args, self.context
+        self.callback, self.args, self.context = None, (), _NO_CONTEXT
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self.callback is None
 
 
 class SimProcess(asyncio.AbstractEventLoop):
@@ -205,6 +197,12 @@ class SimProcess(asyncio.AbstractEventLoop):
         self.steps_to_live = after_steps
         self.is_dead = after_steps == 0
 
+    def sleep(self, seconds: float) -> asyncio.Future[None]:
+        """As ``asyncio.sleep`` in a task of this process, in half of its time."""
+        future: asyncio.Future[None] = asyncio.Future(loop=self)
+        self.call_later(seconds, _wake, future)
+        return future
+
     @property
     def is_doomed(self) -> bool:
         """Whether it is dead, or will be in a few steps."""
@@ -236,10 +234,8 @@ class SimProcess(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        world = self.world
-        world.order = order = world.order + 1
-        handle = _Handle(order, callback, args, self, contextvars.copy_context() if context is None else context)
-        world.ready.append(handle)
+        handle = _Handle(callback, args, self, contextvars.copy_context() if context is None else context)
+        self.world.ready.append(handle)
         return handle
 
     call_soon_threadsafe = call_soon  # type: ignore[assignment]
@@ -247,14 +243,16 @@ class SimProcess(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        due = self.world.now + delay / self._rate
-        return self.world.push(due, callback, args, self, contextvars.copy_context() if context is None else context)
+        handle = _Handle(callback, args, self, contextvars.copy_context() if context is None else context)
+        self.world.place(self.world.now + delay / self._rate, handle)
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> _Handle:
-        due = (when - self._clock_start) / self._rate
-        return self.world.push(due, callback, args, self, contextvars.copy_context() if context is None else context)
+        handle = _Handle(callback, args, self, contextvars.copy_context() if context is None else context)
+        self.world.place((when - self._clock_start) / self._rate, handle)
+        return handle
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -315,6 +313,11 @@ class SimProcess(asyncio.AbstractEventLoop):
         """An error that nobody looked at is a failure of the run."""
         if not self.is_dead and not self.world.is_over:
             self.world.failures.append(f"{self.name}: {context.get('message')}: {context.get('exception')!r}")
+
+
+def _wake(sleeping: asyncio.Future[None]) -> None:
+    if not sleeping.done():  # the task was cancelled meanwhile
+        sleeping.set_result(None)
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
