@@ -152,7 +152,7 @@ def test_mistakes_of_the_stage_are_found_as_in_a_run(file: Path, spark: SparkSes
     [
         ({"name": "store"}, "name='store' does not name one stage of .*, which has numbers, sizes, both, lossy"),
         ({"name": "numbers", "tables": {"devices": []}}, "tables has 'devices', which the stage numbers does not join"),
-        ({"name": "both"}, r"the stage both reads raw, other: pass events=\{'raw': \[...\], 'other': \[...\]\}"),
+        ({"name": "both"}, r"the stage both reads raw, other. Pass events=\{'raw': \[...\], 'other': \[...\]\}"),
         ({"name": "numbers", "config": "nowhere.toml"}, "nowhere.toml: the file does not exist"),
     ],
 )
@@ -162,5 +162,5 @@ def test_mistakes_of_the_test_are_explained(file: Path, arguments: dict[str, Any
 
 
 def test_a_function_that_is_no_stage_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"masked is not a stage: pass the function under @pipeline\.stage"):
+    with pytest.raises(ConfigError, match=r"masked is not a stage. Pass the function under @pipeline\.stage"):
         run_stage(masked, ["a"])

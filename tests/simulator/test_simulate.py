@@ -207,7 +207,7 @@ def with_tx(instance: Instance) -> hubline.Processor:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda instance: None, "build returned NoneType: it must return the hubline.Processor"),
+        (lambda instance: None, "build returned NoneType. Return the hubline.Processor"),
         (lambda instance: processor_of(instance, starting_position="latest"), "write starting_position='earliest'"),
         (lambda instance: hubline.Processor(instance.hub, "memory:", consumer_group="a", starting_position="earliest"),
          "instance.store"),

@@ -43,6 +43,7 @@ _CLIPPED: Final = re.compile(rf"[:;] (?!set|see|read|call)(?:{_VERBS}) \S")
 
 PASSED_ON: Final = frozenset({
     "hubline.addresses.option_checks._checked",
+    "hubline.cli.pipeline._require_spark",
     "hubline.coordination.dispatcher.Dispatcher._report_damaged",
     "hubline.hubs.eventhubs.receiver.EventHubsReceiver._reopen",
     "hubline.pipeline.config_file.ConfigReader.parsed",
@@ -60,9 +61,6 @@ PASSED_ON: Final = frozenset({
 
 _OTHERS_WORDS: Final = ("hubline.emulator.receivers", "hubline.amqp.", "hubline.hubs.eventhubs.management_requests")
 """What a peer is answered, and what is wrong with what it sent: not for people, but part of messages for them."""
-
-UNCHECKED: Final = ("hubline.cli.", "hubline.doctor.", "hubline.testing.")
-"""Rooms whose messages are on the page, but not held to the rule yet."""
 
 
 def is_for_people(module: str, function: str, error: str) -> bool:

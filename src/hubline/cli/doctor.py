@@ -98,7 +98,7 @@ def doctor(
       hubline doctor env:HUB --store env:STORE --group billing --json
     """
     if start_spark and not environment:
-        raise ConfigError("--start-spark is part of --environment: give both")
+        raise ConfigError("--start-spark needs --environment. Add it, or leave --start-spark out.")
     if environment:
         from hubline.doctor.examine_environment import examine_environment
 
@@ -107,7 +107,9 @@ def doctor(
         _print("this machine", findings, json=json)
         return
     if not hub or not store:
-        raise ConfigError("doctor needs a HUB and --store STORE, or --environment to examine this machine")
+        raise ConfigError(
+            "doctor has nothing to examine. Give a HUB and --store STORE, or --environment for this machine."
+        )
     from hubline.doctor.examination import ExaminationRequest
     from hubline.doctor.examine import examine
 

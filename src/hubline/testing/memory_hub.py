@@ -150,7 +150,8 @@ class MemoryHub:
         held_epoch = max((reader.epoch for reader in others if reader.epoch is not None), default=None)
         if held_epoch is not None and (epoch is None or epoch < held_epoch):
             raise ReaderRefused(
-                f"partition {partition} is read with epoch {held_epoch}: epoch {epoch} is refused",
+                f"partition {partition} is being read with epoch {held_epoch}, so a reader with epoch {epoch} is refused. "
+                "Close that reader, or read with a higher epoch.",
                 hub=self.name,
                 partition=partition,
                 epoch=epoch,
@@ -174,7 +175,7 @@ class MemoryHub:
     def _partition(self, partition: str) -> _Partition:
         if partition not in self.partition_ids:
             raise PartitionNotFound(
-                f"hub {self.name} has {len(self._partitions)} partitions, and none is {partition!r}",
+                f"hub {self.name} has no partition {partition!r}. Choose one of {', '.join(self.partition_ids)}.",
                 hub=self.name,
                 partition=partition,
             )
@@ -256,10 +257,11 @@ class MemoryReceiver:
 
     def _require_held(self) -> None:
         if self._is_closed:
-            raise HubError("the receiver is closed: open another one", hub=self._hub.name, partition=self._partition)
+            raise HubError("the receiver is closed. Open another one.", hub=self._hub.name, partition=self._partition)
         if self.taken_by_epoch is not None:
             raise ReaderStolen(
-                f"partition {self._partition} was taken with epoch {self.taken_by_epoch} from epoch {self.epoch}",
+                f"another reader took partition {self._partition} with epoch {self.taken_by_epoch} from this one with epoch "
+                f"{self.epoch}. Stop one of them, or use another consumer group.",
                 hub=self._hub.name,
                 partition=self._partition,
                 epoch=self.epoch,
@@ -296,7 +298,7 @@ class MemorySender:
         self, events: pa.RecordBatch, *, partition: str | None = None, partition_key: str | None = None
     ) -> None:
         if self._is_closed:
-            raise HubError("the sender is closed: open another one", hub=self._hub.name)
+            raise HubError("the sender is closed. Open another one.", hub=self._hub.name)
         require_one_target(partition, partition_key)
         events = checked_outgoing(events)
         require_sizes(events, hub=self._hub.name)

@@ -141,9 +141,8 @@ def run_stage(
                 frame = frame_of_events(spark, planned, streams)
                 require_streamable(spark, frame, planned.options.output_mode)
             except AnalysisException as error:
-                problem = Problem(
-                    planned.where.file, planned.where.line, f"stage {planned.name}: {summarize_spark_error(error)}"
-                )
+                message = f"stage {planned.name}: {summarize_spark_error(error)}"
+                problem = Problem(planned.where.file, planned.where.line, message, "correct the function")
             else:
                 return _result(planned, _written(planned, frame, Path(folder) / "checkpoints"), spark)
     raise PipelineInvalid([problem])
@@ -158,8 +157,10 @@ def _found(given: Callable[..., Any] | Path | str, name: str | None) -> tuple[Pi
         named = [stage for stage in pipeline.stages if name in (None, stage.name)]
         if len(named) == 1:
             return pipeline, named[0]
-        known = ", ".join(stage.name for stage in pipeline.stages) or "no stages"
-        raise ConfigError(f"run_stage: name={name!r} does not name one stage of {given}, which has {known}")
+        known = ", ".join(stage.name for stage in pipeline.stages) or "none"
+        raise ConfigError(
+            f"run_stage: name={name!r} does not name one stage of {given}, which has {known}. Give the name of one."
+        )
     defined = {id(each): each for each in getattr(given, "__globals__", {}).values() if isinstance(each, Pipeline)}
     for pipeline in defined.values():
         for stage in pipeline.stages:
@@ -167,8 +168,8 @@ def _found(given: Callable[..., Any] | Path | str, name: str | None) -> tuple[Pi
                 return pipeline, stage
     shown = getattr(given, "__name__", type(given).__name__)
     raise ConfigError(
-        f"run_stage: {shown} is not a stage: pass the function under @pipeline.stage(...), @pipeline.batch_stage(...) "
-        "or @pipeline.event_stage(...), or the path of the pipeline's file"
+        f"run_stage: {shown} is not a stage. Pass the function under @pipeline.stage(...), @pipeline.batch_stage(...) "
+        "or @pipeline.event_stage(...), or the path of the pipeline's file."
     )
 
 
@@ -183,8 +184,8 @@ def _planned(
     """The stage as in a run, but with hubs and tables that are nobody's."""
     if unknown := given.keys() - set(stage.tables):
         raise ConfigError(
-            f"run_stage: tables has {min(unknown)!r}, which the stage {stage.name} does not join with: its tables are "
-            f"{', '.join(stage.tables) or 'none'}"
+            f"run_stage: tables has {min(unknown)!r}, which the stage {stage.name} does not join with. "
+            f"Leave it out: the stage's tables are {', '.join(stage.tables) or 'none'}."
         )
     path = Path(config) if config is not None else pipeline.config or pipeline.file.with_suffix(".toml")
     kept = set(stage.tables) - given.keys()
@@ -244,8 +245,8 @@ def _events_of(
         events = {names[0]: events} if len(names) == 1 else {}
     if events.keys() != set(names):
         raise ConfigError(
-            f"run_stage: the stage {planned.name} reads {', '.join(names)}: pass events={{"
-            f"{', '.join(f'{name!r}: [...]' for name in names)}}}"
+            f"run_stage: the stage {planned.name} reads {', '.join(names)}. Pass events={{"
+            f"{', '.join(f'{name!r}: [...]' for name in names)}}}."
         )
     return events
 
@@ -299,7 +300,9 @@ def _written(planned: PlannedStage, frame: DataFrame, checkpoints: Path) -> list
     except SPARK_ERRORS as error:
         failure = summarize_failure(error)
     if failure:
-        raise StageFailed(f"stage {planned.name} failed: {failure}", stage=planned.name)
+        raise StageFailed(
+            f"stage {planned.name} failed: {failure}. Correct the function, or the events.", stage=planned.name
+        )
     return batches[-1:] if planned.options.output_mode == "complete" else batches
 
 

@@ -186,7 +186,7 @@ class RemoteHub:
         world, weather = self._process.world, self._weather
         await self._process.sleep(weather.latency(world))
         if weather.strikes(world, "hub_unavailable", weather.fail_before):
-            raise HubUnavailable("the hub cannot be reached", hub=self.name)
+            raise HubUnavailable("the simulated hub cannot be reached. hubline tries again.", hub=self.name)
 
 
 class _RemoteReceiver:

@@ -107,10 +107,10 @@ class _RemoteConnection(SqliteSinkConnection):
     def _set_out(self) -> None:
         if self._weather.is_store_down:
             self._weather.count("sink_down")
-            raise StoreUnavailable("the sink is down")
+            raise StoreUnavailable("the simulated sink is down. hubline tries again.")
         if self._weather.strikes(self._process.world, "sink_fail_before", self._weather.fail_before):
-            raise StoreUnavailable("failed before the effect")
+            raise StoreUnavailable("the simulated sink failed before the effect. hubline tries again.")
 
     def _come_back(self) -> None:
         if self._weather.strikes(self._process.world, "sink_fail_after", self._weather.fail_after):
-            raise StoreUnavailable("failed after the effect")
+            raise StoreUnavailable("the simulated sink failed after the effect. hubline tries again.")

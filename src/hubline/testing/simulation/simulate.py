@@ -100,7 +100,9 @@ def simulate(
     """
     require_no_loop("simulate")
     if not isinstance(seeds, Iterable):
-        raise ConfigError(f"seeds must be whole numbers, not {seeds!r}: write range({seeds!r}), or [{seeds!r}] for one")
+        raise ConfigError(
+            f"seeds must be whole numbers, not {seeds!r}. Write range({seeds!r}), or [{seeds!r}] for a single one."
+        )
     program = _UsersProgram(build, after, event)
     reports = []
     for seed in seeds:
@@ -156,20 +158,20 @@ class _UsersProgram(Program):
 
 def _require_fit(processor: object, instance: Instance) -> None:
     if not isinstance(processor, Processor):
-        raise ConfigError(f"build returned {type(processor).__name__}: it must return the hubline.Processor it made")
+        raise ConfigError(f"build returned {type(processor).__name__}. Return the hubline.Processor that it makes.")
     if processor._hub is not instance.hub or processor._store is not instance.store:  # noqa: SLF001
         raise ConfigError(
-            "the processor has a hub or a store that is not simulated: write hubline.Processor(instance.hub, "
-            "instance.store, ...), without a lock in load_balancing"
+            "the processor has a hub or a store that is not simulated. Write hubline.Processor(instance.hub, "
+            "instance.store, ...), without a lock in load_balancing."
         )
     start = processor._start_positions  # noqa: SLF001
     if start != _EARLIEST:
-        raise ConfigError("a simulated processor handles every event: write starting_position='earliest'")
+        raise ConfigError("a simulated processor handles every event. Write starting_position='earliest'.")
     if any(handler.takes_tx for handler in processor._registry.handlers.values()):  # noqa: SLF001
-        raise ConfigError("a handler that takes tx cannot be simulated: return the rows, and let the sink write them")
+        raise ConfigError("a handler that takes tx cannot be simulated. Return the rows, and let the sink write them.")
     sink = processor._sink  # noqa: SLF001
     if sink is not None and not isinstance(sink.address, SqliteAddress):
-        raise ConfigError(f"{sink} cannot be simulated: give build a sink on SQLite, as sqlite:///results.db")
+        raise ConfigError(f"{sink} cannot be simulated. Let build use a sink on SQLite, such as sqlite:///results.db.")
 
 
 @contextmanager

@@ -337,7 +337,7 @@ def require_no_loop(caller: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    raise ConfigError(f"{caller} runs event loops of its own: call it from a plain function, not from an async one")
+    raise ConfigError(f"{caller} runs event loops of its own. Call it from a plain function, not from an async one.")
 
 
 def run_virtual(main: Callable[[], Coroutine[Any, Any, T]], *, seed: int | str = 0, seconds_max: float = 1e6) -> T:
