@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+from hubline.text import counted
+
 _CALLERS_COUNT_MAX: Final = 10
 """Frames of the user's own code that are shown: enough to find the way, and a runaway recursion shows no more."""
 
@@ -93,8 +95,7 @@ def format_frames(frames: Sequence[Frame]) -> list[str]:
     left_out = [frame for each, frame in enumerate(frames) if each not in shown]
     if left_out:
         owner = " of hubline" if all(frame.is_hublines for frame in left_out) else ""
-        noun = "frame" if len(left_out) == 1 else "frames"
-        lines.append(f"    ({len(left_out)} {noun}{owner} not shown)")
+        lines.append(f"    ({counted(len(left_out), 'frame')}{owner} not shown)")
     return lines
 
 

@@ -231,6 +231,9 @@ class TestDiscarding:
         result = cli("dlq", "discard", "--sink", sink)
         assert result.code == ExitCode.NOT_CONFIRMED
         assert "Discard 4 dead letters?" in result.err
+        assert ["local:/data/orders/audit", "0", "waiting", "ValueError", "1"] in [
+            line.split() for line in result.err.splitlines()
+        ]
         assert len(listed(cli, "--sink", sink)) == 4
 
     def test_nothing_to_discard_is_no_failure(self, cli: Cli, sink: str) -> None:

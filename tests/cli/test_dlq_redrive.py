@@ -104,6 +104,7 @@ class TestByHandler:
         )
         assert result.code == 0
         assert "would redrive 3 dead letters; nothing was changed" in result.err
+        assert "…" not in result.err
         assert {state for _, state in scene.states()} == {"waiting"}
 
     def test_single_dead_letters_and_a_limit_can_be_chosen(self, cli: Cli, scene: Scene) -> None:

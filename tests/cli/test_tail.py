@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
 import pytest
 
+import hubline
 from hubline.adapters import open_hub
 from hubline.cli.exit_codes import ExitCode
 from hubline.cli.session import using_hub
 from hubline.model.events import EventBatch, new_events
 from hubline.model.positions import Position
+from hubline.sinks.dead_letter_hub import TRACEBACK_PROPERTY, DeadLetterHub
 from tests.cli.conftest import Cli, append
+from tests.dead_letters.conftest import dead_letter
 
 
 def test_json_carries_every_field(cli: Cli, hub: str) -> None:
@@ -64,6 +68,24 @@ def test_property_without_a_value_shows_as_a_dash(cli: Cli, hub: str) -> None:
     asyncio.run(send_with_nothing())
     assert cli("tail", hub, "--no-follow").out.endswith("0/0  x  [note=-]\n")
     assert cli("tail", hub, "--no-follow", "--json").json["properties"] == {"note": None}
+
+
+def test_traceback_of_a_dead_letter_is_below_its_event_the_users_line_first(cli: Cli, hub: str) -> None:
+    async def keep() -> None:
+        async with using_hub(hub) as opened:
+            traceback = (
+                f'  File "{hubline.__file__}", line 1, in call\n  File "/app/app.py", line 7, in handle\nKeyError\n'
+            )
+            dead_letters = DeadLetterHub(opened)
+            await dead_letters.add([replace(dead_letter(3), traceback=traceback)])
+            await dead_letters.close()
+
+    asyncio.run(keep())
+    event, *below = cli("tail", hub, "--no-follow").out.splitlines()
+    assert "hubline-letter-error-type=" in event
+    assert "traceback" not in event
+    assert below == ['  File "/app/app.py", line 7, in handle', "    (1 frame of hubline not shown)"]
+    assert TRACEBACK_PROPERTY in cli("tail", hub, "--no-follow", "--json").json["properties"]
 
 
 def test_control_characters_cannot_reach_the_terminal(cli: Cli, hub: str) -> None:

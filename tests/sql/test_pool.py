@@ -287,7 +287,9 @@ def test_a_thread_that_finds_all_connections_busy_learns_what_to_do(synchronous:
     for _ in range(2):
         held(synchronous)
 
-    with pytest.raises(StoreUnavailable, match=r"the sink: all 2 connections were busy for 0.05 s. Raise max_conn"):
+    with pytest.raises(
+        StoreUnavailable, match=r"the sink: no connection was free for 0.05 s, with max_connections=2. Raise max_conn"
+    ):
         held(synchronous)
 
 

@@ -54,10 +54,12 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
         for index, column in enumerate(columns)
         if not column.startswith("?") or any(row[index] is not None for row in rows)
     ]
-    made = Table(box=SIMPLE_HEAD, show_edge=False)
+    made = Table(box=SIMPLE_HEAD, show_edge=False)  # folded where it is too wide: what is cut cannot be copied
     for index in shown:
         column = columns[index]
-        made.add_column(column.lstrip(">?"), justify="right" if column.lstrip("?").startswith(">") else "left")
+        made.add_column(
+            column.lstrip(">?"), justify="right" if column.lstrip("?").startswith(">") else "left", overflow="fold"
+        )
     for row in rows:
         made.add_row(*(Text(visible(row[index])) for index in shown))
     return made

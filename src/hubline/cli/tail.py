@@ -6,13 +6,14 @@ import asyncio
 import base64
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
 from hubline.addresses.names import validate_group_name, validate_partition_id
 from hubline.addresses.values import parse_position
 from hubline.cli.arguments import HubArgument, JsonOption, PartitionsOption, option
+from hubline.cli.dlq.view import traceback_lines
 from hubline.cli.output import escaped, json_time, print_json, stdout_console, timestamp, visible
 from hubline.cli.session import chosen_partitions, using_hub
 from hubline.errors import HublineError, HubUnavailable
@@ -224,20 +225,40 @@ def _body_text(body: bytes) -> str | None:
 
 
 def _text_line() -> Callable[[Event], None]:
-    """Prints an event on one line: with colours on a terminal, plainly and faster elsewhere."""
+    """Prints an event on one line, and below it a dead letter's traceback: on a terminal with colours, elsewhere plainly
+    and faster."""
     if not sys.stdout.isatty():
-        return lambda event: print("  ".join(text for text, _ in _pieces(event)))
+        return _print_plainly
     from rich.text import Text
 
     console = stdout_console()
 
     def show(event: Event) -> None:
-        console.print(Text("  ").join(Text(text, style) for text, style in _pieces(event)), soft_wrap=True)
+        properties, below = _properties(event)
+        console.print(Text("  ").join(Text(text, style) for text, style in _pieces(event, properties)), soft_wrap=True)
+        for line in below:
+            console.print(Text(line, "dim"), soft_wrap=True)
 
     return show
 
 
-def _pieces(event: Event) -> list[tuple[str, str]]:
+def _print_plainly(event: Event) -> None:
+    properties, below = _properties(event)
+    print("\n".join(("  ".join(text for text, _ in _pieces(event, properties)), *below)))
+
+
+def _properties(event: Event) -> tuple[Mapping[str, object], list[str]]:
+    """What is shown beside the body, and the lines of the traceback if it is a dead letter of a hub."""
+    if not event.properties:
+        return {}, []
+    from hubline.sinks.dead_letter_hub import TRACEBACK_PROPERTY
+
+    properties = dict(event.properties)
+    traceback = properties.pop(TRACEBACK_PROPERTY, None)
+    return properties, traceback_lines(str(traceback)) if traceback else []
+
+
+def _pieces(event: Event, properties: Mapping[str, object]) -> list[tuple[str, str]]:
     body = _body_text(event.body)
     pieces = [
         (timestamp(event.enqueued_time), "dim"),
@@ -246,7 +267,7 @@ def _pieces(event: Event) -> list[tuple[str, str]]:
     ]
     if event.partition_key is not None:
         pieces.insert(2, (f"key={escaped(event.partition_key)}", "magenta"))
-    if event.properties:
-        properties = " ".join(f"{escaped(name)}={visible(value)}" for name, value in event.properties.items())
-        pieces.append((f"[{properties}]", "dim"))
+    if properties:
+        shown = " ".join(f"{escaped(name)}={visible(value)}" for name, value in properties.items())
+        pieces.append((f"[{shown}]", "dim"))
     return pieces

@@ -107,7 +107,7 @@ def _capacity(active: _ActiveConsumers, there: Sequence[str]) -> list[Finding]:
     capacity, needed = sum(limit for limit in limits if limit is not None), len(there)
     if others or capacity >= needed:
         return []
-    message = f"all members together own at most {capacity} partitions, but the hub has {needed}"
+    message = f"all members together own at most {counted(capacity, 'partition')}, but the hub has {needed}"
     return [warning("group.capacity", message, fix="start more members, or raise their limits (Fixed(count), max)")]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from hubline.concurrency import map_bounded
 from hubline.errors import PositionInvalid
+from hubline.text import counted
 
 if TYPE_CHECKING:
     from hubline.model.events import Event
@@ -120,7 +121,7 @@ async def _lag(
     next_sequence = held.begin_sequence if checkpoint is None else checkpoint.sequence_number + 1
     events = held.last_sequence + 1 - max(next_sequence, held.begin_sequence)
     if events < 0:
-        return None, None, f"the checkpoint is {-events:,} events beyond the last one: was the hub re-created?"
+        return None, None, f"the checkpoint is {counted(-events, 'event')} beyond the last one: was the hub re-created?"
     if events == 0:
         return 0, 0.0, None
     try:

@@ -23,6 +23,7 @@ from hubline.pipeline.plan import Plan, PlannedStage, local_folder
 from hubline.secrets import redact
 from hubline.sinks.sql_sink.inspection import inspect_table
 from hubline.sinks.sql_sink.table_schema import Column, TableName
+from hubline.text import counted
 
 MAX_LOOK_SECONDS: Final = 20.0
 """How long each is waited for: longer than a slow network takes, shorter than people wait."""
@@ -97,7 +98,7 @@ async def _check_hub(dataset: HubDataset, found: Environment) -> None:
             await hub.describe()
     except HubNotFound:
         if dataset.create_if_missing:
-            found.creations.append(f"hub {dataset}, with {dataset.partitions} partitions")
+            found.creations.append(f"hub {dataset}, with {counted(dataset.partitions, 'partition')}")
         else:
             fix = "create it (hubline hub create), or add create_if_missing = true for a local hub"
             found.add_problem(dataset.where, f"there is no {named}", fix)

@@ -7,6 +7,7 @@ from typing import Final
 
 from hubline.pipeline.datasets import FILE_FORMATS, FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.plan import PlannedStage
+from hubline.text import counted
 
 _LOAD_BALANCING: Final = {
     "all": "one instance reads all partitions; a second one stands by",
@@ -72,4 +73,4 @@ def _progress(stage: PlannedStage) -> str:
 def _fixed(load_balancing: str) -> str:
     _, count, *lock = load_balancing.split(":")
     locked = ", locked by Blob Storage" if lock else ""
-    return f"each instance keeps {count} partitions{locked}, and releases none while it runs"
+    return f"each instance keeps {counted(int(count), 'partition')}{locked}, and releases none while it runs"

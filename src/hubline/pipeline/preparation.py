@@ -19,6 +19,7 @@ from hubline.pipeline.datasets import HubDataset
 from hubline.pipeline.plan import Plan, PlannedQuery, local_folder
 from hubline.pipeline.progress import View
 from hubline.pipeline.stop_gate import Gate
+from hubline.text import counted
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def create_what_is_missing(plan: Plan, view: View) -> None:
         address = dataset.address
         if isinstance(address, LocalHubAddress) and not (address.root / address.name).exists():
             asyncio.run(create_hub(address.root, address.name, partitions=dataset.partitions, exist_ok=True))
-            view.note(f"created hub {dataset} with {dataset.partitions} partitions")
+            view.note(f"created hub {dataset} with {counted(dataset.partitions, 'partition')}")
 
 
 def owner_id_of(plan: Plan) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from hubline.spark.source.offsets import HUB_KEY, gaps_in
 from hubline.spark.sql_sink.batch_target import Written
+from hubline.text import counted
 
 RATE_SECONDS: Final = 10.0
 """Rates are over this long: shorter ones change with every batch."""
@@ -74,9 +75,10 @@ class DataLoss:
         return max(self.first_sequence - self.next_sequence, 0)
 
     def __str__(self) -> str:
-        gone = f"{self.events:,} events are gone" if self.events else "the checkpoint is not this hub's"
+        gone = f"{counted(self.events, 'event')} {'is' if self.events == 1 else 'are'} gone"
+        what = gone if self.events else "the checkpoint is not this hub's"
         return (
-            f"partition {self.partition} of {self.hub}: {gone} ({self.reason}), from sequence number "
+            f"partition {self.partition} of {self.hub}: {what} ({self.reason}), from sequence number "
             f"{self.next_sequence} on; it continues at {self.first_sequence}"
         )
 

@@ -25,6 +25,7 @@ from hubline.sinks.meant import meant_hub
 from hubline.sql.dead_letter_table import storable
 
 DEAD_LETTER_PREFIX: Final = "hubline-letter-"
+TRACEBACK_PROPERTY: Final = f"{DEAD_LETTER_PREFIX}traceback"
 
 ERROR_TEXT_LENGTH_LEAST: Final = 200
 """What is left of an error's text where a dead letter is too large for the hub: enough to recognize it."""

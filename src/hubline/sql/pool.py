@@ -66,8 +66,8 @@ class SqlPool(Generic[Opened]):
         """
         if not self._free.acquire(timeout=wait_seconds):
             raise StoreUnavailable(
-                f"{self._shown}: all {self._max_connections} connections were busy for {wait_seconds:g} s. "
-                "Raise max_connections, or make transactions shorter."
+                f"{self._shown}: no connection was free for {wait_seconds:g} s, with "
+                f"max_connections={self._max_connections}. Raise max_connections, or make transactions shorter."
             )
         try:
             connection = self._idle_connection() or self._connect()

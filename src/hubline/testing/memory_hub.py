@@ -150,8 +150,8 @@ class MemoryHub:
         held_epoch = max((reader.epoch for reader in others if reader.epoch is not None), default=None)
         if held_epoch is not None and (epoch is None or epoch < held_epoch):
             raise ReaderRefused(
-                f"partition {partition} is being read with epoch {held_epoch}, so a reader with epoch {epoch} is refused. "
-                "Close that reader, or read with a higher epoch.",
+                f"partition {partition} is being read with epoch {held_epoch}, so a reader with epoch {epoch} is "
+                "refused. Close that reader, or read with a higher epoch.",
                 hub=self.name,
                 partition=partition,
                 epoch=epoch,
@@ -260,8 +260,8 @@ class MemoryReceiver:
             raise HubError("the receiver is closed. Open another one.", hub=self._hub.name, partition=self._partition)
         if self.taken_by_epoch is not None:
             raise ReaderStolen(
-                f"another reader took partition {self._partition} with epoch {self.taken_by_epoch} from this one with epoch "
-                f"{self.epoch}. Stop one of them, or use another consumer group.",
+                f"another reader took partition {self._partition} with epoch {self.taken_by_epoch} from this one with "
+                f"epoch {self.epoch}. Stop one of them, or use another consumer group.",
                 hub=self._hub.name,
                 partition=self._partition,
                 epoch=self.epoch,

@@ -47,9 +47,19 @@ def listed(dead_letters: Sequence[DeadLetter]) -> Table:
 
 
 def counted_by_error(counts: Sequence[DeadLetterCount]) -> Table:
-    """How many dead letters there are of each kind."""
-    rows = [(str(each.key), each.state, each.error_type, each.count) for each in counts]
-    return table(("partition", "state", "error", ">dead letters"), rows)
+    """How many dead letters there are of each kind, with hub and group if they differ."""
+    groups = {each.key.group_key for each in counts}
+    rows = [
+        (
+            str(each.key.group_key) if len(groups) > 1 else None,
+            each.key.partition,
+            each.state,
+            each.error_type,
+            each.count,
+        )
+        for each in counts
+    ]
+    return table(("?group", "partition", "state", "error", ">dead letters"), rows)
 
 
 def dead_letter_data(dead_letter: DeadLetter, *, body: bool = True) -> dict[str, object]:
@@ -109,14 +119,14 @@ def described(dead_letter: DeadLetter) -> Iterator[str]:
         yield f"{'property':<9} {escaped(name)} = {visible(value)}"
     if dead_letter.traceback:
         yield ""
-        yield from map(escaped, _traceback_lines(dead_letter.traceback))
+        yield from traceback_lines(dead_letter.traceback)
     yield ""
     yield from body_lines(dead_letter)
 
 
-def _traceback_lines(traceback: str) -> list[str]:
+def traceback_lines(traceback: str) -> list[str]:
     """The user's own code first, with hubline's frames folded. If there are no frames, the text unchanged."""
-    return format_frames(frames_in(traceback)) or traceback.rstrip("\n").split("\n")
+    return [escaped(line) for line in format_frames(frames_in(traceback)) or traceback.rstrip("\n").split("\n")]
 
 
 def body_lines(dead_letter: DeadLetter) -> Iterator[str]:

@@ -35,6 +35,7 @@ from hubline.hubs.local import change_signal as signal
 from hubline.hubs.local import partition_file as partition
 from hubline.hubs.local.sqlite_files import Where, connect, damaged, hub_errors, transaction
 from hubline.hubs.local.stored_batch import TAG_MAX, TAG_MIN
+from hubline.text import counted
 
 # As many as the service's largest offer has. The signal file has room for this many from the start.
 PARTITIONS_MAX: Final = 1024
@@ -209,8 +210,8 @@ class HubFolder:
             meta = self._row(connection)
             if partition_count < meta.partition_count:
                 raise ConfigError(
-                    f"hub {self.address} has {meta.partition_count} partitions: partitions can be added, but not "
-                    f"removed. Give more than {meta.partition_count}, not {partition_count}."
+                    f"hub {self.address} has {counted(meta.partition_count, 'partition')}: partitions can be added, "
+                    f"but not removed. Give more than {meta.partition_count}, not {partition_count}."
                 )
             # Dying before the commit leaves files that nobody counts; the next growth writes them again.
             _write_partitions(self.path, meta.tag, range(meta.partition_count, partition_count))

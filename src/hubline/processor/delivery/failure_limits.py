@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hubline.errors import DeadLetterLimit
+from hubline.text import counted
 
 RATIO_EVENTS = 1_000
 """The ratio is of this many last events: enough that chance does not matter, few enough to notice soon."""
@@ -67,7 +68,9 @@ class FailureTally:
         for is_failed, run in groupby(failed.tolist()):
             in_row = in_row + sum(1 for _ in run) if is_failed else 0
             if in_row > self.limits.max_consecutive:
-                raise self._exceeded("in a row", f"more than {self.limits.max_consecutive} events in a row failed")
+                raise self._exceeded(
+                    "in a row", f"more than {counted(self.limits.max_consecutive, 'event')} in a row failed"
+                )
         return in_row
 
     def _with(self, added: tuple[float, int, int], in_row: int) -> FailureTally:

@@ -24,6 +24,7 @@ from hubline.processor.handlers.handler import HANDLER_ARGUMENTS, TX, Handler
 from hubline.processor.handlers.transaction import AsyncTransaction
 from hubline.secrets import shown_value
 from hubline.sinks import Transaction
+from hubline.text import counted
 
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {
     "batch": (EventBatch,),
@@ -150,7 +151,7 @@ class _Matching:
 
     def _refusal(self) -> ConfigError:
         count = sum(each.kind in _POSITIONAL and each.default is each.empty for each in self._parameters)
-        takes = f"{count or 'no'} argument{'' if count == 1 else 's'}"
+        takes = counted(count, "argument") if count else "no arguments"
         if 0 < count <= len(self._ordinary):
             takes = f"no {self._ordinary[0]}"
         return ConfigError(
