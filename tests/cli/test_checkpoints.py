@@ -207,11 +207,35 @@ async def take_fence(group: Group, *, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("position", ["earliest", "sequence:0:inclusive", "time:2000-01-01T00:00:00Z"])
-def test_position_with_no_event_before_it_is_refused(cli: Cli, hub: str, group: Group, position: str) -> None:
+def test_position_with_no_event_before_it_leads_to_the_oldest(cli: Cli, hub: str, group: Group, position: str) -> None:
     append(hub, "0", "a", "b")
     result = cli("checkpoints", "set", hub, *group.args, "--partition", "0", "--position", position, "--yes")
+    assert result.code == 0
+    assert ["0", "-", "-1", "before", "the", "oldest", "event"] in [line.split() for line in result.err.splitlines()]
+    assert sequences(cli, hub, group) == {"0": -1}
+    assert handled_from_the_end(hub, group) == [0, 1]
+
+
+@pytest.mark.parametrize("position", ["earliest", "time:2000-01-01T00:00:00Z", "sequence:2:inclusive"])
+def test_position_before_what_retention_left_leads_to_the_oldest(
+    cli: Cli, hub: str, group: Group, tmp_path: Path, position: str
+) -> None:
+    emptied(cli, hub, tmp_path / "data")
+    append(hub, "0", "c", "d")
+    assert cli("checkpoints", "set", hub, *group.args, "--position", position, "--yes").code == 0
+    assert sequences(cli, hub, group) == {"0": 1}
+    assert handled_from_the_end(hub, group) == [2, 3]
+
+
+def test_a_position_among_events_that_are_gone_is_refused_while_others_are_there(
+    cli: Cli, hub: str, group: Group, tmp_path: Path
+) -> None:
+    emptied(cli, hub, tmp_path / "data")
+    append(hub, "0", "c", "d")
+    result = cli("checkpoints", "set", hub, *group.args, "--position", "sequence:0", "--yes")
     assert result.code == ExitCode.USAGE
-    assert "holds events 0 to 1: its checkpoint cannot move to" in result.err
+    assert "events from there on have been removed" in result.err
+    assert "earliest" in result.err
     assert sequences(cli, hub, group) == {}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hubline.pipeline.progress import Tally
+from hubline.pipeline.progress import DataLoss, Tally
 from hubline.spark.source.offsets import HUB_KEY
 
 
@@ -18,6 +18,11 @@ def batch(number: int, start: dict[str, Any] | None, end: dict[str, Any]) -> dic
 
 def offset(start: int, end: int) -> dict[str, Any]:
     return {HUB_KEY: {"name": "raw"}, "0": {"from": start, "to": end, "epoch": 1}}
+
+
+def test_one_event_that_is_gone_is_one() -> None:
+    assert "raw: 1 event is gone (expired)" in str(DataLoss("raw", "0", "expired", 4, 5))
+    assert "raw: 2 events are gone (expired)" in str(DataLoss("raw", "0", "expired", 4, 6))
 
 
 def test_batch_that_only_moves_a_watermark_counts_no_event_again() -> None:

@@ -24,6 +24,11 @@ class CheckpointChange:
     before: Checkpoint | None
     after: Checkpoint | None
 
+    @property
+    def is_before_oldest(self) -> bool:
+        """Whether processing continues at the oldest event that the partition holds."""
+        return self.after is not None and self.after.is_before_oldest
+
 
 async def plan_move(
     hub: Hub, store: CheckpointStore, group: GroupKey, partitions: Sequence[str], position: Position
@@ -71,27 +76,21 @@ async def checkpoint_before(hub: Hub, key: PartitionKey, position: Position) -> 
     try:
         next_sequence = await _next_sequence(hub, held, position)
     except PositionInvalid as error:
-        if error.reason == "foreign":
+        if error.reason != "beyond":
             raise
-        next_sequence = held.begin_sequence
-        if error.reason == "beyond":
-            raise ConfigError(
-                f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with "
-                "the next event that arrives, use the position latest (--position latest)."
-            ) from None
+        raise ConfigError(
+            f"partition {key.partition} {_described(held)}: {position} is beyond the end. To continue with "
+            "the next event that arrives, use the position latest (--position latest)."
+        ) from None
     if held.last_offset is None:
         return Checkpoint.before_first(key)
     if held.is_empty:
         return Checkpoint(key, held.last_offset, held.last_sequence)  # retention took it, and what comes is after it
-    previous = None
-    if held.begin_sequence < next_sequence:
-        previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
-    if previous is None:
-        raise ConfigError(
-            f"partition {key.partition} {_described(held)}: its checkpoint cannot move to {position}, "
-            "because the event before that does not exist any more. To start from the oldest event, run "
-            "`hubline checkpoints reset`, with consumers whose starting position is earliest."
-        )
+    if next_sequence <= held.begin_sequence:
+        return Checkpoint.before_oldest(key, held.begin_sequence)
+    previous = await peek(hub, key.partition, Position.sequence(next_sequence - 1, inclusive=True))
+    if previous is None:  # retention took it just now
+        return Checkpoint.before_oldest(key, next_sequence)
     return Checkpoint(key, previous.offset, previous.sequence_number)
 
 

@@ -6,10 +6,14 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from hubline.errors import ConfigError
 from hubline.model.keys import PartitionKey
 from hubline.model.positions import Position
+
+_BEFORE_ALL: Final = "-1"
+"""The offset before all that a partition holds, as the SDKs have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +36,29 @@ class Checkpoint:
     @classmethod
     def before_first(cls, key: PartitionKey) -> Checkpoint:
         """Nothing is done yet, and everything from the first event on is to be done: offset -1, as the SDKs have it."""
-        return cls(key, "-1", -1)
+        return cls.before_oldest(key, 0)
+
+    @classmethod
+    def before_oldest(cls, key: PartitionKey, sequence_number: int) -> Checkpoint:
+        """Everything from the oldest event on is to be done. The one before it is gone, and nobody knows its offset."""
+        return cls(key, _BEFORE_ALL, sequence_number - 1)
+
+    @property
+    def is_before_oldest(self) -> bool:
+        """Whether everything that the partition held when it was written is to be done."""
+        return self.offset == _BEFORE_ALL
 
     @property
     def resume(self) -> Position:
         """Just after the checkpointed event."""
-        is_before_first = (self.offset, self.sequence_number) == ("-1", -1)
-        if self.offset and not is_before_first:
+        if self.offset and not self.is_before_oldest:
             return Position.offset(self.offset)
         return Position.sequence(self.sequence_number)
 
     @property
     def last_sequence(self) -> int | None:
         """The sequence number, -1 before the first event; None if it is not known."""
-        is_known = self.sequence_number >= 0 or self.offset == "-1"
+        is_known = self.sequence_number >= 0 or self.is_before_oldest
         return self.sequence_number if is_known else None
 
     def is_ahead_of(self, other: Checkpoint) -> bool:

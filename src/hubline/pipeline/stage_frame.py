@@ -19,6 +19,7 @@ from hubline.addresses.store_address import parse_store
 from hubline.coordination.strategies import Fixed, load_balancing_text, parse_load_balancing
 from hubline.errors import HublineError, PipelineInvalid, Problem
 from hubline.model.keys import GroupKey
+from hubline.model.ownership import Checkpoint
 from hubline.pipeline.datasets import HubDataset, TableDataset
 from hubline.pipeline.definition import Stage, StageKind
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
@@ -124,12 +125,15 @@ def _set_manually(stage: PlannedStage, source: HubDataset) -> dict[str, str]:
         finally:
             await store.close()
             await hub.close()
-        return {
-            each.key.partition: "earliest" if each.last_sequence is None else f"sequence:{each.last_sequence}"
-            for each in found
-        }
+        return {each.key.partition: _start_after(each) for each in found}
 
     return {**asyncio.run(checkpoints()), "*": stage.options.starting_position}
+
+
+def _start_after(checkpoint: Checkpoint) -> str:
+    if checkpoint == Checkpoint.before_first(checkpoint.key):
+        return "earliest"
+    return str(checkpoint.resume) if checkpoint.last_sequence is None else f"sequence:{checkpoint.last_sequence}"
 
 
 # The function ------------------------------------------------------------------------------------------------------

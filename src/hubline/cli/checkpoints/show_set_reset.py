@@ -57,7 +57,7 @@ def set_(
         str,
         option(
             "--position",
-            "Where to continue: latest, offset:VALUE, sequence:N or time:-2h.",
+            "Where to continue: earliest, latest, offset:VALUE, sequence:N or time:-2h.",
             metavar="POSITION",
         ),
     ],
@@ -120,8 +120,16 @@ def _change(choice: _Choice, action: str, position: Position | None, *, yes: boo
     if not changes:
         say("nothing to change")
         return
-    rows = [(each.key.partition, sequence_of(each.before), sequence_of(each.after)) for each in changes]
-    stderr_console().print(table(("partition", ">checkpoint", ">becomes"), rows))
+    rows = [
+        (
+            each.key.partition,
+            sequence_of(each.before),
+            sequence_of(each.after),
+            "before the oldest event" if each.is_before_oldest else None,
+        )
+        for each in changes
+    ]
+    stderr_console().print(table(("partition", ">checkpoint", ">becomes", "?place"), rows))
     confirm(f"{action} {counted(len(changes), 'checkpoint')} of the group {choice.group}?", yes=yes)
     asyncio.run(_apply(choice.store, changes))
     say(f"changed {counted(len(changes), 'checkpoint')}")

@@ -6,6 +6,7 @@ import pytest
 
 from hubline.errors import Fenced
 from hubline.model.ownership import Checkpoint, Member
+from hubline.model.positions import Position
 from hubline.ports import CheckpointStore
 from hubline.testing.contracts.store.support import (
     GROUP,
@@ -112,6 +113,15 @@ class CheckpointContract(StoreFactory):
 
         assert await store.list_checkpoints(GROUP) == [Checkpoint.before_first(KEY)]
         assert await store.fence(KEY, 2) == Checkpoint.before_first(KEY)
+
+    @scenario
+    async def test_an_operator_sets_a_checkpoint_before_the_oldest_event(self, store: CheckpointStore) -> None:
+        before = Checkpoint.before_oldest(KEY, 7)
+
+        await store.reset_checkpoint(KEY, before)
+
+        assert await store.list_checkpoints(GROUP) == [before]
+        assert before.resume == Position.sequence(6)
 
     @scenario
     async def test_a_reset_fences_the_running_owner(self, store: CheckpointStore) -> None:
