@@ -40,7 +40,7 @@ Errors carry plain fields, so that a caller can act on them without reading the 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hubline.text import sentences
@@ -273,16 +273,22 @@ class LeaseLost(ProcessorError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something wrong with a pipeline: in which file and line, what it is, and how to fix it. Shows no secret."""
+    """Something wrong with a pipeline: in which file and line, what it is, and how to fix it. Shows no secret.
+
+    `code` is the line of the user's own code that raised an error, and `error` is that error.
+    """
 
     file: str
     line: int
     message: str
     fix: str = ""
+    code: str = ""
+    error: BaseException | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.line else self.file
-        return f"{where}: {sentences(self.message, self.fix)}"
+        code = f"{self.code}\n  " if self.code else ""
+        return f"{where}: {code}{sentences(self.message, self.fix)}"
 
 
 class PipelineError(HublineError):

@@ -127,6 +127,21 @@ def test_missing_hub_has_its_own_code_and_says_how_to_create_it(cli: Cli) -> Non
     assert "hubline hub create" in result.err
 
 
+@pytest.mark.parametrize("debug", [False, True])
+def test_problem_of_a_users_function_begins_with_its_line_and_debug_shows_the_traceback(
+    capsys: pytest.CaptureFixture[str], debug: bool
+) -> None:
+    try:
+        int("x")
+    except ValueError as error:
+        problem = errors.Problem("app.py", 7, "stage store: ValueError", "correct the function", 'int("x")', error)
+    assert complain(errors.PipelineInvalid([problem]), debug=debug) == ExitCode.CHECKS_FAILED
+    said = capsys.readouterr().err
+    assert said.startswith('app.py:7: int("x")\n  stage store: ValueError. Correct the function.\n')
+    assert said.endswith("hubline: found 1 problem. Nothing was started.\n")
+    assert (__file__ in said) is debug
+
+
 def test_debug_shows_where_an_error_comes_from(cli: Cli) -> None:
     result = cli("--debug", "tail", "local:./data/orders")
     assert result.code == ExitCode.NOT_FOUND

@@ -95,7 +95,11 @@ CODE = """
 
     @pipeline.stage(source="raw", sink="files", consumer_group="sorted")
     def sorted_events(events):
-        return events.orderBy("body")"""
+        return events.orderBy("body")
+
+    @pipeline.stage(source="raw", sink="files", consumer_group="wrong")
+    def wrong(events):
+        return events.select("nothing")"""
 
 CONFIG = """
     [datasets]
@@ -145,6 +149,15 @@ def test_mistakes_of_the_stage_are_found_as_in_a_run(file: Path, spark: SparkSes
         run_stage(file, ["a"], name="lossy")
     with pytest.raises(PipelineInvalid, match=r"kinds.py:23: stage sorted_events: .*[Ss]ort"):
         run_stage(file, ["a"], name="sorted_events")
+    with pytest.raises(PipelineInvalid) as raised:
+        run_stage(file, ["a"], name="wrong")
+    place, says = str(raised.value).splitlines()
+    assert place == f'{file}:29: return events.select("nothing")'
+    assert says.startswith("  stage wrong: ")
+    assert "`nothing` cannot be resolved" in says
+    (problem,) = raised.value.problems
+    assert problem.error is not None
+    assert problem.error.__traceback__ is not None
 
 
 @pytest.mark.parametrize(

@@ -119,5 +119,5 @@ def test_what_cannot_be_run_is_refused() -> None:
     async def within_a_loop() -> None:
         run_processor(processor, ["1"])
 
-    with pytest.raises(ConfigError, match="run_processor runs event loops of its own. Call it from a plain function"):
+    with pytest.raises(ConfigError, match=r"run_processor runs event loops of its own\. Call it from a plain function"):
         asyncio.run(within_a_loop())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Final
 
 from hubline import errors
+from hubline.text import counted
 
 
 class ExitCode(enum.IntEnum):
@@ -64,12 +66,27 @@ def exit_code_of(error: Exception) -> ExitCode:
 
 def complain(error: Exception, *, debug: bool) -> ExitCode:
     """Prints one line about the error (all of it with ``debug``) and returns the exit code."""
+    if isinstance(error, errors.PipelineInvalid):
+        _list_problems(error.problems, debug=debug)
+        return exit_code_of(error)
     if debug:
         traceback.print_exception(error)
     # Of stages that failed, each has a line of its own.
     for line in str(error).splitlines() if isinstance(error, errors.StageFailed) else [_line(error)]:
         say(f"hubline: {line}")
     return exit_code_of(error)
+
+
+def _list_problems(problems: Sequence[errors.Problem], *, debug: bool) -> None:
+    """Each with the user's own line first; with ``debug``, below it all of the traceback of what that line raised."""
+    from hubline.cli.output import escaped
+
+    for problem in problems:
+        for line in str(problem).splitlines():
+            say(escaped(line))
+        if debug and problem.error is not None:
+            traceback.print_exception(problem.error)
+    say(f"hubline: found {counted(len(problems), 'problem')}. Nothing was started.")
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hubline.cli.arguments import JsonOption, env_variable, option
-from hubline.cli.exit_codes import ExitCode, say
+from hubline.cli.exit_codes import ExitCode
 from hubline.cli.output import (
     escaped,
     print_json,
@@ -21,13 +21,12 @@ from hubline.cli.output import (
     stdout_console,
 )
 from hubline.cli.pipeline_view import LiveView, run_view
-from hubline.errors import ConfigError, PipelineInvalid
+from hubline.errors import ConfigError
 from hubline.text import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hubline.errors import Problem
     from hubline.pipeline.checks import CheckedPlan, Report
     from hubline.pipeline.plan import PlannedStage
 
@@ -123,15 +122,8 @@ def run(
         with _progress() as report:
             checked = _checked(pipeline, stage, config, set_, report)
         with run_view(checked.plan, json=json) as view:
-            try:
-                request = replace(request, keep_spark_log=isinstance(view, LiveView))
-                is_done = run_pipeline(checked, request, view=view)
-            except PipelineInvalid as error:
-                problems = error.problems
-            else:
-                problems = ()
-    if problems:
-        _report_problems(problems)
+            request = replace(request, keep_spark_log=isinstance(view, LiveView))
+            is_done = run_pipeline(checked, request, view=view)
     if once and not is_done:
         raise typer.Exit(ExitCode.INTERRUPTED)
 
@@ -148,11 +140,7 @@ def _checked(
 ) -> CheckedPlan:
     from hubline.pipeline.checks import check_file
 
-    try:
-        return check_file(file, config=config, overrides=_overrides(overrides), stages=stages or [], report=report)
-    except PipelineInvalid as error:
-        problems = error.problems
-    return _report_problems(problems)
+    return check_file(file, config=config, overrides=_overrides(overrides), stages=stages or [], report=report)
 
 
 def _overrides(given: Sequence[str] | None) -> dict[str, str]:
@@ -163,13 +151,6 @@ def _overrides(given: Sequence[str] | None) -> dict[str, str]:
             raise ConfigError("--set must be KEY=VALUE. Write for example --set datasets.raw.hub=local:./data/raw.")
         overrides[key.strip()] = value.strip()
     return overrides
-
-
-def _report_problems(problems: Sequence[Problem]) -> CheckedPlan:
-    for problem in problems:
-        say(escaped(str(problem)))
-    say(f"hubline: found {counted(len(problems), 'problem')}. Nothing was started.")
-    raise typer.Exit(ExitCode.CHECKS_FAILED)
 
 
 @contextmanager

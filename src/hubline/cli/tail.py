@@ -225,8 +225,8 @@ def _body_text(body: bytes) -> str | None:
 
 
 def _text_line() -> Callable[[Event], None]:
-    """Prints an event on one line, and below it a dead letter's traceback: on a terminal with colours, elsewhere plainly
-    and faster."""
+    """Prints an event on a line, and a dead letter's traceback below: on a terminal with colours, else plainly and
+    faster."""
     if not sys.stdout.isatty():
         return _print_plainly
     from rich.text import Text

@@ -82,7 +82,7 @@ def _raised(path: Path, error: BaseException) -> Problem:
     beside = [frame for frame in frames if Path(frame.filename).is_relative_to(path.parent)]
     if beside and beside[-1].filename != str(path):
         what = f"{what}, in {beside[-1].filename}:{beside[-1].lineno}"
-    return Problem(str(path), line, what, fix)
+    return Problem(str(path), line, what, fix, error=error)
 
 
 def _of_option(text: str) -> tuple[str, str] | None:

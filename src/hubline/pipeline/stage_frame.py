@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import traceback
+import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,10 +30,12 @@ from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_source import GATE_OPTION, SHARE_OPTION, StageSource
 from hubline.pipeline.static_tables import static_tables
 from hubline.pipeline.stop_gate import Gate
+from hubline.secrets import redact
 from hubline.sinks.sql_sink.table_schema import Column
 from hubline.spark._jvm.errors import SPARK_ERRORS
 from hubline.spark._jvm.plan import attribute_of
 from hubline.spark.functions import event_id
+from hubline.tracebacks import frames_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +168,11 @@ def _kind(given: object) -> str:
 
 
 def _raised(stage: Stage, error: BaseException, text: str) -> Problem:
-    """Points at the line of the function, or of what it calls in the same file."""
-    file = getattr(getattr(stage.function, "__code__", None), "co_filename", stage.where.file)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    line = (frames[-1].lineno if frames else None) or stage.where.line
-    return Problem(file if frames else stage.where.file, line, f"stage {stage.name}: {text}", "correct the function")
+    """Points at the line of the function, or of the user's own code that it calls."""
+    users = [frame for frame in frames_of(error) if frame.is_users]
+    file, line = (users[-1].file, users[-1].line) if users else (stage.where.file, stage.where.line)
+    code = redact(linecache.getline(file, line).strip()) if users else ""
+    return Problem(file, line, f"stage {stage.name}: {text}", "correct the function", code, error)
 
 
 # The rows ---------------------------------------------------------------------------------------------------------
