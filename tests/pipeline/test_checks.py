@@ -20,10 +20,13 @@ from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
 from hubline.pipeline.checks import CheckedPlan, check_file
+from hubline.pipeline.config import read_config
 from hubline.pipeline.config_file import read_toml
 from hubline.pipeline.datasets import FormatDataset
 from hubline.pipeline.definition import loading
 from hubline.pipeline.guarantees import guarantees
+from hubline.pipeline.loading import load
+from hubline.pipeline.planning import build_plan
 from hubline.pipeline.preparation import locked
 from hubline.pipeline.runner import Request
 from hubline.secrets import Secret
@@ -484,6 +487,22 @@ def test_partitions_stay_in_place_without_checkpoints_if_they_are_fixed(folder: 
     text = report(problems(write(folder, "telemetry", code.replace("'fixed:2'", "'balanced'"), CONFIG)))
     assert "load_balancing='balanced' does not go with checkpoint='never'" in text
     assert "Fixed(n), which keeps partitions in place, with checkpoint='never'" in text
+
+
+def test_stages_are_shared_by_default_where_their_store_is_for_several_machines(folder: Path) -> None:
+    code = CODE.replace(", load_balancing=hubline.Balanced()", "")
+    pipeline = load(write(folder, "telemetry", code, CONFIG))
+
+    def shared(**overrides: str) -> list[str]:
+        given = {name.replace("__", "."): value for name, value in overrides.items()}
+        plan, _ = build_plan(pipeline, read_config(folder / "telemetry.toml", given, pipeline="telemetry")[0])
+        return [stage.name for stage in plan.stages if stage.is_shared_by_default]
+
+    assert shared() == []
+    postgres = "postgresql://me@127.0.0.1:1/none"
+    assert shared(run__store=postgres, datasets__readings__url=postgres) == ["ingest"]  # the other says how
+    assert shared(run__store=postgres, stages__ingest__load_balancing="greedy") == []
+    assert shared(run__store=postgres, stages__ingest__checkpoint="never") == []
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -145,4 +146,19 @@ def test_queries_are_refused_where_rows_come_of_events_of_several_partitions(
     assert problem.message == (
         "stage counts: queries=2 share its partitions, and its function brings rows of several together (Aggregate): "
         "each query would only have those of its own"
+    )
+
+
+def test_state_is_refused_where_instances_share_the_partitions_and_nobody_said_how(
+    spark: SparkSession, raw: TestHub, tmp_path: Path
+) -> None:
+    checked = check_file(write(tmp_path, "paces", CODE, CONFIG.format(url="sqlite:///rows.db")), stages=["counts"])
+    (stage,) = checked.plan.stages
+    shared = replace(checked.plan, stages=(replace(stage, is_shared_by_default=True),))
+    with pytest.raises(PipelineInvalid) as refused:
+        run(replace(checked, plan=shared), Request(once=True), spark=spark)
+    (problem,) = refused.value.problems
+    assert problem.message == (
+        "stage counts: its function keeps state of events of several partitions (Aggregate), and other instances may "
+        "own some of them: each would only have the events of its own"
     )

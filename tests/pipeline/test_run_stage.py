@@ -73,7 +73,7 @@ def test_the_examples_pass_their_own_tests(folder: Folder, spark: SparkSession) 
 CODE = """
     import pyarrow as pa
     from pyspark.sql import functions as F
-    import hubline
+    import hubline; from hubline.spark import parse_json
 
     pipeline = hubline.Pipeline("kinds")
 
@@ -99,7 +99,11 @@ CODE = """
 
     @pipeline.stage(source="raw", sink="files", consumer_group="wrong")
     def wrong(events):
-        return events.select("nothing")"""
+        return events.select("nothing")
+
+    @pipeline.stage(source="raw", sink="sizes", consumer_group="filtered")
+    def filtered(events):
+        return parse_json(events, "size long").where("size > 3")"""
 
 CONFIG = """
     [datasets]
@@ -149,6 +153,8 @@ def test_mistakes_of_the_stage_are_found_as_in_a_run(file: Path, spark: SparkSes
         run_stage(file, ["a"], name="lossy")
     with pytest.raises(PipelineInvalid, match=r"kinds.py:23: stage sorted_events: .*[Ss]ort"):
         run_stage(file, ["a"], name="sorted_events")
+    with pytest.raises(PipelineInvalid, match=r"stage filtered: it drops rows with an _error \(Filter\)"):
+        run_stage(file, ["a"], name="filtered")
     with pytest.raises(PipelineInvalid) as raised:
         run_stage(file, ["a"], name="wrong")
     place, says = str(raised.value).splitlines()

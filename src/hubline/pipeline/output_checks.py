@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pyspark.sql import DataFrame
 
@@ -11,10 +11,11 @@ from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.writers import TRACED, table_sink
-from hubline.spark._jvm.plan import attribute_of
+from hubline.spark._jvm.plan import analyzed, attribute_of, steps_of
 from hubline.spark._jvm.row_movement import makes_several_rows, moving_step
 from hubline.spark._jvm.session import has_format
 from hubline.spark.json_parsing import ERROR_COLUMN
+from hubline.spark.query_steps import losing_step, state_over_partitions
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
 
@@ -57,12 +58,29 @@ def output_problems(
             f"({moving}): each query would only have those of its own",
             "leave queries out, or let each row come of one event; a static table is joined as F.broadcast(table)",
         ))  # fmt: skip
+    wrong += _failure_problems(frame)
+    if stage.is_shared_by_default and (mixing := state_over_partitions(steps_of(analyzed(frame)))):
+        wrong.append((
+            f"its function keeps state of events of several partitions ({mixing}), and other instances may own some of "
+            "them: each would only have the events of its own",
+            "write load_balancing='all', with which one instance reads all partitions and others stand by, or "
+            "load_balancing='greedy' if all events of a group are in one partition",
+        ))  # fmt: skip
     if isinstance(sink, HubDataset):
         wrong += _hub_problems(stage, frame, given_ids)
     elif isinstance(sink, TableDataset):
         wrong += _table_problems(stage, sink, frame, columns)
     where = stage.where
     return [Problem(where.file, where.line, f"stage {stage.name}: {what}", fix) for what, fix in wrong]
+
+
+def _failure_problems(frame: DataFrame) -> Iterator[tuple[str, str]]:
+    if losing := losing_step(steps_of(analyzed(frame))):
+        yield (
+            f"it drops rows with an {ERROR_COLUMN} ({losing}): their events become neither rows nor dead letters",
+            f"keep them, as where(\"{ERROR_COLUMN} IS NOT NULL OR status = 'paid'\") does, or write "
+            f"where('{ERROR_COLUMN} IS NULL') before that to drop them by choice",
+        )
 
 
 def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:

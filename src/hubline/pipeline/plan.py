@@ -31,6 +31,8 @@ class PlannedStage:
     """As the options have it, with `auto` decided."""
     is_read_in_order: bool = False
     """Whether a stage that reads what this one writes counts on the order of ids."""
+    is_shared_by_default: bool = False
+    """Whether instances on several machines may share its partitions, though nobody wrote load_balancing."""
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from graphlib import CycleError
 from typing import Final
 
 from hubline.addresses.did_you_mean import nearest_or_all
-from hubline.addresses.store_address import MemoryAddress, parse_store
+from hubline.addresses.store_address import MemoryAddress, SqliteAddress, parse_store
 from hubline.errors import ConfigError, Problem
 from hubline.pipeline.config import PipelineConfig
 from hubline.pipeline.datasets import (
@@ -128,7 +128,18 @@ class _Planning:
         self._check_sources(stage, hubs, sink)
         found = {name: dataset for name, dataset in tables.items() if dataset is not None}
         folder = self._folder(stage)
-        return PlannedStage(stage, options, hubs, sink, found, dead_letters, store, folder, options.drop_duplicates)
+        return PlannedStage(
+            stage,
+            options,
+            hubs,
+            sink,
+            found,
+            dead_letters,
+            store,
+            folder,
+            options.drop_duplicates,
+            is_shared_by_default=self._is_shared_by_default(stage, options, store),
+        )
 
     def check_together(self, stages: Sequence[PlannedStage], rows: StageGraph) -> None:
         for stage, message in shared_groups(stages):
@@ -247,6 +258,11 @@ class _Planning:
             where = self._config.file.where("run", "store")
             self.add_problem(where, "memory: is for one process, and Spark runs many", "use sqlite:///PATH")
         return anywhere(self.store)
+
+    def _is_shared_by_default(self, stage: Stage, options: CheckedOptions, store: str | None) -> bool:
+        if store is None or not options.has_owners or "load_balancing" in self._given(stage):
+            return False
+        return not isinstance(parse_store(store), SqliteAddress)  # which is for the instances of one machine
 
     def add_problem(self, where: Where, message: str, fix: str = "") -> None:
         self.problems.append(Problem(where.file, where.line, message, fix))

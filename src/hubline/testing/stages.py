@@ -131,9 +131,9 @@ def run_stage(
     pipeline, chosen_stage = _found(stage, name)
     with tempfile.TemporaryDirectory(prefix="hubline-test-") as folder:
         planned = _planned(pipeline, chosen_stage, Path(folder), given=tables or {}, config=config)
+        sources = _events_of(planned, events)
         spark = _spark()
         with temporary_settings(spark, _QUERY):
-            sources = _events_of(planned, events)
             streams = [
                 _stream(spark, planned, source, sources[source.name], Path(folder)) for source in planned.sources
             ]

@@ -13,6 +13,8 @@ from pyspark.sql import DataFrame
 
 # What a streaming query begins with, before it starts.
 _STREAM: Final = "StreamingRelationV2"
+_FIELDS_COUNT_MAX: Final = 10_000
+"""Spark itself leaves out those beyond the 25th."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,11 @@ class Step:
         yield self
         for step in self.inputs:
             yield from step
+
+    @property
+    def text(self) -> str:
+        """Its line of the plan, with all its columns."""
+        return str(self.node.simpleString(_FIELDS_COUNT_MAX))
 
     @property
     def leaves(self) -> Iterator[Step]:
