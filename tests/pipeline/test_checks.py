@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 
 import hubline
+from hubline.addresses.values import parse_position
 from hubline.cli.app import main
 from hubline.cli.exit_codes import ExitCode
 from hubline.errors import ConfigError, PipelineInvalid, Problem
 from hubline.hubs.local import create_hub
+from hubline.model.keys import PartitionKey
+from hubline.model.ownership import Checkpoint
 from hubline.pipeline.checks import CheckedPlan, check_file
 from hubline.pipeline.config import read_config
 from hubline.pipeline.config_file import read_toml
@@ -29,10 +32,12 @@ from hubline.pipeline.loading import load
 from hubline.pipeline.planning import build_plan
 from hubline.pipeline.preparation import locked
 from hubline.pipeline.runner import Request
+from hubline.pipeline.stage_frame import start_after
 from hubline.secrets import Secret
 from hubline.text import sentences
 from tests.pipeline.files import write
 
+KEY = PartitionKey("local:/data", "raw", "hand", "0")
 PLANTED = "hUnTeR2pLaNtEdSeCrEt"
 CODE = """
     import hubline
@@ -503,6 +508,22 @@ def test_stages_are_shared_by_default_where_their_store_is_for_several_machines(
     assert shared(run__store=postgres, datasets__readings__url=postgres) == ["ingest"]  # the other says how
     assert shared(run__store=postgres, stages__ingest__load_balancing="greedy") == []
     assert shared(run__store=postgres, stages__ingest__checkpoint="never") == []
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "position"),
+    [
+        (Checkpoint(KEY, "70", 7), "sequence:7"),
+        (Checkpoint(KEY, "70", -1), "offset:70"),
+        (Checkpoint.before_oldest(KEY, 5), "sequence:4"),
+        (Checkpoint.before_first(KEY), "earliest"),
+    ],
+)
+def test_a_checkpoint_that_somebody_set_is_a_position_that_the_source_takes(
+    checkpoint: Checkpoint, position: str
+) -> None:
+    assert start_after(checkpoint) == position
+    parse_position(position)
 
 
 def test_two_stages_that_would_give_the_same_ids_in_one_hub_are_reported(folder: Path) -> None:

@@ -78,7 +78,7 @@ def _failure_problems(frame: DataFrame) -> Iterator[tuple[str, str]]:
     if losing := losing_step(steps_of(analyzed(frame))):
         yield (
             f"it drops rows with an {ERROR_COLUMN} ({losing}): their events become neither rows nor dead letters",
-            f"keep them, as where(\"{ERROR_COLUMN} IS NOT NULL OR status = 'paid'\") does, or write "
+            f'keep them, as where("{ERROR_COLUMN} IS NOT NULL OR ...") does, or write '
             f"where('{ERROR_COLUMN} IS NULL') before that to drop them by choice",
         )
 

@@ -127,12 +127,13 @@ def _set_manually(stage: PlannedStage, source: HubDataset) -> dict[str, str]:
         finally:
             await store.close()
             await hub.close()
-        return {each.key.partition: _start_after(each) for each in found}
+        return {each.key.partition: start_after(each) for each in found}
 
     return {**asyncio.run(checkpoints()), "*": stage.options.starting_position}
 
 
-def _start_after(checkpoint: Checkpoint) -> str:
+def start_after(checkpoint: Checkpoint) -> str:
+    """Where a stage continues after a checkpoint that somebody set, as the source takes it."""
     if checkpoint == Checkpoint.before_first(checkpoint.key):
         return "earliest"
     return str(checkpoint.resume) if checkpoint.last_sequence is None else f"sequence:{checkpoint.last_sequence}"
