@@ -208,7 +208,7 @@ def with_tx(instance: Instance) -> hubline.Processor:
     ("build", "message"),
     [
         (lambda instance: None, "build returned NoneType. Return the hubline.Processor"),
-        (lambda instance: processor_of(instance, starting_position="latest"), "write starting_position='earliest'"),
+        (lambda instance: processor_of(instance, starting_position="latest"), "Write starting_position='earliest'"),
         (lambda instance: hubline.Processor(instance.hub, "memory:", consumer_group="a", starting_position="earliest"),
          "instance.store"),
         (with_tx, "a handler that takes tx"),
@@ -224,7 +224,7 @@ def test_what_cannot_be_simulated_is_refused(build: Callable[[Instance], Any], m
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"faults must be a list of join, .* not \['crsh'\]"):
         simulate(build=storing, faults=["crsh"])  # type: ignore[list-item]
-    with pytest.raises(ConfigError, match=r"seeds must be whole numbers, not 5: write range\(5\), or \[5\]"):
+    with pytest.raises(ConfigError, match=r"seeds must be whole numbers, not 5. Write range\(5\), or \[5\]"):
         simulate(5, build=storing)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="build must be a function"):
         simulate(build=None)  # type: ignore[arg-type]

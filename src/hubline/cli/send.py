@@ -179,4 +179,4 @@ def _report(sent: _Sent, *, json: bool) -> None:
     else:
         rate = sent.events / seconds if seconds else 0.0
         amount = f"{counted(sent.events, 'event')}, {bytes_text(sent.bytes_count)}"
-        say(f"sent {amount}, in {seconds:.1f} s ({counted(round(rate), 'event')}/s)")
+        say(f"sent {amount}, in {seconds:.1f} s ({rate:,.0f} events/s)")
