@@ -232,7 +232,7 @@ def test_wrong_arguments_are_refused() -> None:
     async def call() -> None:
         simulate(build=storing)
 
-    with pytest.raises(ConfigError, match="call it from a plain function"):
+    with pytest.raises(ConfigError, match="Call it from a plain function"):
         asyncio.run(call())
 
 
