@@ -239,7 +239,8 @@ def test_options_that_are_kept_elsewhere_reach_spark_and_are_not_shown(
         pipeline = hubline.Pipeline("hidden")
         @pipeline.stage(source="raw", sink="files", consumer_group="files", dead_letters="dead")
         def files(events, names):
-            return parse_json(events, "id long").join(F.broadcast(names), "id").select("id", "name", "_error")
+            named = parse_json(events, "id long").join(F.broadcast(names), "id", "left")
+            return named.where("_error IS NOT NULL OR name IS NOT NULL").select("id", "name", "_error")
         @pipeline.stage(source="raw", sink="nowhere", consumer_group="nowhere")
         def nowhere(events):
             return events
