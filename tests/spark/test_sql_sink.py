@@ -31,7 +31,8 @@ from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.source.offsets import Entry
 from hubline.spark.sql_sink.batch_commit import BatchCommit
 from hubline.spark.sql_sink.batch_target import BatchTarget, Written
-from hubline.spark.sql_sink.partition_commit import PartitionCommit, temporary_settings
+from hubline.spark.session_settings import temporary_settings
+from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.range_rules import RangeRules
 from hubline.spark.sql_sink.sink import CommitBy, columns_to_write
 from tests.spark.hubs import TestHub

@@ -1,27 +1,52 @@
-"""What Spark knows of the micro-batch that a ``foreachBatch`` function is called with, and does not tell it.
+"""What is known of the micro-batch that a ``foreachBatch`` function is called with.
 
-A DataFrame that ``foreachBatch`` hands over is cut off from its plan. The query itself still has it: which ranges the
-batch reads, and whether rows were moved between tasks on the way.
+A DataFrame that ``foreachBatch`` hands over is cut off from its plan. Which events the batch reads stands in the query's
+own log of offsets; whether rows are moved between tasks on the way was asked before the query started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-
-from pyspark.sql import DataFrame
+from typing import Final
 
 from hubline.errors import ConfigError
 from hubline.model.keys import GroupKey
-from hubline.spark._jvm.plan import streams_read
-from hubline.spark._jvm.query import RunningQuery
-from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.checkpoint_location import CheckpointLocation, Read
+from hubline.spark.query_plan import QueryPlan
 from hubline.spark.source.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
+
+
+NO_HUB: Final = (
+    "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read one."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """What is known of a query before it starts, and holds for all its batches. It can be pickled.
+
+    Attributes:
+        columns: The columns of its rows.
+        computed: The columns of events that it computes itself.
+        stays_in_task: Whether it is proved that all rows of a partition stay in the task that read it.
+        has_state: Whether rows can come of earlier batches, too.
+    """
+
+    columns: tuple[str, ...]
+    computed: frozenset[str]
+    stays_in_task: bool
+    has_state: bool
+
+    @classmethod
+    def of(cls, plan: QueryPlan, names: Iterable[str]) -> QueryShape:
+        """`names` are the columns by which events are known."""
+        return cls(plan.columns, frozenset(plan.computed(names)), plan.stays_in_task, plan.has_state)
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """One batch of one source of hubline's, in a run of a query. ``is_narrow`` says that all rows of a partition are
+    """One batch of one source of hubline's. ``is_narrow`` says that all rows of a partition are
     still in one task.
 
     Where the query has state, rows come of earlier batches, too, and ``state_of`` is the query's id. Spark runs a batch
@@ -29,12 +54,13 @@ class MicroBatch:
     before it.
     """
 
-    run_id: str
     offset: StreamOffset
     gaps: Mapping[str, Gap]
     is_narrow: bool
     state_of: str | None = None
     reads: bool = True
+    computed: frozenset[str] = frozenset()
+    """The columns of events that the query computes itself."""
 
     @property
     def moved(self) -> set[str]:
@@ -56,33 +82,33 @@ class MicroBatch:
         return self.offset.group
 
     @classmethod
-    def of(cls, frame: DataFrame) -> MicroBatch:
-        """The one that the calling ``foreachBatch`` function was given, or a frame that it made of it."""
-        query = RunningQuery(frame)
-        if read := _of_hubs(query.offsets_read()):
-            offset = StreamOffset.from_json(read[0])
-            state_of = query.query_id if query.has_state() else None
-            # Rows of a state are of earlier events, too, whose partitions may not be in this batch.
-            is_narrow = state_of is None and not offset.is_split and query.is_in_one_task(frame)
-            return cls(query.run_id, offset, gaps_in(read[0]), is_narrow, state_of)
-        if known := _of_hubs(query.offsets_known()):
-            return cls(query.run_id, StreamOffset.from_json(known[0]), {}, False, query.query_id, reads=False)
-        raise ConfigError(
-            "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read one."
-        )
+    def logged(cls, location: CheckpointLocation, read: Read, batch_id: int, shape: QueryShape) -> MicroBatch:
+        """The one that the query's own log of offsets says is running."""
+        location.require_running(read, batch_id)
+        ends = _of_hubs(location.offsets(read, batch_id))
+        if not ends:
+            raise ConfigError(NO_HUB)
+        query_id = location.query_id(read) if shape.has_state else ""
+        # Spark logs the same end once more for a batch that it runs for the query's state alone.
+        reads = not (shape.has_state and batch_id and _of_hubs(location.offsets(read, batch_id - 1)) == ends)
+        offset = StreamOffset.from_json(ends[0])
+        is_narrow = shape.stays_in_task and reads and not offset.is_split
+        gaps = gaps_in(ends[0]) if reads else {}
+        return cls(offset, gaps, is_narrow, query_id or None, reads, shape.computed)
 
 
-def _of_hubs(offsets: Iterable[dict[str, object]]) -> list[dict[str, object]]:
+def _of_hubs(offsets: Iterable[object]) -> list[dict[str, object]]:
     """The offsets of hubline's own source: one, if the query reads a hub."""
-    found = [offset for offset in offsets if HUB_KEY in offset]
+    found = [offset for offset in offsets if isinstance(offset, dict) and HUB_KEY in offset]
     _require_one(len(found))
     return found
 
 
-def require_one_hub(frame: DataFrame) -> None:
-    """Refuses a query that reads hubs several times, before it starts."""
-    hubs_columns = set(SOURCE_SCHEMA.names)
-    _require_one(sum(columns >= hubs_columns for columns in streams_read(frame)))
+def require_one_hub(plan: QueryPlan) -> None:
+    """Refuses a query that reads no hub, or hubs several times, before it starts."""
+    if plan.hubs_read == 0:
+        raise ConfigError(NO_HUB)
+    _require_one(plan.hubs_read)
 
 
 def _require_one(readings: int) -> None:

@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from hubline.errors import SinkError
 from hubline.model.ownership import Checkpoint
 from hubline.sinks import SqlSink
 from hubline.spark.arrow_columns import plain
+from hubline.spark.session_settings import temporary_settings
 from hubline.spark.sql_sink.batch_rows import OFFSET, PARTITION, SEQUENCE, by_partition
 from hubline.spark.sql_sink.batch_target import BatchTarget, EventsMissing, Written
 from hubline.spark.tasks.gc_tuning import freeze_loaded_modules
@@ -48,26 +48,24 @@ class PartitionCommit:
 
     Attributes:
         target: Where they go.
+        names: The names of the rows' columns.
         has_offsets: Whether the rows' offsets are those of their events.
         has_events: Whether rows come with all that a dead letter keeps; without, a partition that has one is not
             written.
-        names: The names of the rows' columns, where they come under others.
     """
 
     target: BatchTarget
+    names: Sequence[str]
     has_offsets: bool = True
     has_events: bool = True
-    names: Sequence[str] = ()
 
     def in_tasks(self, frame: DataFrame) -> tuple[dict[str, Written], list[str]]:
         """Has each task commit its rows: what was written of each partition, and those that need their events."""
-        commits = self
-        if any("." in name or "`" in name for name in frame.columns):
+        if any("." in name or "`" in name for name in self.names):
             # Spark hands columns over by names that are not quoted, and would look for what is behind the dot.
-            commits = replace(self, names=frame.columns)
-            frame = frame.toDF(*map(str, range(len(frame.columns))))
+            frame = frame.toDF(*map(str, range(len(self.names))))
         with temporary_settings(frame.sparkSession, _HANDED_OVER):
-            answers = frame.mapInArrow(commits, _DONE_DDL).collect()
+            answers = frame.mapInArrow(self, _DONE_DDL).collect()
         partitions = [partition for partition, *_ in answers]
         if len(set(partitions)) < len(partitions):
             raise SinkError(
@@ -83,7 +81,7 @@ class PartitionCommit:
         if not handed:
             return
         rows = plain(pa.Table.from_batches(handed)).combine_chunks()
-        parts = by_partition(rows.rename_columns(self.names) if self.names else rows)
+        parts = by_partition(rows.rename_columns(list(self.names)))
         # Side by side: a commit mostly waits, for the server and its disk.
         with ThreadPoolExecutor(self.target.sink.max_connections) as threads:
             yield from threads.map(self._answer, parts)
@@ -132,16 +130,3 @@ class PartitionCommit:
             return ""
         last = rows.select([OFFSET, SEQUENCE]).slice(len(rows) - 1).to_pylist()[0]
         return last[OFFSET] or "" if last[SEQUENCE] == sequence else ""
-
-
-@contextmanager
-def temporary_settings(session: SparkSession, wanted: Mapping[str, str]) -> Iterator[None]:
-    """Within it a session has these settings. That of a batch is its query's own: no other query sees them."""
-    before = {name: str(session.conf.get(name)) for name in wanted}
-    for name, value in wanted.items():
-        session.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            session.conf.set(name, value)

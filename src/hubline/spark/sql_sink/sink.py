@@ -1,4 +1,4 @@
-"""Exactly once from a stream into SQL: ``df.writeStream.foreachBatch(SqlBatchWriter(...))``.
+"""Exactly once from a stream into SQL: `SqlBatchWriter(...).write_stream(rows, checkpoint_location=...)`.
 
 By partition, each task commits its own partitions; that needs rows that are still where they were read. By batch, the
 driver collects the rows of any query and commits all partitions at once.
@@ -12,41 +12,39 @@ under the present ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final, Literal
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 (as all of Spark's users have it)
 from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructField, StructType
 
 from hubline.addresses.option_checks import checked
 from hubline.addresses.option_kinds import PositiveSeconds
-from hubline.addresses.store_address import PostgresAddress, SqliteAddress
 from hubline.errors import ConfigError
 from hubline.sinks import DropDuplicates, SqlSink
 from hubline.sinks.sql_sink.settings import DUPLICATE_WINDOW_SECONDS
-from hubline.spark._jvm.lineage import overwritten_in_query
 from hubline.spark.arrow_columns import plain
+from hubline.spark.checkpoint_location import CheckpointLocation
 from hubline.spark.json_parsing import ERROR_COLUMN
+from hubline.spark.query_plan import QueryPlan
 from hubline.spark.schema import SOURCE_SCHEMA
+from hubline.spark.sessions.remote import is_remote
 from hubline.spark.sql_sink.batch_commit import BatchCommit
 from hubline.spark.sql_sink.batch_rows import OFFSET, PARTITION, PROPERTIES, SEQUENCE
 from hubline.spark.sql_sink.batch_target import BatchTarget, Written
-from hubline.spark.sql_sink.column_lineage import BatchLineage
-from hubline.spark.sql_sink.micro_batch import MicroBatch, require_one_hub
+from hubline.spark.sql_sink.micro_batch import MicroBatch, QueryShape, require_one_hub
+from hubline.spark.sql_sink.named_sink import NamedSink
 from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.range_rules import RangeRules
 from hubline.spark.tasks.databases import shared_sink
 
 _EVENT_COLUMNS: Final = (PARTITION, SEQUENCE, OFFSET, PROPERTIES)
 """The columns by which the sink knows the events that rows were made of."""
-
-# Runs of queries and their databases that are remembered: many more than one process runs at a time.
-_WRITINGS_MAX: Final = 1000
-# The last batch that a run of a query has written, for each database. The newest are at the end.
-_last_written: dict[tuple[str, PostgresAddress | SqliteAddress], int] = {}
 
 CommitBy = Literal["partition", "batch"]
 """What one transaction holds.
@@ -60,11 +58,12 @@ results fit into its memory.
 class SqlBatchWriter:
     """Write a stream into a table, exactly once: rows, dead letters and the checkpoint commit in one transaction.
 
-    Pass it to `foreachBatch`. Rows with an `_error` become dead letters, with as much of the event as the query kept.
+    It works in classic sessions and over Spark Connect. Rows with an `_error` become dead letters, with as much of the event as the query kept.
     The columns of an event are not written, unless the table has them.
 
-        sink = SqlBatchWriter("postgresql://...", table="readings")
-        parse_json(events, "device string, celsius double").writeStream.foreachBatch(sink).start()
+        sink = SqlBatchWriter("env:DATABASE", table="readings")
+        rows = parse_json(events, "device string, celsius double")
+        sink.write_stream(rows, checkpoint_location="./checkpoints/readings").start()
 
     Args:
         url: The database, `sqlite:///PATH` or `postgresql://...`; `env:NAME` and `file:PATH` work, too.
@@ -105,16 +104,16 @@ class SqlBatchWriter:
         self._on_commit = on_commit
         # Dead letters mostly come in swarms: after a batch that had some, the next one comes with events at once.
         self._expects_dead_letters = False
-        self._lineage = BatchLineage(_EVENT_COLUMNS)
-        self._sink = SqlSink(
-            url,
-            table=table,
-            upsert_key=upsert_key,
-            create_table=create_table,
-            keep_dead_letter_bodies=keep_dead_letter_bodies,
-            drop_duplicates=drop_duplicates,
-            duplicate_window_seconds=duplicate_window_seconds,
-        )
+        self._url = url
+        self._settings: dict[str, Any] = {
+            "table": table,
+            "upsert_key": upsert_key,
+            "create_table": create_table,
+            "keep_dead_letter_bodies": keep_dead_letter_bodies,
+            "drop_duplicates": drop_duplicates,
+            "duplicate_window_seconds": duplicate_window_seconds,
+        }
+        self._sink = SqlSink(url, **self._settings)
 
     def __repr__(self) -> str:
         return f"{self._sink!r} by {self._commit_by}"
@@ -146,58 +145,86 @@ class SqlBatchWriter:
         Raises:
             ConfigError: If it reads hubs several times, or overwrites a column by which the sink knows events.
         """
-        require_one_hub(frame)
-        self._require_own(frame.columns, overwritten_in_query(frame, _EVENT_COLUMNS))
+        plan = QueryPlan.of(frame)
+        require_one_hub(plan)
+        self._require_own(frame.columns, plan.computed(_EVENT_COLUMNS))
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Write a micro-batch: `foreachBatch` calls this."""
-        self.write(frame, batch_id, MicroBatch.of(frame))
+    def write_stream(
+        self, frame: DataFrame, *, checkpoint_location: str, optional: Sequence[str] = ()
+    ) -> DataStreamWriter:
+        """Write a stream into the table: in classic sessions, and over Spark Connect.
 
-    def write(self, frame: DataFrame, batch_id: int, batch: MicroBatch, *, optional: Sequence[str] = ()) -> None:
-        """Writes a batch that the caller has looked at already.
+            sink = SqlBatchWriter("env:DATABASE", table="readings")
+            sink.write_stream(rows, checkpoint_location="/data/checkpoints/readings").start()
+
+        A query of which Spark's `EXPLAIN` does not prove that rows stay in the task that read them is committed by the
+        driver, as with `commit_by="batch"`.
+
+        Args:
+            frame: The rows, of a query that reads one hub.
+            checkpoint_location: The query's checkpoint location, a path that the driver can read.
+            optional: Columns to leave out where the table has none of their names. Default: none.
+
+        Returns:
+            Spark's writer with its function and checkpoint location. Set a trigger and a name, and start it.
+
+        Raises:
+            ConfigError: If the query does not have the columns that it must keep, reads no hub or several, or computes
+                a column by which events are known. Over Spark Connect, if the address has a password in it.
+        """
+        plan = QueryPlan.of(frame)
+        require_one_hub(plan)
+        self._require_columns(frame.schema)
+        shape = QueryShape.of(plan, _EVENT_COLUMNS)
+        self._require_own(shape.columns, set(shape.computed))
+        _require_apart(frame)
+        writer = self._sent() if is_remote(frame.sparkSession) else self
+        batches = StreamedBatches(writer, CheckpointLocation(checkpoint_location), shape, tuple(optional))
+        return frame.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint_location)
+
+    def _sent(self) -> SqlBatchWriter:
+        """A copy that can be sent to a server: with the name of the address, and not what it names."""
+        sent = copy(self)
+        sent._sink = NamedSink(self._url, **self._settings)
+        sent._url = ""
+        return sent
+
+    def write(
+        self, frame: DataFrame, batch_id: int, batch: MicroBatch, names: Sequence[str], optional: Sequence[str] = ()
+    ) -> Written:
+        """Writes a micro-batch, in the process that Spark calls for it.
 
         Args:
             frame: The rows.
             batch_id: Spark's number of the batch.
-            batch: What the caller knows of it.
-            optional: Columns to leave out where the table has none of their names.
+            batch: What the query's log says of it.
+            names: The columns of the rows.
+            optional: Those to leave out where the table has none of their names.
         """
-        self._require_columns(frame.schema)
-        writing = batch.run_id, self._sink.address
-        if _last_written.get(writing) == batch_id:
-            raise ConfigError(
-                f"this query already wrote batch {batch_id} to {self._sink.address}, so hubline would drop "
-                "these rows as duplicates. Pass all rows of a batch in one call. For a second table, start "
-                "another query with its own consumer group."
-            )
-        overwritten = self._lineage.overwritten_in(frame, batch.run_id)
-        self._require_own(frame.columns, overwritten)
         with shared_sink(self._sink) as sink:
-            columns = columns_to_write(sink, frame.columns, optional)
-        target = BatchTarget(self._sink, columns, batch.group, RangeRules(batch.offset.entries, batch.gaps))
-        if self._commit_by == "batch":
+            target = BatchTarget(
+                self._sink,
+                columns_to_write(sink, names, optional),
+                batch.group,
+                RangeRules(batch.offset.entries, batch.gaps),
+            )
+        if self._commit_by == "partition" and batch.is_narrow:
+            written = self._commit_in_tasks(frame, names, batch, target)
+        else:
             # Collected even where the database has it all: Spark counts on every task of a query with state.
             rows, moved, commit = plain(frame.toArrow()), sorted(batch.moved), BatchCommit(target)
             if batch.state_of is None:
                 written = commit.commit_all(moved, rows)
             else:
                 written = commit.commit_state(batch.state_of, batch_id, moved, rows)
-        else:
-            commits = PartitionCommit(target, has_offsets=OFFSET not in overwritten)
-            written = self._commit_in_tasks(frame, batch, commits)
-        _remember_written(writing, batch_id)
         if self._on_commit is not None:
             self._on_commit(batch_id, written)
+        return written
 
-    def _commit_in_tasks(self, frame: DataFrame, batch: MicroBatch, commits: PartitionCommit) -> Written:
-        if not batch.is_narrow:
-            raise ConfigError(
-                "the query moves rows between tasks (a join, a union, an aggregate, a repartition), has had "
-                "them elsewhere (in the driver, in a checkpoint of a frame), or splits ranges (option "
-                "maxRecordsPerPartition): then no task has all rows of a partition, and none can commit them. "
-                "Let the driver commit: SqlBatchWriter(..., commit_by='batch')."
-            )
-        _require_apart(frame)
+    def _commit_in_tasks(
+        self, frame: DataFrame, names: Sequence[str], batch: MicroBatch, target: BatchTarget
+    ) -> Written:
+        commits = PartitionCommit(target, names, has_offsets=OFFSET not in batch.computed)
         done = self._done_in_tasks(frame, commits)
         self._expects_dead_letters = any(written.dead_letters for written in done.values())
         # Partitions of which the query kept no row: no task has moved their checkpoints.
@@ -207,10 +234,11 @@ class SqlBatchWriter:
 
     def _done_in_tasks(self, frame: DataFrame, commits: PartitionCommit) -> dict[str, Written]:
         """What was written of each partition that has rows: without their events, if none of them is a dead letter."""
-        unread = self._columns_of_dead_letters(frame.columns, commits.target.columns)
+        unread = self._columns_of_dead_letters(commits.names, commits.target.columns)
         if self._expects_dead_letters or not unread:
             return commits.in_tasks(frame)[0]
-        done, needing_events = replace(commits, has_events=False).in_tasks(frame.drop(*unread))
+        names = [name for name in commits.names if name not in unread]
+        done, needing_events = replace(commits, names=names, has_events=False).in_tasks(frame.drop(*unread))
         if needing_events:
             # After a crash here, Spark repeats the batch: the partitions that are done are skipped, the others begin.
             done |= commits.in_tasks(frame.where(F.col(PARTITION).isin(needing_events)))[0]
@@ -260,11 +288,19 @@ class SqlBatchWriter:
                 )
 
 
-def _remember_written(writing: tuple[str, PostgresAddress | SqliteAddress], batch_id: int) -> None:
-    _last_written.pop(writing, None)
-    _last_written[writing] = batch_id
-    if len(_last_written) > _WRITINGS_MAX:
-        _last_written.pop(next(iter(_last_written)), None)
+@dataclass(frozen=True, slots=True)
+class StreamedBatches:
+    """The function of `foreachBatch`. Over Spark Connect it is pickled, and called in a process of the server's."""
+
+    writer: SqlBatchWriter
+    location: CheckpointLocation
+    shape: QueryShape
+    optional: tuple[str, ...]
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        read = self.location.reader(frame.sparkSession)
+        batch = MicroBatch.logged(self.location, read, batch_id, self.shape)
+        self.writer.write(frame, batch_id, batch, self.shape.columns, self.optional)
 
 
 def _require_arrow(column: StructField) -> None:
