@@ -89,6 +89,10 @@ def run(
         str | None,
         option("--master", "The Spark master: local[4] or spark://HOST:7077. Default: this machine.", metavar="URL"),
     ] = None,
+    remote: Annotated[
+        str | None,
+        option("--remote", "A Spark Connect server to run on: sc://HOST:15002. Default: none.", metavar="URL"),
+    ] = None,
     once: Annotated[bool, option("--once", "Process all waiting events, stage after stage, then exit.")] = False,
     config: ConfigOption = None,
     set_: SetOption = None,
@@ -107,6 +111,7 @@ def run(
       hubline run telemetry.py
       hubline run telemetry.py --once
       hubline run telemetry.py --config production.toml --master spark://head:7077
+      hubline run telemetry.py --remote sc://spark:15002
       hubline run telemetry.py --set stages.store.load_balancing=fixed:2
     """
     _require_spark()
@@ -115,8 +120,9 @@ def run(
     from hubline.pipeline.shutdown import signals_to
     from hubline.spark.sessions.launch import require_java
 
-    require_java()  # before anything is created
-    request = Request(master=master, once=once)
+    request = Request(master=master, remote=remote, once=once)
+    if remote is None:
+        require_java()  # before anything is created
     # As by Ctrl-C, until the run handles signals itself: the first process of a container would ignore SIGTERM.
     with signals_to(signal.default_int_handler, signal.SIGTERM):
         with _progress() as report:

@@ -16,7 +16,7 @@ from hubline.errors import Problem
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.spark._jvm.errors import SPARK_ERRORS
-from hubline.spark._jvm.hadoop_files import HadoopFolder
+from hubline.spark.folders import folder_of
 
 NUMBER: Final = "_queries"
 """The file with the number, in the stage's folder. There is none for one query."""
@@ -26,13 +26,13 @@ def fit_to_queries(spark: SparkSession, stage: PlannedStage) -> Problem | None:
     """Removes the stage's folder if it is of another number of queries. What is wrong where it cannot be used."""
     number = str(stage.options.queries)
     try:
-        folder = HadoopFolder(spark, stage.folder)
-        if number != (folder.text(NUMBER) if folder.has(NUMBER) else "1"):
+        folder = folder_of(spark, stage.folder)
+        if number != (folder.text(NUMBER) or "1"):
             folder.remove()
             if number != "1":
                 folder.create(NUMBER, number)
         return None
-    except SPARK_ERRORS as error:
+    except (OSError, *SPARK_ERRORS) as error:
         what = (
             f"stage {stage.name}: its checkpoint folder {stage.folder} cannot be used: {summarize_spark_error(error)}"
         )

@@ -9,7 +9,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 
 from hubline.event_ids import ID_PROPERTY
-from hubline.pipeline.plan import PlannedStage
 from hubline.spark.functions import derived_id
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import REPLAYED as REPLAYED
@@ -45,10 +44,10 @@ def output_id(index: Column) -> Column:
     return derived_id(F.col(EVENT_ID), index)
 
 
-def published(stage: PlannedStage, frame: DataFrame) -> DataFrame:
+def published(frame: DataFrame, *, has_ids: bool) -> DataFrame:
     """What goes to a hub. Without identity, events also lose the ids that they came with: they mean nothing now."""
     frame = frame.drop(*NOT_PUBLISHED, REPLAYED, ERROR_COLUMN)
-    if not stage.options.event_ids:
+    if not has_ids:
         frame = frame.drop(EVENT_ID)
         if "properties" in frame.columns:
             frame = frame.withColumn("properties", F.map_filter("properties", lambda name, _: name != ID_PROPERTY))

@@ -11,25 +11,21 @@ from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
 from hubline.pipeline.event_columns import EVENT_ID, REPLAYED, published, stored
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.writers import TRACED, table_sink
-from hubline.spark._jvm.plan import analyzed, attribute_of, steps_of
-from hubline.spark._jvm.row_movement import makes_several_rows, moving_step
-from hubline.spark._jvm.session import has_format
+from hubline.spark.formats import has_format
 from hubline.spark.json_parsing import ERROR_COLUMN
+from hubline.spark.query_plan import QueryPlan
 from hubline.spark.query_steps import losing_step, state_over_partitions
 from hubline.spark.schema import SOURCE_SCHEMA
 from hubline.spark.sink.row_layout import RowLayout
 
 
-def output_problems(
-    stage: PlannedStage, frame: DataFrame, columns: Sequence[str], *, given_ids: set[str]
-) -> list[Problem]:
+def output_problems(stage: PlannedStage, frame: DataFrame, columns: Sequence[str]) -> list[Problem]:
     """What keeps the sink from taking the frame.
 
     Args:
         stage: The stage.
         frame: What its function gives.
         columns: The columns of the table that it writes; none where there is no table yet.
-        given_ids: The columns of ids of its events, as Spark knows them.
     """
     sink = stage.sink
     if isinstance(sink, FormatDataset) and not has_format(frame.sparkSession, sink.format):
@@ -52,14 +48,15 @@ def output_problems(
             f"it drops the column {min(missing)}, by which duplicates are known",
             "keep it, or leave drop_duplicates out",
         ))  # fmt: skip
-    if stage.options.queries > 1 and (moving := moving_step(frame)):
+    plan = QueryPlan.of(frame)
+    if stage.options.queries > 1 and (moving := plan.moving_step):
         wrong.append((
             f"queries={stage.options.queries} share its partitions, and its function brings rows of several together "
             f"({moving}): each query would only have those of its own",
             "leave queries out, or let each row come of one event; a static table is joined as F.broadcast(table)",
         ))  # fmt: skip
-    wrong += _failure_problems(frame)
-    if stage.is_shared_by_default and (mixing := state_over_partitions(steps_of(analyzed(frame)))):
+    wrong += _failure_problems(plan)
+    if stage.is_shared_by_default and (mixing := state_over_partitions(plan.root)):
         wrong.append((
             f"its function keeps state of events of several partitions ({mixing}), and other instances may own some of "
             "them: each would only have the events of its own",
@@ -67,15 +64,15 @@ def output_problems(
             "load_balancing='greedy' if all events of a group are in one partition",
         ))  # fmt: skip
     if isinstance(sink, HubDataset):
-        wrong += _hub_problems(stage, frame, given_ids)
+        wrong += _hub_problems(stage, frame, plan)
     elif isinstance(sink, TableDataset):
         wrong += _table_problems(stage, sink, frame, columns)
     where = stage.where
     return [Problem(where.file, where.line, f"stage {stage.name}: {what}", fix) for what, fix in wrong]
 
 
-def _failure_problems(frame: DataFrame) -> Iterator[tuple[str, str]]:
-    if losing := losing_step(steps_of(analyzed(frame))):
+def _failure_problems(plan: QueryPlan) -> Iterator[tuple[str, str]]:
+    if losing := losing_step(plan.root):
         yield (
             f"it drops rows with an {ERROR_COLUMN} ({losing}): their events become neither rows nor dead letters",
             f'keep them, as where("{ERROR_COLUMN} IS NOT NULL OR ...") does, or write '
@@ -83,27 +80,27 @@ def _failure_problems(frame: DataFrame) -> Iterator[tuple[str, str]]:
         )
 
 
-def _hub_problems(stage: PlannedStage, frame: DataFrame, given_ids: set[str]) -> list[tuple[str, str]]:
+def _hub_problems(stage: PlannedStage, frame: DataFrame, plan: QueryPlan) -> list[tuple[str, str]]:
     wrong = []
     if stage.options.event_ids and EVENT_ID not in frame.columns:
         wrong.append((
             f"it drops the column {EVENT_ID}, by which duplicates are known",
             "keep it, or write event_ids=False if each row is made of many events",
         ))  # fmt: skip
-    elif stage.options.event_ids and makes_several_rows(frame) and attribute_of(frame, EVENT_ID) in given_ids:
+    elif stage.options.event_ids and plan.makes_several_rows and plan.is_first_computed(EVENT_ID):
         wrong.append((
             f"it makes several rows of an event (explode), all with one {EVENT_ID}, so they would be "
             "dropped as duplicates",
             f"number them: .withColumn('{EVENT_ID}', hubline.pipeline.output_id(F.col('pos'))), after F.posexplode",
         ))  # fmt: skip
-    elif stage.is_read_in_order and (moving := moving_step(frame)):
+    elif stage.is_read_in_order and (moving := plan.moving_step):
         wrong.append((
             f"it moves rows between tasks ({moving}), so their IDs come out of order, and a stage that "
             "reads them counts on order (drop_duplicates='ordered')",
             "write drop_duplicates='any_order' there",
         ))  # fmt: skip
     try:
-        RowLayout(published(stage, frame).schema)
+        RowLayout(published(frame, has_ids=stage.options.event_ids).schema)
     except ConfigError as error:
         wrong.append((str(error), ""))
     return wrong

@@ -18,7 +18,7 @@ from hubline.pipeline.datasets import FormatDataset
 from hubline.pipeline.plan import PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.spark._jvm.errors import SPARK_ERRORS
-from hubline.spark._jvm.hadoop_files import HadoopFolder
+from hubline.spark.folders import Folder, folder_of
 
 MARK: Final = "_hubline"
 """The file with the mark, in the folder of files and in the stage's checkpoint folder. Readers skip it."""
@@ -33,25 +33,25 @@ def claim(spark: SparkSession, stage: PlannedStage) -> Problem | None:
     if not isinstance(dataset, FormatDataset) or dataset.counted_folder is None:
         return None
     try:
-        files, state = HadoopFolder(spark, dataset.counted_folder), HadoopFolder(spark, stage.folder)
+        files, state = folder_of(spark, dataset.counted_folder), folder_of(spark, stage.folder)
         if _is_free(files) if stage.dead_letters is not None else _is_own(files, state):
             return None
         what = (
             f"the folder {dataset.counted_folder} has batches of another stage, another instance, or of a "
             "checkpoint folder that was lost: Spark would take this stage's for them, and leave their rows out"
         )
-    except SPARK_ERRORS as error:
+    except (OSError, *SPARK_ERRORS) as error:
         what = f"the folder {dataset.counted_folder} cannot be used: {summarize_spark_error(error)}"
     fix = f"name another path for the dataset {dataset.name}"
     return Problem(dataset.where.file, dataset.where.line, f"stage {stage.name}: {what}", fix)
 
 
-def _is_free(files: HadoopFolder) -> bool:
+def _is_free(files: Folder) -> bool:
     """Rows beside dead letters are appended, uncounted: who reads a folder with counted batches sees those alone."""
     return not files.has(BATCHES)
 
 
-def _is_own(files: HadoopFolder, state: HadoopFolder) -> bool:
+def _is_own(files: Folder, state: Folder) -> bool:
     is_new = not state.has(MARK) and not state.has("offsets")
     if is_new and (files.has(BATCHES) or files.has(MARK)):
         return False

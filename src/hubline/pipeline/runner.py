@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from hubline.errors import PipelineError, PipelineInvalid, Problem, StageFailed
+from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem, StageFailed
 from hubline.pipeline.checkpoint_folders import fit_to_queries
 from hubline.pipeline.checks import CheckedPlan
 from hubline.pipeline.config import validate_master
@@ -35,9 +35,12 @@ from hubline.pipeline.spark_errors import summarize_spark_error
 from hubline.pipeline.stage_frame import Reading
 from hubline.pipeline.stage_run import POLL_SECONDS, RunContext, StageRun, State
 from hubline.pipeline.stage_source import StageSource
+from hubline.pipeline.stop_gate import FarGate
 from hubline.pipeline.views import GuardedView, LogView
 from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
 from hubline.spark._jvm.session import make_active, mute_loggers, register
+from hubline.spark.folders import shares_files
+from hubline.spark.sessions.remote import is_remote, is_server_gone, remote_session, validate_remote
 from hubline.spark.sessions.session import session
 from hubline.spark.source.data_source import EventHubs
 from hubline.text import counted, sentences
@@ -46,6 +49,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHOW_SECONDS: Final = 1.0
+
+JAVA_ENDED: Final = (
+    "Spark's Java process ended, and the run with it. Look for the reason in the lines above and in the system's log "
+    "(often it lacks memory), then start the run again."
+)
+SERVER_ENDED: Final = (
+    "the Spark Connect server ended, and the run with it. Nothing is lost: look for the reason in the server's log, "
+    "start it, then start the run again: it continues from its checkpoints."
+)
+CHECK_SERVER: Final = "start the server with start-connect-server.sh, or correct its address"
 
 STOPPED: Final = "stopped SparkContext"
 """What Spark says when it gave up waiting for its master, a minute after it was started."""
@@ -80,12 +93,18 @@ class Request:
 
     master: str | None = None
     once: bool = False
+    remote: str | None = None
+    """The address of a Spark Connect server, in place of a Spark of the run's own."""
     keep_spark_log: bool = False
     """Whether Spark, too, logs failed tasks: hundreds of lines for each, which belong in a file."""
 
     def __post_init__(self) -> None:
         if self.master is not None:
             validate_master(self.master)
+        if self.remote is not None:
+            validate_remote(self.remote)
+            if self.master is not None:
+                raise ConfigError("master and remote exclude each other: the server has a master. Leave one out.")
 
 
 def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = None, view: View | None = None) -> bool:
@@ -100,8 +119,7 @@ def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = 
         create_what_is_missing(plan, view)
         is_own = spark is None
         if spark is None:
-            view.note("starting Spark ...")
-            spark = _session(plan, request)
+            spark = _session(plan, request, view)
         running = PipelineRun(checked, request, spark, view)
         # Until Spark has stopped: a call to Java that a signal interrupts leaves nothing that could be stopped well.
         stack.enter_context(running.stopped_by_signals())
@@ -114,14 +132,24 @@ def run(checked: CheckedPlan, request: Request, *, spark: SparkSession | None = 
         except JAVA_GONE:
             if running.output_closed:
                 raise
+            gone = JAVA_ENDED
+        except SPARK_ERRORS as error:
+            if not is_remote(spark) or not is_server_gone(error):
+                raise
+            gone = SERVER_ENDED
         # Nothing can be stopped in order any more. Leases expire, or the next run takes its partitions back.
-        raise PipelineError(
-            "Spark's Java process ended, and the run with it. Look for the reason in the lines above and "
-            "in the system's log (often it lacks memory), then start the run again."
-        )
+        raise PipelineError(gone)
 
 
-def _session(plan: Plan, request: Request) -> SparkSession:
+def _session(plan: Plan, request: Request, view: View) -> SparkSession:
+    if request.remote is not None:
+        view.note("connecting to Spark ...")
+        try:
+            return remote_session(request.remote, plan.name, plan.run.spark)
+        except SPARK_ERRORS as error:
+            reason = summarize_spark_error(error)
+        raise PipelineError(sentences(f"Spark Connect: no session at {_host(request.remote)}: {reason}", CHECK_SERVER))
+    view.note("starting Spark ...")
     settings = {**SETTINGS, **plan.run.spark}
     try:
         spark = session(plan.name, master=request.master or plan.run.master, **settings)
@@ -136,8 +164,14 @@ def _session(plan: Plan, request: Request) -> SparkSession:
     raise PipelineError(sentences(f"Spark did not start: {reason}", fix))
 
 
+def _host(remote: str) -> str:
+    """A server's address without its parameters, of which one is a token."""
+    return remote.partition(";")[0].rstrip("/")
+
+
 def _stop_session(spark: SparkSession) -> None:
-    with suppress(*JAVA_GONE), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
+    gone = SPARK_ERRORS if is_remote(spark) else ()
+    with suppress(*JAVA_GONE, *gone), warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         spark.stop()
 
 
@@ -155,7 +189,10 @@ class PipelineRun:
         rng = random.Random()  # noqa: S311 - spreads restarts, guards nothing
         context = RunContext(plan, request.once, spark, self._view, rng)
         queries = [query for stage in plan.stages for query in stage.queries]
-        self._queries = [StageRun(query, gate_of(plan, query), context) for query in queries]
+        gates = [gate_of(plan, query) for query in queries]
+        if not shares_files(spark, gates[0].folder):
+            gates = [FarGate(gate.folder) for gate in gates]
+        self._queries = [StageRun(query, gate, context) for query, gate in zip(queries, gates, strict=True)]
         self._shown_at = 0.0
 
     def build(self) -> None:
@@ -221,6 +258,13 @@ class PipelineRun:
         self._stopping.set()
 
     def _prepare_spark(self) -> None:
+        if is_remote(self._spark):
+            for source in (EventHubs, StageSource):
+                self._spark.dataSource.register(source)
+            # What lies beside the pipeline's file can be imported in tasks, as it can be here.
+            if beside := [str(file) for file in self._plan.file.resolve().parent.glob("*.py")]:
+                self._spark.addArtifacts(*beside, pyfile=True)
+            return
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
         make_active(self._spark)
         register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither

@@ -33,7 +33,6 @@ from hubline.pipeline.stop_gate import Gate
 from hubline.secrets import redact
 from hubline.sinks.sql_sink.table_schema import Column
 from hubline.spark._jvm.errors import SPARK_ERRORS
-from hubline.spark._jvm.plan import attribute_of
 from hubline.spark.functions import event_id
 from hubline.tracebacks import frames_of
 
@@ -60,8 +59,7 @@ def frame_of_events(
 ) -> DataFrame:
     """What the stage writes of these events, one stream for each source. `columns` are those that its table has."""
     frame = _transformed(spark, stage, events)
-    problems = output_problems(stage, frame, columns, given_ids={attribute_of(each, EVENT_ID) for each in events})
-    if problems:
+    if problems := output_problems(stage, frame, columns):
         raise PipelineInvalid(problems)
     return _as_taken(stage, frame, columns)
 
@@ -185,7 +183,7 @@ def _as_taken(stage: PlannedStage, frame: DataFrame, columns: Sequence[str]) -> 
         frame = frame.where(~F.coalesce(F.col(REPLAYED), F.lit(False)))
     match stage.sink:
         case HubDataset() if stage.dead_letters is None:
-            return published(stage, frame)
+            return published(frame, has_ids=stage.options.event_ids)
         case TableDataset():
             return stored(frame, columns)
         case _:

@@ -24,8 +24,9 @@ from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
 from hubline.secrets import redact
 from hubline.spark._jvm.errors import SPARK_ERRORS
-from hubline.spark._jvm.hadoop_files import HadoopFolder
 from hubline.spark._jvm.query import progress_newest_first, require_streamable
+from hubline.spark.folders import folder_of
+from hubline.spark.sessions.remote import is_remote, is_server_gone
 from hubline.text import counted
 
 if TYPE_CHECKING:
@@ -159,24 +160,30 @@ class StageRun:
             else:
                 self._fail(error, is_final=True)  # it would fail the same way again
         except SPARK_ERRORS as error:
+            if is_remote(self._context.spark) and is_server_gone(error):
+                raise  # no stage can be started again
             self._fail(error)
         if problem is not None:
             raise PipelineInvalid([problem])
 
     def _require_streamable(self, frame: DataFrame) -> None:
-        """What Spark itself asks of a query when it starts: by then, other stages would have begun."""
+        """What Spark itself asks of a query when it starts: by then, other stages would have begun.
+
+        A server of Spark Connect says it no sooner."""
         spark = self._context.spark
-        if spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") == "true":
+        if not is_remote(spark) and spark.conf.get("spark.sql.streaming.unsupportedOperationCheck") == "true":
             require_streamable(spark, frame, self.stage.options.output_mode)
 
     def _start(self, *, is_first: bool) -> None:
         stage, spark = self.stage, self._context.spark
         if stage.is_new_each_start or (is_first and stage.is_new_each_run):
-            HadoopFolder(spark, self.planned.folder).remove()
+            folder_of(spark, self.planned.folder).remove()
         assert self._frame is not None  # noqa: S101 - all were built before the first is started
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
-        writing = writer(stage, self._frame, self._tally.add_written).queryName(self._query_name)
-        writing = writing.option("checkpointLocation", self.planned.folder)
+        report = None
+        if not is_remote(spark):
+            spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
+            report = self._tally.add_written
+        writing = writer(stage, self._frame, self.planned.folder, report).queryName(self._query_name)
         if self._context.is_once:
             writing = writing.trigger(availableNow=True)
         else:

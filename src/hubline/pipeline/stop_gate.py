@@ -93,6 +93,34 @@ class Gate:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class FarGate(Gate):
+    """The gate of a stage whose planning process is on a machine that the run cannot see: a server's of Spark Connect.
+
+    It cannot be closed: a batch in progress is cut short at the end of a run, and the next run repeats it.
+    """
+
+    def open(self) -> None:
+        """Nobody has closed it."""
+
+    def close(self) -> None:
+        """Nothing that the planning process could see."""
+
+    def mark_done(self) -> None:
+        """Nothing that the planning process could see."""
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        return True
+
+    @property
+    def is_left(self) -> bool:
+        return True
+
+
 def _own(name: str) -> str:
     """What a planning process says for itself: a stage of several hubs has one for each."""
     return f"{name}.{os.getpid()}"

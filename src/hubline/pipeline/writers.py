@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users h
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from hubline.adapters import open_hub
-from hubline.addresses.hub_address import HubAddress
+from hubline.addresses.hub_address import parse_hub
 from hubline.model.dead_letters import DeadLetter, Stage
 from hubline.model.keys import GroupKey
 from hubline.pipeline.datasets import FormatDataset, HubDataset, TableDataset
@@ -25,7 +25,6 @@ from hubline.spark.dead_letter_rows import DEAD_LETTER_COLUMNS, dead_letter_of, 
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.sessions.redaction import hide_options
 from hubline.spark.sql_sink.batch_target import Written
-from hubline.spark.sql_sink.micro_batch import MicroBatch
 from hubline.spark.sql_sink.sink import CommitBy, SqlBatchWriter
 from hubline.spark.tasks.event_loop import run, shared_hub
 
@@ -38,17 +37,22 @@ _COUNT_DDL: Final = "dead_letters long"
 _COUNT: Final = pa.schema([pa.field("dead_letters", pa.int64())])
 
 
-def writer(stage: PlannedStage, frame: DataFrame, report: Report) -> DataStreamWriter:
-    """Writes the frame to the stage's dataset; not yet started, and without a trigger.
+def writer(stage: PlannedStage, frame: DataFrame, folder: str, report: Report | None) -> DataStreamWriter:
+    """Writes the frame to the stage's dataset, with this checkpoint location; not yet started, and without a trigger.
 
-    `report` is called in the driver with what each batch wrote, where that is known.
+    `report` is called in the driver with what each batch wrote, where that is known. None over Spark Connect, whose
+    server calls what writes in a process of its own.
     """
-    writing = frame.writeStream.outputMode(stage.options.output_mode)
+    if isinstance(stage.sink, TableDataset):
+        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
+        sink = table_sink(stage, stage.sink, frame.columns, "partition" if is_traced else "batch", report)
+        # Added columns that the table has when the batch comes: computing the others for no use would take time.
+        writing = sink.write_stream(frame, checkpoint_location=folder, optional=ADDED)
+        return writing.outputMode(stage.options.output_mode)
+    writing = frame.writeStream.outputMode(stage.options.output_mode).option("checkpointLocation", folder)
     match stage.sink:
-        case TableDataset() as dataset:
-            return writing.foreachBatch(_TableWriter(stage, dataset, report))
         case _ if stage.dead_letters is not None:
-            return writing.foreachBatch(_SplitWriter(stage, stage.dead_letters, report))
+            return writing.foreachBatch(_SplitWriter.of(stage, stage.dead_letters, report))
         case HubDataset() as dataset if stage.options.output_mode == "append":
             return writing.format("eventhubs").option("hub", dataset.option)
         case HubDataset() as dataset:
@@ -69,7 +73,7 @@ def table_sink(
     dataset: TableDataset,
     columns: Sequence[str],
     commit_by: CommitBy,
-    report: Report = lambda _: None,
+    report: Report | None = None,
 ) -> SqlBatchWriter:
     """The sink of a table, for rows of these columns.
 
@@ -83,27 +87,8 @@ def table_sink(
         create_table=dataset.create_if_missing,
         drop_duplicates=stage.drop_duplicates if is_known and stage.drop_duplicates != "auto" else "off",
         commit_by=commit_by,
-        on_commit=lambda _, written: report(written),
+        on_commit=None if report is None else lambda _, written: report(written),
     )
-
-
-class _TableWriter:
-    """Commits by partition, in tasks, where rows are still where they were read; else by batch, on the driver."""
-
-    def __init__(self, stage: PlannedStage, dataset: TableDataset, report: Report) -> None:
-        self._stage = stage
-        self._dataset = dataset
-        self._report = report
-        self._sinks: dict[CommitBy, SqlBatchWriter] = {}
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
-        batch = MicroBatch.of(frame)
-        commit_by: CommitBy = "partition" if is_traced and batch.is_narrow else "batch"
-        if commit_by not in self._sinks:
-            self._sinks[commit_by] = table_sink(self._stage, self._dataset, frame.columns, commit_by, self._report)
-        # Those that the table had when the run began: computing the others for no use would take time.
-        self._sinks[commit_by].write(frame, batch_id, batch, optional=ADDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +101,7 @@ class _HubWriter:
         frame.write.format("eventhubs").option("hub", self.hub).mode("append").save()
 
 
+@dataclass(frozen=True, slots=True)
 class _SplitWriter:
     """Rows to the dataset, and those with an ``_error`` to the hub of dead letters.
 
@@ -123,12 +109,19 @@ class _SplitWriter:
     with the same origin, and its rows with the same ids.
     """
 
-    def __init__(self, stage: PlannedStage, dead_letters: HubDataset, report: Report) -> None:
+    sink: str | FormatDataset
+    """A hub's address, or where it stands: `env:NAME`; or a format."""
+    has_ids: bool
+    dead_letters: _DeadLetterWriter
+    report: Report | None
+
+    @classmethod
+    def of(cls, stage: PlannedStage, dead_letters: HubDataset, report: Report | None) -> _SplitWriter:
+        assert not isinstance(stage.sink, TableDataset)  # noqa: S101 - a table has its dead letters beside it
+        sink = stage.sink.option if isinstance(stage.sink, HubDataset) else stage.sink
         source = open_hub(stage.sources[0].address)
-        self._stage = stage
-        self._report = report
         group = GroupKey(source.namespace, source.name, stage.options.consumer_group)
-        self._dead_letters = _DeadLetterWriter(dead_letters.address, group)
+        return cls(sink, stage.options.event_ids, _DeadLetterWriter(dead_letters.option, group), report)
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         if ERROR_COLUMN in frame.columns:
@@ -141,16 +134,17 @@ class _SplitWriter:
         try:
             failed = frame.where(F.col(ERROR_COLUMN).isNotNull())
             failed = failed.select(*(name for name in frame.columns if name in DEAD_LETTER_COLUMNS))
-            counts = failed.mapInArrow(self._dead_letters, _COUNT_DDL).collect()
+            counts = failed.mapInArrow(self.dead_letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
-            self._report(Written(dead_letters=sum(count for (count,) in counts)))
+            if self.report is not None:
+                self.report(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
 
     def _write(self, rows: DataFrame) -> None:
-        match self._stage.sink:
-            case HubDataset() as dataset:
-                writing = published(self._stage, rows).write.format("eventhubs").option("hub", dataset.option)
+        match self.sink:
+            case str() as hub:
+                writing = published(rows, has_ids=self.has_ids).write.format("eventhubs").option("hub", hub)
                 writing.mode("append").save()
             case FormatDataset() as dataset:
                 options = options_of(dataset, rows.sparkSession)
@@ -163,7 +157,8 @@ class _SplitWriter:
 class _DeadLetterWriter:
     """What a task does with rows that failed: each becomes a dead letter in the hub."""
 
-    hub: HubAddress
+    hub: str
+    """The hub's address, or where it stands: `env:NAME`."""
     group: GroupKey
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -177,7 +172,7 @@ class _DeadLetterWriter:
             yield pa.RecordBatch.from_arrays([pa.array([len(dead_letters)], pa.int64())], schema=_COUNT)
 
     async def _add(self, dead_letters: list[DeadLetter]) -> None:
-        async with shared_hub(self.hub) as opened:
+        async with shared_hub(parse_hub(self.hub)) as opened:
             kept = DeadLetterHub(opened.hub)
             try:
                 await kept.add(dead_letters)

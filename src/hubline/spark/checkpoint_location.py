@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from hubline.errors import SinkError
+from hubline.spark.folders import LocalFolder, SparkFolder, local_path
 
 # Spark's marks of the format: a newer one may mean something else by the lines below it.
 _VERSIONS: Final = ("v1",)
@@ -38,11 +37,11 @@ class CheckpointLocation:
 
     def reader(self, spark: SparkSession) -> Read:
         """How its files are read: the text of one, or None if there is none."""
-        folder = _local_folder(self.path)
+        folder = local_path(self.path)
         # Without a scheme, Spark takes the path for one of its default file system.
         if folder is not None and (folder.is_dir() or self.path.startswith("file:")):
-            return lambda name: _text(folder / name)
-        return lambda name: _by_spark(spark, f"{self.path.rstrip('/')}/{name}")
+            return LocalFolder(folder).text
+        return SparkFolder(spark, self.path).text
 
     def query_id(self, read: Read) -> str:
         """The id that all runs of the query have. Raises SinkError if it cannot be read."""
@@ -95,27 +94,3 @@ class CheckpointLocation:
             f"the checkpoint location {self.path} cannot be read: {name}: {reason}. hubline reads there which events a "
             "batch has. Give the driver the right to read it, or use another location."
         )
-
-
-def _local_folder(path: str) -> Path | None:
-    parts = urlsplit(path)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path))
-    return None if parts.scheme else Path(path)
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return None
-
-
-def _by_spark(spark: SparkSession, path: str) -> str | None:
-    try:
-        rows = spark.read.text(path, wholetext=True).collect()
-    except PySparkException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            return None
-        raise
-    return str(rows[0][0]) if rows else None

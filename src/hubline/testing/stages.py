@@ -49,7 +49,7 @@ from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA
 from hubline.spark.sessions.session import session
 from hubline.spark.sql_sink.batch_rows import chosen, failed_events, have_failed
-from hubline.spark.sql_sink.partition_commit import temporary_settings
+from hubline.spark.session_settings import temporary_settings
 from hubline.spark.sql_sink.sink import columns_to_write
 from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import require_no_loop, run_virtual
@@ -321,7 +321,7 @@ def _result(planned: PlannedStage, batches: Sequence[pa.Table], spark: SparkSess
             rows = rows.select(columns_to_write(sink, rows.column_names, ADDED))
             sink.close()
         case HubDataset() if planned.dead_letters is not None:
-            rows = published(planned, spark.createDataFrame(rows)).toArrow()
+            rows = published(spark.createDataFrame(rows), has_ids=planned.options.event_ids).toArrow()
         case _ if ERROR_COLUMN in rows.column_names:
             rows = rows.drop_columns([ERROR_COLUMN])
     return StageResult(rows.to_pylist(maps_as_pydicts="strict"), dead_letters)
