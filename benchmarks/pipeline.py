@@ -242,7 +242,9 @@ class Scene:
 
     def write_to_table(self, rows: DataFrame, table: str) -> None:
         with self.table() as database:
-            self._write(rows.writeStream.foreachBatch(SqlBatchWriter(database, table=table)))
+            sink = SqlBatchWriter(database, table=table)
+            writing = sink.write_stream(rows, checkpoint_location=tempfile.mkdtemp(dir=self.folder))
+            writing.trigger(availableNow=True).start().awaitTermination()
 
     def _write(self, writing: DataStreamWriter) -> None:
         checkpoint = tempfile.mkdtemp(dir=self.folder)

@@ -29,8 +29,9 @@ def rehearse(folder: Path) -> None:
     events = spark.readStream.format("eventhubs").options(hub=f"local:{folder}/hub", startingPosition="earliest").load()
     rows = parse_json(events, "device string, celsius double")
     sink = SqlBatchWriter(f"sqlite:///{folder}/rows.db", table="rows", create_table=True)
-    _drain(rows.writeStream.foreachBatch(sink), folder / "rows")
-    _drain(rows.groupBy("device").count().writeStream.format("noop").outputMode("update"), folder / "counts")
+    _drain(sink.write_stream(rows, checkpoint_location=str(folder / "rows")))
+    counts = rows.groupBy("device").count().writeStream.format("noop").outputMode("update")
+    _drain(counts.option("checkpointLocation", str(folder / "counts")))
     gateway = SparkContext._gateway
     assert gateway is not None
     spark.stop()
@@ -39,8 +40,8 @@ def rehearse(folder: Path) -> None:
     gateway.proc.wait()
 
 
-def _drain(writing: DataStreamWriter, checkpoint: Path) -> None:
-    writing.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+def _drain(writing: DataStreamWriter) -> None:
+    writing.trigger(availableNow=True).start().awaitTermination()
 
 
 async def _fill(folder: Path) -> None:

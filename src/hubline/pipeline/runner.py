@@ -190,7 +190,7 @@ class PipelineRun:
         context = RunContext(plan, request.once, spark, self._view, rng)
         queries = [query for stage in plan.stages for query in stage.queries]
         gates = [gate_of(plan, query) for query in queries]
-        if not shares_files(spark, gates[0].folder):
+        if is_remote(spark) and not shares_files(spark, gates[0].folder):
             gates = [FarGate(gate.folder) for gate in gates]
         self._queries = [StageRun(query, gate, context) for query, gate in zip(queries, gates, strict=True)]
         self._shown_at = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import uuid
 from pathlib import Path
@@ -10,8 +11,6 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-
-from hubline.spark.sessions.remote import is_remote
 
 _NOT_FOUND: Final = "PATH_NOT_FOUND"
 
@@ -67,7 +66,7 @@ class SparkFolder:
 
     def has(self, name: str) -> bool:
         try:
-            self._spark.read.format("binaryFile").load(f"{self._path}/{name}").schema  # noqa: B018 - it is looked for
+            self._spark.read.format("binaryFile").load(self._exactly(name)).schema  # noqa: B018 - it is looked for
         except PySparkException as error:
             if error.getCondition() == _NOT_FOUND:
                 return False
@@ -76,7 +75,7 @@ class SparkFolder:
 
     def text(self, name: str) -> str | None:
         try:
-            rows = self._spark.read.text(f"{self._path}/{name}", wholetext=True).collect()
+            rows = self._spark.read.text(self._exactly(name), wholetext=True).collect()
         except PySparkException as error:
             if error.getCondition() == _NOT_FOUND:
                 return None
@@ -92,6 +91,10 @@ class SparkFolder:
         if self.has(""):
             nothing = self._spark.createDataFrame([], "value string")
             nothing.coalesce(1).write.mode("overwrite").text(self._path)
+
+    def _exactly(self, name: str) -> str:
+        """A path to read, without characters that stand for others."""
+        return re.sub(r"([\[\]{}*?\\])", r"\\\1", f"{self._path}/{name}")
 
 
 def folder_of(spark: SparkSession, path: str) -> Folder:
@@ -109,14 +112,13 @@ def local_path(path: str) -> Path | None:
 
 
 def shares_files(spark: SparkSession, folder: Path) -> bool:
-    """Whether Spark's driver has the same folder under this path: one on another machine does not."""
-    if not is_remote(spark):
-        return True
+    """Whether Spark has the same folder under this path: a driver on another machine does not, nor does one that takes a
+    bare path for one of its cluster's file system."""
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     probe = there / f".hubline-{uuid.uuid4().hex}"
     try:
         probe.touch()
-        return SparkFolder(spark, there.as_uri()).has(probe.name)
+        return SparkFolder(spark, str(there)).has(probe.name)
     except OSError:
         return False
     finally:

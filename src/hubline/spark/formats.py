@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 _UNKNOWN: Final = ("DATA_SOURCE_NOT_FOUND", "Failed to find")
@@ -16,8 +15,6 @@ def has_format(spark: SparkSession, name: str) -> bool:
         return True
     try:
         spark.read.format(name).load().schema  # noqa: B018 - over Spark Connect, nothing is looked up before
-    except PySparkException as error:
+    except Exception as error:  # noqa: BLE001 - whatever a format says of its missing options
         return not any(text in str(error) for text in _UNKNOWN)
-    except Exception:  # noqa: BLE001 - whatever a format says of its missing options
-        return True
     return True

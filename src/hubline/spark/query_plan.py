@@ -264,10 +264,11 @@ def _path_of_events(step: Step) -> Iterator[str]:
 
 
 def _is_sent(join: Step, side: Step) -> bool:
-    """Whether one side of a join is marked to be sent, and can be."""
+    """Whether one side of a join is marked to be sent, and can be. Of two that are, Spark sends the smaller one."""
     match = re.match(r"[~'!]*Join (\w+)", join.text)
     places = _SENT_SIDES.get(match[1], ()) if match else ()
-    return not side.is_stream and any(join.inputs[place] is side for place in places) and _is_marked(side)
+    marked = [each for each in join.inputs if _is_marked(each)]
+    return not side.is_stream and any(join.inputs[place] is side for place in places) and marked == [side]
 
 
 def _is_marked(side: Step) -> bool:

@@ -8,14 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from hubline.errors import ConfigError
 from hubline.spark._jvm.errors import SPARK_ERRORS
-from hubline.spark._jvm.query import RunningQuery, progress_newest_first, require_streamable
-
-
-def test_a_frame_that_is_no_batch_is_refused(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="is for streams"):
-        RunningQuery(spark.range(3))
+from hubline.spark._jvm.query import progress_newest_first, require_streamable
 
 
 def test_progress_is_given_newest_first(spark: SparkSession, tmp_path: Path) -> None:

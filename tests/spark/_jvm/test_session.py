@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from hubline.spark._jvm.session import has_format, is_java_running, is_session_running
+from hubline.spark._jvm.session import is_java_running, is_session_running
+from hubline.spark.formats import has_format
 
 
 def test_formats_that_spark_can_write_are_known(spark: SparkSession) -> None:

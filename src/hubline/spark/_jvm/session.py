@@ -112,18 +112,3 @@ def register(spark: SparkSession, *sources: type[DataSource]) -> None:
     for source in sources:
         if not known.dataSourceExists(source.name()):
             spark.dataSource.register(source)
-
-
-def has_format(spark: SparkSession, name: str) -> bool:
-    """Whether Spark can write the format."""
-    from hubline.spark._jvm.errors import SPARK_ERRORS
-
-    state = spark._jsparkSession.sessionState()
-    if name == "memory" or state.dataSourceManager().dataSourceExists(name):
-        return True
-    jvm: Any = spark.sparkContext._jvm
-    try:
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(name, state.conf())
-    except SPARK_ERRORS:
-        return False
-    return True
