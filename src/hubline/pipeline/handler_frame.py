@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -90,3 +91,13 @@ def _pickle_by_value(function: Callable[..., Any]) -> None:
     module = sys.modules.get(getattr(function, "__module__", ""))
     if module is not None and module.__name__.startswith(MODULE_PREFIX):
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def pickle_by_value(folder: Path) -> None:
+    """Has the modules of a folder that are imported by now go with the functions that use them."""
+    from pyspark import cloudpickle
+
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file is not None and Path(file).parent == folder:
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -26,6 +26,7 @@ from hubline.errors import ConfigError, PipelineError, PipelineInvalid, Problem,
 from hubline.pipeline.checkpoint_folders import fit_to_queries
 from hubline.pipeline.checks import CheckedPlan
 from hubline.pipeline.config import validate_master
+from hubline.pipeline.handler_frame import pickle_by_value
 from hubline.pipeline.output_folders import claim
 from hubline.pipeline.plan import Plan, PlannedStage
 from hubline.pipeline.preparation import create_what_is_missing, gate_of, locked, owner_id_of
@@ -261,9 +262,9 @@ class PipelineRun:
         if is_remote(self._spark):
             for source in (EventHubs, StageSource):
                 self._spark.dataSource.register(source)
-            # What lies beside the pipeline's file can be imported in tasks, as it can be here.
-            if beside := [str(file) for file in self._plan.file.resolve().parent.glob("*.py")]:
-                self._spark.addArtifacts(*beside, pyfile=True)
+            # What lies beside the pipeline's file is not there: it goes with the functions that use it. Artifacts of the
+            # session do not reach its streams.
+            pickle_by_value(self._plan.file.resolve().parent)
             return
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
         make_active(self._spark)

@@ -20,7 +20,8 @@ from hubline.pipeline.progress import StageReport, Tally, View
 from hubline.pipeline.spark_errors import summarize_failure, summarize_spark_error
 from hubline.pipeline.stage_frame import Reading, build_frame
 from hubline.pipeline.stop_gate import Gate
-from hubline.pipeline.writers import writer
+from hubline.pipeline.writers import Report, writer
+from hubline.pipeline.written_file import WrittenFile
 from hubline.retry import RetryPolicy
 from hubline.secrets import redact
 from hubline.spark._jvm.errors import SPARK_ERRORS
@@ -79,6 +80,7 @@ class StageRun:
         self._context = context
         self._frame: DataFrame | None = None
         self._tally = Tally()
+        self._written = WrittenFile(gate.folder / "written")
         self._restarts = 0
         self._restart_at = 0.0
         self._started_at = 0.0
@@ -179,16 +181,18 @@ class StageRun:
         if stage.is_new_each_start or (is_first and stage.is_new_each_run):
             folder_of(spark, self.planned.folder).remove()
         assert self._frame is not None  # noqa: S101 - all were built before the first is started
-        report = None
-        if not is_remote(spark):
+        self.gate.open()
+        self._written = WrittenFile(self._written.path)
+        report: Report = self._tally.add_written
+        if is_remote(spark):  # where a process of the server's calls what writes
+            report = self._written
+        else:
             spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
-            report = self._tally.add_written
         writing = writer(stage, self._frame, self.planned.folder, report).queryName(self._query_name)
         if self._context.is_once:
             writing = writing.trigger(availableNow=True)
         else:
             writing = writing.trigger(processingTime=f"{stage.options.trigger_interval} milliseconds")
-        self.gate.open()
         self._started_at = time.monotonic()
         self.query = writing.start()
         self.state = State.RUNNING
@@ -218,6 +222,8 @@ class StageRun:
         """Adds up what its query reports."""
         if self.query is None:
             return
+        for written in self._written.take():
+            self._tally.add_written(written)
         if self._tally.add(progress_newest_first(self.query), time.monotonic()):
             self.failures, self.error = 0, ""
         for loss in self._tally.take_unreported_losses():

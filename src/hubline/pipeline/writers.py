@@ -37,11 +37,11 @@ _COUNT_DDL: Final = "dead_letters long"
 _COUNT: Final = pa.schema([pa.field("dead_letters", pa.int64())])
 
 
-def writer(stage: PlannedStage, frame: DataFrame, folder: str, report: Report | None) -> DataStreamWriter:
+def writer(stage: PlannedStage, frame: DataFrame, folder: str, report: Report) -> DataStreamWriter:
     """Writes the frame to the stage's dataset, with this checkpoint location; not yet started, and without a trigger.
 
-    `report` is called in the driver with what each batch wrote, where that is known. None over Spark Connect, whose
-    server calls what writes in a process of its own.
+    `report` is called with what each batch wrote, where that is known: in the driver, and over Spark Connect in a process
+    of the server's.
     """
     if isinstance(stage.sink, TableDataset):
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)
@@ -73,7 +73,7 @@ def table_sink(
     dataset: TableDataset,
     columns: Sequence[str],
     commit_by: CommitBy,
-    report: Report | None = None,
+    report: Report = lambda _: None,
 ) -> SqlBatchWriter:
     """The sink of a table, for rows of these columns.
 
@@ -87,7 +87,7 @@ def table_sink(
         create_table=dataset.create_if_missing,
         drop_duplicates=stage.drop_duplicates if is_known and stage.drop_duplicates != "auto" else "off",
         commit_by=commit_by,
-        on_commit=None if report is None else lambda _, written: report(written),
+        on_commit=lambda _, written: report(written),
     )
 
 
@@ -113,10 +113,10 @@ class _SplitWriter:
     """A hub's address, or where it stands: `env:NAME`; or a format."""
     has_ids: bool
     dead_letters: _DeadLetterWriter
-    report: Report | None
+    report: Report
 
     @classmethod
-    def of(cls, stage: PlannedStage, dead_letters: HubDataset, report: Report | None) -> _SplitWriter:
+    def of(cls, stage: PlannedStage, dead_letters: HubDataset, report: Report) -> _SplitWriter:
         assert not isinstance(stage.sink, TableDataset)  # noqa: S101 - a table has its dead letters beside it
         sink = stage.sink.option if isinstance(stage.sink, HubDataset) else stage.sink
         source = open_hub(stage.sources[0].address)
@@ -136,8 +136,7 @@ class _SplitWriter:
             failed = failed.select(*(name for name in frame.columns if name in DEAD_LETTER_COLUMNS))
             counts = failed.mapInArrow(self.dead_letters, _COUNT_DDL).collect()
             self._write(frame.where(F.col(ERROR_COLUMN).isNull()))
-            if self.report is not None:
-                self.report(Written(dead_letters=sum(count for (count,) in counts)))
+            self.report(Written(dead_letters=sum(count for (count,) in counts)))
         finally:
             frame.unpersist()
 
