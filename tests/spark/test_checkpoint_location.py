@@ -64,7 +64,11 @@ def test_what_cannot_be_read_names_the_location_and_the_file(tmp_path: Path) -> 
     for name, (text, _) in wrong.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "offsets" / "3").mkdir()
-    cases = {**{name: says for name, (_, says) in wrong.items()}, "offsets/3": "Is a directory", "offsets/4": "not exist"}
+    cases = {
+        **{name: says for name, (_, says) in wrong.items()},
+        "offsets/3": "Is a directory",
+        "offsets/4": "not exist",
+    }
     for name, says in cases.items():
         with pytest.raises(SinkError, match=rf"location {tmp_path} cannot be read: {name}: .*{says}"):
             location.offsets(read, int(name[-1]))

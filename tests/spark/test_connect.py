@@ -1,4 +1,4 @@
-"""Spark Connect, on a real server: reading, writing, exactly once into SQL and pipelines, through kills on both sides."""
+"""Spark Connect, on a real server: reading, writing, exactly once into SQL and pipelines, through kills."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_plans_say_the_same_as_in_a_classic_session(remote: SparkSession, hub: T
         dict.fromkeys(KEPT, (set(), True, False))
     )
     found = {name: QueryPlan.of(changed(events)).computed(NAMES) for name, changed in COMPUTED.items()}
-    assert found == dict.fromkeys(COMPUTED, {"partition"})
+    assert found == {name: {"partition"} for name in COMPUTED}
     moving = {name: QueryPlan.of(changed(events)).moving_step for name, (_, changed) in MOVING.items()}
     assert moving == {name: name for name in MOVING}
 
@@ -121,7 +121,7 @@ def test_a_hub_is_read_and_written_and_rows_are_in_the_table_once(
 def test_a_password_is_not_sent_to_the_server(remote: SparkSession, hub: TestHub, tmp_path: Path) -> None:
     rows = remote.readStream.format("eventhubs").option("hub", hub.address).load()
     sink = SqlBatchWriter("postgresql://me:pass-word@host/db", table="readings")
-    with pytest.raises(ConfigError, match="has a password in it, .* Name the address: env:NAME or file:PATH"):
+    with pytest.raises(ConfigError, match=r"has a password in it, .* Name the address: env:NAME or file:PATH"):
         sink.write_stream(rows, checkpoint_location=str(tmp_path))
 
 

@@ -15,7 +15,7 @@ from hubline.spark import parse_json, query_plan
 from hubline.spark.query_plan import QueryPlan
 from tests.spark.hubs import TestHub
 
-NAMES = ("partition", "sequenceNumber")
+NAMES = ("partition", "sequenceNumber", "offset")
 
 KEPT: dict[str, Callable[[DataFrame], DataFrame]] = {
     "as they are": lambda events: events,
@@ -63,7 +63,7 @@ def events(spark: SparkSession, tmp_path: Path) -> DataFrame:
 
 def test_columns_and_places_of_the_events_are_known(events: DataFrame) -> None:
     plans = {name: QueryPlan.of(changed(events)) for name, changed in KEPT.items()}
-    assert {name: plan.computed(NAMES) for name, plan in plans.items()} == dict.fromkeys(KEPT, set())
+    assert {name: plan.computed(NAMES) for name, plan in plans.items()} == {name: set() for name in KEPT}
     assert {name: (plan.stays_in_task, plan.has_state) for name, plan in plans.items()} == dict.fromkeys(
         KEPT, (True, False)
     )
@@ -71,7 +71,7 @@ def test_columns_and_places_of_the_events_are_known(events: DataFrame) -> None:
 
 def test_columns_of_the_querys_own_are_seen(events: DataFrame) -> None:
     found = {name: QueryPlan.of(changed(events)).computed(NAMES) for name, changed in COMPUTED.items()}
-    assert found == dict.fromkeys(COMPUTED, {"partition"})
+    assert found == {name: {"partition"} for name in COMPUTED}
 
 
 def test_what_moves_rows_or_keeps_them_is_seen(events: DataFrame) -> None:

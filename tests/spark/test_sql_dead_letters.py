@@ -19,8 +19,8 @@ from hubline.model.dead_letters import DeadLetter, DeadLetterSelection
 from hubline.secrets import Secret
 from hubline.sinks import DropDuplicates
 from hubline.spark import SqlBatchWriter, parse_json
-from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.session_settings import temporary_settings
+from hubline.spark.sql_sink.batch_target import Written
 from hubline.spark.sql_sink.partition_commit import PartitionCommit
 from hubline.spark.sql_sink.sink import CommitBy
 from tests.sinks.conftest import PostgresSinkDatabase, SinkDatabase, SqliteSinkDatabase

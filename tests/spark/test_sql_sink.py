@@ -302,7 +302,7 @@ def test_rows_that_may_leave_their_task_are_committed_by_the_driver_and_once(
 
     run_once(events.crossJoin(broadcast(static)).drop("other"), sink, tmp_path / "static")  # which is sent to the rows
     assert len(devices(database)) == 24
-    assert database.execute('SELECT "offset" != \'\' FROM hubline_checkpoint').fetchall() == [(1,)]  # by a task
+    assert database.execute("SELECT \"offset\" != '' FROM hubline_checkpoint").fetchall() == [(1,)]  # by a task
 
 
 def test_queries_that_drop_the_place_of_their_rows_are_refused_before_they_start(
@@ -361,8 +361,6 @@ def test_columns_of_the_querys_own_do_not_pass_for_those_of_events(
     assert database.execute('SELECT sequence_number, "offset" FROM hubline_checkpoint').fetchall() == [(3, "")]
 
 
-
-
 @pytest.mark.parametrize("commit_by", ["partition", "batch"])
 def test_columns_are_taken_whatever_their_names(
     spark: SparkSession, hub: TestHub, database: sqlite3.Connection, tmp_path: Path, commit_by: CommitBy
@@ -386,8 +384,6 @@ def test_dead_letters_of_rows_that_have_no_event_are_refused(spark: SparkSession
     events = renumbered(parse_json(read(spark, hub), FIELDS), None)
     with pytest.raises(StreamingQueryException, match="need the columns partition and sequenceNumber"):
         run_once(events, sink, tmp_path / "folder")
-
-
 
 
 def test_windows_that_are_over_are_written_without_further_events_and_once(

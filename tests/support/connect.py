@@ -33,10 +33,18 @@ MISSING = None if importlib.util.find_spec("grpc") else "Spark Connect needs gRP
 class ConnectServer:
     """One server. It can be killed, and started again at the same address."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, master: str = "local[2]") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        master: str = "local[2]",
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
         self._environment = environment or {}
         self._master = master
+        self._settings = {**SETTINGS, **(settings or {})}
         self._port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +62,7 @@ class ConnectServer:
         return self._folder / "server.log"
 
     def start(self) -> None:
-        settings = {**SETTINGS, "spark.connect.grpc.binding.port": str(self._port)}
+        settings = {**self._settings, "spark.connect.grpc.binding.port": str(self._port)}
         arguments = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
         environment = {
             **{name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"},

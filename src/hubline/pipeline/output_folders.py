@@ -57,5 +57,6 @@ def _is_own(files: Folder, state: Folder) -> bool:
         return False
     # Dying between the two leaves a mark of its own with the stage, which takes the folder at its next start.
     state.create(MARK, uuid.uuid4().hex)
-    files.create(MARK, state.text(MARK))
-    return files.text(MARK) == state.text(MARK)
+    own = state.text(MARK) or ""
+    files.create(MARK, own)
+    return files.text(MARK) == own

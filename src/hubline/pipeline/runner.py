@@ -262,8 +262,8 @@ class PipelineRun:
         if is_remote(self._spark):
             for source in (EventHubs, StageSource):
                 self._spark.dataSource.register(source)
-            # What lies beside the pipeline's file is not there: it goes with the functions that use it. Artifacts of the
-            # session do not reach its streams.
+            # What lies beside the pipeline's file is not there: it goes with the functions that use it. What is added
+            # to the session does not reach its streams.
             pickle_by_value(self._plan.file.resolve().parent)
             return
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.

@@ -40,8 +40,8 @@ _COUNT: Final = pa.schema([pa.field("dead_letters", pa.int64())])
 def writer(stage: PlannedStage, frame: DataFrame, folder: str, report: Report) -> DataStreamWriter:
     """Writes the frame to the stage's dataset, with this checkpoint location; not yet started, and without a trigger.
 
-    `report` is called with what each batch wrote, where that is known: in the driver, and over Spark Connect in a process
-    of the server's.
+    `report` is called with what each batch wrote, where that is known: in the driver, and over Spark Connect in a
+    process of the server's.
     """
     if isinstance(stage.sink, TableDataset):
         is_traced = {"partition", "sequenceNumber"} <= set(frame.columns)

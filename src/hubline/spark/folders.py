@@ -112,8 +112,10 @@ def local_path(path: str) -> Path | None:
 
 
 def shares_files(spark: SparkSession, folder: Path) -> bool:
-    """Whether Spark has the same folder under this path: a driver on another machine does not, nor does one that takes a
-    bare path for one of its cluster's file system."""
+    """Whether Spark has the same folder under this path.
+
+    A driver on another machine does not, nor does one that takes a bare path for one of its cluster's file system.
+    """
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     probe = there / f".hubline-{uuid.uuid4().hex}"
     try:

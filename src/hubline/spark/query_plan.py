@@ -142,28 +142,28 @@ class QueryPlan:
 
     def _origins(self, names: Iterable[str]) -> dict[str, Step | None]:
         """Where each of these columns is made; None if the stream has it under the same name."""
-        given = {self.columns[int(each["name"])]: each["id"] for each in _COLUMN.finditer(self.root.text)}
-        sought = {given[name]: name for name in names if name in given}
+        numbers = {self.columns[int(each["name"])]: each["id"] for each in _COLUMN.finditer(self.root.text)}
+        sought = {name: numbers[name] for name in names if name in numbers}
         origins: dict[str, Step | None] = {}
         for step in self.root:
-            if not sought:
-                break
             if step.kind == _PROJECT:
-                for number in list(sought):
+                for name, number in list(sought.items()):
                     if (value := _definition(step.text, number)) is None:
                         continue
-                    name = sought.pop(number)
-                    if (column := _unwrapped(value, name)) is None:
-                        origins[name] = step
+                    if column := _unwrapped(value, name):
+                        sought[name] = column
                     else:
-                        sought[column] = name
-            elif not step.inputs:
-                for column in _COLUMN.finditer(step.text):
-                    if (name := sought.pop(column["id"], "")) and (step.kind != _STREAM or column["name"] != name):
                         origins[name] = step
+                        del sought[name]
+            elif not step.inputs:
+                own = {each["id"]: each["name"] for each in _COLUMN.finditer(step.text)}
+                for name, number in list(sought.items()):
+                    if number in own:
+                        origins[name] = None if step.kind == _STREAM and own[number] == name else step
+                        del sought[name]
         # Some tables do not name their columns in a plan (a range); a step that is not looked into does.
         opaque = {each["id"] for step in self.root if step.inputs for each in _COLUMN.finditer(_own_text(step))}
-        return origins | {name: Step("", "") for number, name in sought.items() if number not in opaque}
+        return origins | {name: Step("", "") for name, number in sought.items() if number not in opaque}
 
 
 def _own_text(step: Step) -> str:
@@ -265,8 +265,8 @@ def _path_of_events(step: Step) -> Iterator[str]:
 
 def _is_sent(join: Step, side: Step) -> bool:
     """Whether one side of a join is marked to be sent, and can be. Of two that are, Spark sends the smaller one."""
-    match = re.match(r"[~'!]*Join (\w+)", join.text)
-    places = _SENT_SIDES.get(match[1], ()) if match else ()
+    words = join.text.replace(",", " ").split()
+    places = _SENT_SIDES.get(words[1], ()) if len(words) > 1 else ()
     marked = [each for each in join.inputs if _is_marked(each)]
     return not side.is_stream and any(join.inputs[place] is side for place in places) and marked == [side]
 

@@ -47,9 +47,9 @@ from hubline.spark.arrow_columns import Layout, plain
 from hubline.spark.functions import id_of
 from hubline.spark.json_parsing import ERROR_COLUMN
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA
+from hubline.spark.session_settings import temporary_settings
 from hubline.spark.sessions.session import session
 from hubline.spark.sql_sink.batch_rows import chosen, failed_events, have_failed
-from hubline.spark.session_settings import temporary_settings
 from hubline.spark.sql_sink.sink import columns_to_write
 from hubline.testing.memory_hub import MemoryHub
 from hubline.testing.simulation.virtual_loop import require_no_loop, run_virtual

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 
-def progress_newest_first(query: StreamingQuery) -> Iterator[dict[str, Any]]:
+def progress_newest_first(query: Any) -> Iterator[dict[str, Any]]:
     """What a query reports of its batches, one at a time: in classic sessions, reading all that Spark keeps takes
     0.1 s."""
     if not isinstance(query, StreamingQuery):  # over Spark Connect, it is one answer of the server's

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MAX_RETRIES: Final = 6
-"""Of a call that does not reach the server: with the pauses below it fails after some 15 s, where Spark's default is ten
-minutes. A supervisor starts the run again."""
+"""Of a call that does not reach the server: with the pauses below it fails after some 15 s. By default, Spark waits for
+ten minutes. A supervisor starts the run again."""
 INITIAL_BACKOFF_MILLISECONDS: Final = 100
 MAX_BACKOFF_MILLISECONDS: Final = 5000
 

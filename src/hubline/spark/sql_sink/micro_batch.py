@@ -1,7 +1,7 @@
 """What is known of the micro-batch that a ``foreachBatch`` function is called with.
 
-A DataFrame that ``foreachBatch`` hands over is cut off from its plan. Which events the batch reads stands in the query's
-own log of offsets; whether rows are moved between tasks on the way was asked before the query started.
+A DataFrame that ``foreachBatch`` hands over is cut off from its plan. Which events the batch reads stands in the
+query's own log of offsets; whether rows are moved between tasks on the way was asked before the query started.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from hubline.model.keys import GroupKey
 from hubline.spark.checkpoint_location import CheckpointLocation, Read
 from hubline.spark.query_plan import QueryPlan
 from hubline.spark.source.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
-
 
 NO_HUB: Final = (
     "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read one."

@@ -58,8 +58,8 @@ results fit into its memory.
 class SqlBatchWriter:
     """Write a stream into a table, exactly once: rows, dead letters and the checkpoint commit in one transaction.
 
-    It works in classic sessions and over Spark Connect. Rows with an `_error` become dead letters, with as much of the event as the query kept.
-    The columns of an event are not written, unless the table has them.
+    It works in classic sessions and over Spark Connect. Rows with an `_error` become dead letters, with as much of the
+    event as the query kept. The columns of an event are not written, unless the table has them.
 
         sink = SqlBatchWriter("env:DATABASE", table="readings")
         rows = parse_json(events, "device string, celsius double")
@@ -185,8 +185,7 @@ class SqlBatchWriter:
     def _sent(self) -> SqlBatchWriter:
         """A copy that can be sent to a server: with the name of the address, and not what it names."""
         sent = copy(self)
-        sent._sink = NamedSink(self._url, **self._settings)
-        sent._url = ""
+        sent.__dict__.update(_sink=NamedSink(self._url, **self._settings), _url="")
         return sent
 
     def write(
