@@ -2,8 +2,9 @@
 other one among the dead letters, once.
 
 The run is killed with its Java, executors and Python workers are killed, and the database crashes, at random moments
-while readings keep coming: on a cluster, from hubs over AMQP, into PostgreSQL. ``make chaos`` does the same with a
-million readings and twenty kills, and on one machine, over both kinds of hub and of database.
+while readings keep coming: on a cluster, from hubs over AMQP, into PostgreSQL. Over Spark Connect, so is the server.
+``make chaos`` does the same with a million readings and twenty kills, and on one machine, over both kinds of hub and of
+database.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hubline.cli.exit_codes import ExitCode
 from hubline.hubs.local import create_hub
 from tests.emulator.serving import serving
 from tests.support.cluster import cluster, executors
+from tests.support.connect import MISSING, ConnectServer
 from tests.support.postgres import PostgresServer
 
 pytestmark = [pytest.mark.kills, pytest.mark.timeout(0)]
@@ -52,10 +54,16 @@ class Scene:
     """Hubs, a database, and the run between them."""
 
     def __init__(
-        self, folder: Path, master: str, hubs: dict[str, str], url: str, server: PostgresServer | None
+        self,
+        folder: Path,
+        master: str | ConnectServer,
+        hubs: dict[str, str],
+        url: str,
+        server: PostgresServer | None,
     ) -> None:
         self._folder = folder
-        self._master = master
+        self._connect = master if isinstance(master, ConnectServer) else None
+        self._master = "" if isinstance(master, ConnectServer) else master
         self._hubs = hubs
         self._url = url
         self._server = server
@@ -73,17 +81,18 @@ class Scene:
             "run.store": "env:DATABASE",
             "run.spark_checkpoints": f"{self._folder}/state",
             "run.max_restarts": "1000",
-            **{f"spark.{name}": value for name, value in SPARK_SETTINGS.items()},
+            **({} if self._connect else {f"spark.{name}": value for name, value in SPARK_SETTINGS.items()}),
             "stages.store.queries": str(next(self._queries)),
             "stages.store.max_batch_size": str(max(EVENTS_COUNT // 50, 500)),
         }
         arguments = [argument for name, value in settings.items() for argument in ("--set", f"{name}={value}")]
         arguments += [argument for name in STAGES for argument in ("--stage", name)]
+        arguments += ["--remote", self._connect.url] if self._connect else ["--master", self._master]
         with (self._folder / "run.log").open("ab") as log:
             self._run = subprocess.Popen(
-                [sys.executable, "-m", "hubline", "run", str(PIPELINE), "--master", self._master, *arguments],
+                [sys.executable, "-m", "hubline", "run", str(PIPELINE), *arguments],
                 cwd=self._folder,
-                env={**os.environ, **{name.upper(): text for name, text in self._hubs.items()}, "DATABASE": self._url},
+                env={**os.environ, **environment(self._hubs, self._url)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -107,6 +116,8 @@ class Scene:
         assert self._run is not None
         if self._run.poll() == ExitCode.CHECKS_FAILED and self._server is not None:
             self.start()
+        if self._run.poll() == ExitCode.FAILED and self._connect is not None:  # as its server was killed
+            self.start()
         assert self._run.poll() is None, (self._folder / "run.log").read_text()[-5000:]
 
     # Faults
@@ -114,7 +125,8 @@ class Scene:
     def faults(self) -> Sequence[Callable[[], None]]:
         crash = [] if self._server is None else [self.crash_database]
         executor = [self.kill_executor] if self._master.startswith("spark:") else []
-        return [self.kill_run, self.kill_worker, *executor, *crash]
+        connect = [self.kill_connect_server] if self._connect else []
+        return [self.kill_run, *connect, self.kill_worker, *executor, *crash]
 
     def kill_run(self) -> None:
         self.end()
@@ -123,10 +135,16 @@ class Scene:
     def kill_worker(self) -> None:
         """One of Spark's Python workers, if there is one by now."""
         assert self._run is not None
-        parents = {self._run.pid, *executors(self._folder)}
+        parents = {self._run.pid, *executors(self._folder), *([self._connect.pid] if self._connect else [])}
         workers = [pid for pid in _descendants(parents) if b"pyspark.daemon" in _command(pid)]
         if workers:
             os.kill(workers[-1], signal.SIGKILL)
+
+    def kill_connect_server(self) -> None:
+        """In mid-batch, and with it its workers. The run ends with one line."""
+        assert self._connect is not None
+        self._connect.kill()
+        self._connect.start()
 
     def kill_executor(self) -> None:
         for pid in executors(self._folder)[:1]:
@@ -220,8 +238,13 @@ def _command(pid: int) -> bytes:
         return b""  # it ended meanwhile
 
 
+def environment(hubs: dict[str, str], url: str) -> dict[str, str]:
+    return {**{name.upper(): text for name, text in hubs.items()}, "DATABASE": url}
+
+
 HUBS = ("raw", "clean", "averages")
 CLUSTER = "cluster"
+CONNECT = "connect"
 SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -233,6 +256,7 @@ SPARK_SETTINGS = {
 }
 KINDS = [
     (CLUSTER, "served", "postgresql"),
+    pytest.param(CONNECT, "served", "postgresql", marks=pytest.mark.skipif(MISSING is not None, reason=str(MISSING))),
     ("local[2,8]", "local", "sqlite"),
     ("local[2,8]", "served", "sqlite"),
     ("local[2,8]", "local", "postgresql"),
@@ -240,7 +264,7 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("master", "hubs", "database"), KINDS if IS_FULL else KINDS[:1])
+@pytest.mark.parametrize(("master", "hubs", "database"), KINDS if IS_FULL else KINDS[:2])
 def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, master: str, hubs: str, database: str) -> None:
     for name in HUBS:
         asyncio.run(create_hub(tmp_path / "hubs", name, partitions=PARTITIONS))
@@ -252,7 +276,13 @@ def test_every_reading_is_a_row_or_a_dead_letter_once(tmp_path: Path, master: st
         if hubs == "served":
             served = stack.enter_context(serving(tmp_path / "hubs"))
             addresses = {name: served.connection_string(name) for name in HUBS}
-        address = stack.enter_context(cluster(tmp_path)) if master == CLUSTER else master
+        address: str | ConnectServer = master
+        if master == CLUSTER:
+            address = stack.enter_context(cluster(tmp_path))
+        elif master == CONNECT:
+            address = ConnectServer(tmp_path, environment(addresses, url), master="local[2,8]")
+            stack.callback(address.kill)
+            address.start()
         scene = Scene(tmp_path, address, addresses, url, server)
         stack.callback(scene.end)
         asyncio.run(scene.play(random.Random(7)))
