@@ -187,7 +187,7 @@ def test_a_pipeline_writes_each_event_once_though_server_and_client_are_killed(
     server.kill()
     assert running.wait() == 1
     (line,) = [line for line in log.read_text().splitlines() if line.startswith("hubline:")]
-    assert "the Spark Connect server ended, and the run with it. Nothing is lost" in line
+    assert "the Spark Connect server ended, and the run with it; nothing is lost" in line
 
     server.start()
     running = run()

@@ -108,6 +108,9 @@ def test_a_column_that_is_made_first_is_known(events: DataFrame) -> None:
 def test_streams_are_counted(events: DataFrame, spark: SparkSession) -> None:
     assert QueryPlan.of(events.union(events)).hubs_read == 2
     assert QueryPlan.of(spark.readStream.format("rate").load()).hubs_read == 0
+    # One that was loaded with fewer columns is one, too.
+    hub = spark.readStream.format("eventhubs").schema("partition string").option("hub", "local:./data/hub")
+    assert QueryPlan.of(hub.load()).hubs_read == 1
 
 
 def test_nothing_is_proved_by_a_text_that_is_not_a_plan(events: DataFrame) -> None:

@@ -316,8 +316,6 @@ def test_queries_that_drop_the_place_of_their_rows_are_refused_before_they_start
         run_once(events.selectExpr("*", "1 as Body"), sink, tmp_path / "spelling")
     with pytest.raises(ConfigError, match="reads hubs 2 times"):
         run_once(events.union(events), sink, tmp_path / "twice")
-    with pytest.raises(ConfigError, match="does not read a hub"):
-        run_once(spark.readStream.format("rate").load(), sink, tmp_path / "rate")
     with pytest.raises(StreamingQueryException, match="a row has no partition or no sequenceNumber"):
         run_once(renumbered(events, None), sink, tmp_path / "nulls")
     assert devices(database) == []

@@ -41,6 +41,7 @@ _SENT_SIDES: Final[Mapping[str, tuple[int, ...]]] = {
 _PASSING: Final = frozenset({"Filter", "Join", "Project", "Sort", "SubqueryAlias", "View"})
 _STREAM: Final = "StreamingRelationV2"
 _PROJECT: Final = "Project"
+_FORMATS: Final = ("eventhubs", "hubline-stage")
 # Spark leaves out fields of a step beyond the 25th.
 _ALL_FIELDS: Final[Mapping[str, str]] = {"spark.sql.debug.maxToStringFields": "10000"}
 
@@ -99,14 +100,13 @@ class QueryPlan:
         return cls(root, tuple(frame.columns), is_certain)
 
     @property
-    def streams(self) -> list[set[str]]:
-        """The streams that the query reads: the columns of each."""
-        return [{each["name"] for each in _COLUMN.finditer(step.text)} for step in self.root if step.kind == _STREAM]
+    def _streams(self) -> list[Step]:
+        return [step for step in self.root if step.kind == _STREAM]
 
     @property
     def hubs_read(self) -> int:
-        """How many of them have the columns of events."""
-        return sum(columns >= set(SOURCE_SCHEMA.names) for columns in self.streams)
+        """How many times it reads a hub: by hubline's formats, also with fewer columns, or by all columns of events."""
+        return sum(map(_is_hub, self._streams))
 
     @property
     def moving_step(self) -> str | None:
@@ -116,7 +116,7 @@ class QueryPlan:
     @property
     def stays_in_task(self) -> bool:
         """Whether it is proved that every row stays in the task that read its event."""
-        return self.is_certain and len(self.streams) == 1 and self.moving_step is None
+        return self.is_certain and len(self._streams) == 1 and self.moving_step is None
 
     @property
     def has_state(self) -> bool:
@@ -164,6 +164,12 @@ class QueryPlan:
         # Some tables do not name their columns in a plan (a range); a step that is not looked into does.
         opaque = {each["id"] for step in self.root if step.inputs for each in _COLUMN.finditer(_own_text(step))}
         return origins | {name: Step("", "") for name, number in sought.items() if number not in opaque}
+
+
+def _is_hub(stream: Step) -> bool:
+    words = stream.text.split(", ", 2)
+    columns = {each["name"] for each in _COLUMN.finditer(stream.text)}
+    return (len(words) > 1 and words[1].lower() in _FORMATS) or columns >= set(SOURCE_SCHEMA.names)
 
 
 def _own_text(step: Step) -> str:

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from hubline.errors import ConfigError
 from hubline.model.keys import GroupKey
 from hubline.spark.checkpoint_location import CheckpointLocation, Read
 from hubline.spark.query_plan import QueryPlan
 from hubline.spark.source.offsets import HUB_KEY, Gap, StreamOffset, gaps_in
-
-NO_HUB: Final = (
-    "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read one."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +81,10 @@ class MicroBatch:
         location.require_running(read, batch_id)
         ends = _of_hubs(location.offsets(read, batch_id))
         if not ends:
-            raise ConfigError(NO_HUB)
+            raise ConfigError(
+                "the query does not read a hub by format('eventhubs'). Use a SqlBatchWriter only for queries that read "
+                "one."
+            )
         query_id = location.query_id(read) if shape.has_state else ""
         # Spark logs the same end once more for a batch that it runs for the query's state alone.
         reads = not (shape.has_state and batch_id and _of_hubs(location.offsets(read, batch_id - 1)) == ends)
@@ -104,9 +102,7 @@ def _of_hubs(offsets: Iterable[object]) -> list[dict[str, object]]:
 
 
 def require_one_hub(plan: QueryPlan) -> None:
-    """Refuses a query that reads no hub, or hubs several times, before it starts."""
-    if plan.hubs_read == 0:
-        raise ConfigError(NO_HUB)
+    """Refuses a query that reads hubs several times, before it starts."""
     _require_one(plan.hubs_read)
 
 
