@@ -74,6 +74,12 @@ def test_columns_of_the_querys_own_are_seen(events: DataFrame) -> None:
     assert found == {name: {"partition"} for name in COMPUTED}
 
 
+def test_a_stream_of_files_is_one_as_well(spark: SparkSession, tmp_path: Path) -> None:
+    files = spark.readStream.schema("partition string, sequenceNumber long").json(str(tmp_path))
+    plan = QueryPlan.of(files.where("sequenceNumber > 3"))
+    assert (plan.computed(NAMES), plan.stays_in_task, plan.has_state) == (set(), True, False)
+
+
 def test_what_moves_rows_or_keeps_them_is_seen(events: DataFrame) -> None:
     plans = {name: QueryPlan.of(changed(events)) for name, (_, changed) in MOVING.items()}
     assert {name: plan.moving_step for name, plan in plans.items()} == {name: name for name in MOVING}

@@ -56,8 +56,8 @@ JAVA_ENDED: Final = (
     "(often it lacks memory), then start the run again."
 )
 SERVER_ENDED: Final = (
-    "the Spark Connect server ended, and the run with it; nothing is lost. Look for the reason in the server's log, start "
-    "the server, then start the run again: it continues from its checkpoints."
+    "the Spark Connect server ended, and the run with it; nothing is lost. Look for the reason in the server's log, "
+    "start the server, then start the run again: it continues from its checkpoints."
 )
 CHECK_SERVER: Final = "start the server with start-connect-server.sh, or correct its address"
 

@@ -39,7 +39,8 @@ _SENT_SIDES: Final[Mapping[str, tuple[int, ...]]] = {
 
 # Steps that name columns and make none of them, but for a projection, which says of what.
 _PASSING: Final = frozenset({"Filter", "Join", "Project", "Sort", "SubqueryAlias", "View"})
-_STREAM: Final = "StreamingRelationV2"
+# What a stream is before its query starts, by a source of either of Spark's two interfaces.
+_STREAMS: Final = frozenset({"StreamingRelation", "StreamingRelationV2"})
 _PROJECT: Final = "Project"
 _FORMATS: Final = ("eventhubs", "hubline-stage")
 # Spark leaves out fields of a step beyond the 25th.
@@ -75,7 +76,7 @@ class Step:
     @property
     def is_stream(self) -> bool:
         """Whether rows of a stream come through it."""
-        return any(step.kind == _STREAM for step in self)
+        return any(step.kind in _STREAMS for step in self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class QueryPlan:
 
     @property
     def _streams(self) -> list[Step]:
-        return [step for step in self.root if step.kind == _STREAM]
+        return [step for step in self.root if step.kind in _STREAMS]
 
     @property
     def hubs_read(self) -> int:
@@ -138,7 +139,7 @@ class QueryPlan:
     def is_first_computed(self, name: str) -> bool:
         """Whether a column is computed of nothing but the stream, before everything else."""
         step = self._origins([name]).get(name)
-        return step is not None and [each.kind for each in step.inputs] == [_STREAM]
+        return step is not None and len(step.inputs) == 1 and step.inputs[0].kind in _STREAMS
 
     def _origins(self, names: Iterable[str]) -> dict[str, Step | None]:
         """Where each of these columns is made; None if the stream has it under the same name."""
@@ -159,7 +160,7 @@ class QueryPlan:
                 own = {each["id"]: each["name"] for each in _COLUMN.finditer(step.text)}
                 for name, number in list(sought.items()):
                     if number in own:
-                        origins[name] = None if step.kind == _STREAM and own[number] == name else step
+                        origins[name] = None if step.kind in _STREAMS and own[number] == name else step
                         del sought[name]
         # Some tables do not name their columns in a plan (a range); a step that is not looked into does.
         opaque = {each["id"] for step in self.root if step.inputs for each in _COLUMN.finditer(_own_text(step))}

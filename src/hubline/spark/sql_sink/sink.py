@@ -169,8 +169,8 @@ class SqlBatchWriter:
             Spark's writer with its function and checkpoint location. Set a trigger and a name, and start it.
 
         Raises:
-            ConfigError: If the query does not have the columns that it must keep, reads hubs several times, or computes a
-                column by which events are known. Over Spark Connect, if the address has a password in it.
+            ConfigError: If the query does not have the columns that it must keep, reads hubs several times, or
+                computes a column by which events are known. Over Spark Connect, if the address has a password in it.
         """
         plan = QueryPlan.of(frame)
         require_one_hub(plan)
