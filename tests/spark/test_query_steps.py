@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users have it
 
 from hubline.spark import parse_json
-from hubline.spark._jvm.plan import analyzed, steps_of
+from hubline.spark.query_plan import QueryPlan
 from hubline.spark.query_steps import losing_step, state_over_partitions
 from hubline.spark.schema import SOURCE_SCHEMA
 
@@ -67,17 +67,17 @@ KEEPING: dict[str, Callable[[DataFrame], DataFrame]] = {
 @pytest.mark.parametrize("what", LOSING)
 def test_a_step_that_drops_failures_unseen_is_found(events: DataFrame, what: str) -> None:
     query, kind = LOSING[what]
-    assert losing_step(steps_of(analyzed(query(parse_json(events, FIELDS))))) == kind
+    assert losing_step(QueryPlan.of(query(parse_json(events, FIELDS))).root) == kind
 
 
 @pytest.mark.parametrize("what", KEEPING)
 def test_steps_that_keep_failures_or_drop_them_by_choice_are_fine(events: DataFrame, what: str) -> None:
-    assert losing_step(steps_of(analyzed(KEEPING[what](parse_json(events, FIELDS))))) is None
+    assert losing_step(QueryPlan.of(KEEPING[what](parse_json(events, FIELDS))).root) is None
 
 
 def test_a_filter_before_parsing_is_fine(events: DataFrame) -> None:
     rows = parse_json(events.where("partitionKey = 'a'"), FIELDS)
-    assert losing_step(steps_of(analyzed(rows))) is None
+    assert losing_step(QueryPlan.of(rows).root) is None
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_filter_before_parsing_is_fine(events: DataFrame) -> None:
 def test_state_of_several_partitions_is_found(
     events: DataFrame, query: Callable[[DataFrame], DataFrame], kind: str | None
 ) -> None:
-    assert state_over_partitions(steps_of(analyzed(query(events)))) == kind
+    assert state_over_partitions(QueryPlan.of(query(events)).root) == kind
