@@ -17,7 +17,6 @@ import pyspark
 
 HOME = Path(pyspark.__file__).parent
 START_SECONDS_MAX = 120.0
-STARTED = "Spark Connect server started at"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -72,7 +71,6 @@ class ConnectServer:
             "PYSPARK_PYTHON": sys.executable,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         }
-        begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [HOME / "sbin" / "start-connect-server.sh", "--master", self._master, *arguments],
@@ -84,10 +82,17 @@ class ConnectServer:
                 start_new_session=True,
             )
         deadline = time.monotonic() + START_SECONDS_MAX
-        while STARTED.encode() not in self.log.read_bytes()[begun:]:
+        while not self._answers():
             assert self._process.poll() is None, self.log.read_text()[-3000:]
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def kill(self) -> None:
         """With all that it has started."""
