@@ -86,6 +86,8 @@ def _both() -> Iterator[tuple[Callable[[str], list[float]], Callable[[str], list
         spark.dataSource.register(EventHubs)
         child = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.spark_connect", folder],
+            # What says to PySpark that a process is a client.
+            env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -54,6 +54,8 @@ def remote(server: ConnectServer, monkeypatch: pytest.MonkeyPatch, database: Pat
     spark.dataSource.register(EventHubs)
     yield spark
     spark.stop()
+    for name in ("SPARK_CONNECT_MODE_ENABLED", "SPARK_REMOTE"):  # else PySpark would take the process for a client
+        os.environ.pop(name, None)
 
 
 @pytest.fixture
