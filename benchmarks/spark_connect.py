@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -109,7 +110,7 @@ def rates(spark: SparkSession, folder: Path, sink: str) -> list[float]:
     """Events a second of a query's batches, without the first, which starts what it needs."""
     hub, checkpoint = f"local:{folder}/hub", tempfile.mkdtemp(dir=folder)
     # A group of its own: the table has a checkpoint for each.
-    options = {"hub": hub, "consumerGroup": Path(checkpoint).name, "startingPosition": "earliest"}
+    options = {"hub": hub, "consumerGroup": uuid.uuid4().hex, "startingPosition": "earliest"}
     reader = spark.readStream.format("eventhubs").options(maxEventsPerTrigger=BATCH_EVENTS, **options)
     if sink == "noop":
         writing = reader.load().writeStream.format("noop").option("checkpointLocation", checkpoint)
