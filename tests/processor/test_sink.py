@@ -388,6 +388,50 @@ class TestTransaction:
         assert isinstance(errors[0], HandlerFailed)
         assert (results.dead_letters, results.checkpoint) == ([], None)
 
+    @virtual
+    @pytest.mark.parametrize("name", ["execute", "insert"])
+    @pytest.mark.parametrize("takes", ["event", "batch"])
+    async def test_a_call_that_nobody_awaits_is_an_error_and_nothing_counts(
+        self, results: Results, takes: str, name: str
+    ) -> None:
+        scene = Scene()
+        scene.append(4)
+        processor, errors = processor_of(scene, results)
+
+        async def handle(given: Any, tx: AsyncTransaction) -> None:
+            await tx.execute("INSERT INTO results (id) VALUES (?)", [given.sequence_number if takes == "event" else 7])
+            if name == "execute":
+                tx.execute("INSERT INTO results (id) VALUES (8)")
+            else:
+                tx.insert([{"id": 9}])
+
+        (processor.on_event if takes == "event" else processor.on_batch)(handle)
+        async with processor:
+            await until(lambda: errors)
+
+        assert isinstance(errors[0], HandlerFailed)
+        assert isinstance(errors[0].__cause__, SinkError)
+        assert f"await tx.{name}(...)" in str(errors[0])
+        assert (results.ids, results.dead_letters, results.checkpoint) == ([], [], None)
+
+    @virtual
+    async def test_a_task_that_uses_tx_must_be_awaited_too(self, results: Results) -> None:
+        scene = Scene()
+        scene.append(1)
+        processor, errors = processor_of(scene, results)
+        tasks: list[asyncio.Task[object]] = []
+
+        @processor.on_event
+        async def handle(event: Event, tx: AsyncTransaction) -> None:
+            tasks.append(asyncio.create_task(tx.execute("INSERT INTO results (id) VALUES (8)")))
+
+        async with processor:
+            await until(lambda: errors)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+        assert "before tx.execute() was done" in str(errors[0])
+        assert (results.ids, results.checkpoint) == ([], None)
+
     def test_tx_needs_a_sink(self, tmp_path: Path) -> None:
         @virtual
         async def scenario() -> None:

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Callable
 
-from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError
+from hubline.errors import Fenced, HandlerFailed, HandlerStalled, HublineError, SinkMissing
 from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
 from hubline.processor.dependencies import PartitionDependencies
@@ -181,6 +181,8 @@ class HandlerCaller:
     def _failed(self, given: EventBatch | Event, attempts: int, error: Exception) -> HandlerFailed:
         if isinstance(error, Fenced) and error.partition == self._status.partition:
             raise error  # from its checkpoint: the partition is no longer this session's, and trying again is futile
+        if isinstance(error, SinkMissing):
+            raise error  # it is not the event's fault
         return self._failure(self.name, given, attempts, error)
 
     def _failure(self, name: str, given: EventBatch | Event | None, attempts: int, cause: Exception) -> HandlerFailed:
