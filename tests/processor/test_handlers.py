@@ -877,7 +877,8 @@ class TestRowsWithoutSink:
     @pytest.mark.parametrize("is_async", [True, False])
     @pytest.mark.parametrize("takes", ["on_event", "on_batch"])
     @pytest.mark.parametrize(
-        "rows", [{"id": 1}, [{"id": 1}], pa.table({"id": [1]}), pa.record_batch({"id": [1]}), (each for each in ())]
+        "rows",
+        [{"id": 1}, [{"id": 1}], pa.table({"id": [1]}), pa.record_batch({"id": [1]}), (each for each in list[int]())],
     )
     async def test_rows_stop_the_partition(self, rows: object, takes: str, is_async: bool) -> None:
         scene = Scene()

@@ -401,9 +401,9 @@ class TestTransaction:
         async def handle(given: Any, tx: AsyncTransaction) -> None:
             await tx.execute("INSERT INTO results (id) VALUES (?)", [given.sequence_number if takes == "event" else 7])
             if name == "execute":
-                tx.execute("INSERT INTO results (id) VALUES (8)")
+                tx.execute("INSERT INTO results (id) VALUES (8)")  # type: ignore[unused-coroutine]
             else:
-                tx.insert([{"id": 9}])
+                tx.insert([{"id": 9}])  # type: ignore[unused-coroutine]
 
         (processor.on_event if takes == "event" else processor.on_batch)(handle)
         async with processor:

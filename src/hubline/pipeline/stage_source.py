@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from hubline.coordination.snapshot import Wait
 from hubline.pipeline.stop_gate import Gate
 from hubline.spark.options import Options
 from hubline.spark.source.data_source import EventHubs
@@ -65,6 +66,9 @@ class StageReader(StreamReader):
         is_waited_for = end == self._offered or not self._gate.is_closed
         self._planned = end if is_waited_for else None
         return super().partitions(start, end)
+
+    def _waits(self, wait: Wait) -> None:
+        self._gate.tell(str(wait))
 
     def _end(self, planner: StreamPlanner) -> None:
         try:

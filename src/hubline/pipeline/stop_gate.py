@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ _CLOSED: Final = "closed"
 _DONE: Final = "done"
 _IDLE: Final = "idle"
 _PLANNER: Final = "planner"
+_TOLD: Final = "told"
 
 
 class Gate:
@@ -81,6 +83,21 @@ class Gate:
     def is_done(self) -> bool:
         """Whether all that was planned is done: no batch ran once the gate was closed."""
         return (self.folder / _DONE).exists()
+
+    def tell(self, text: str) -> None:
+        """The planning process has something to say to the people who watch the run."""
+        told = self.folder / f"{_TOLD}.{time.time_ns()}"
+        self._say(written := f"new-{told.name}")
+        (self.folder / written).write_text(text)
+        (self.folder / written).rename(told)  # so that nobody reads half of it
+
+    def take_told(self) -> list[str]:
+        """What the planning process told since the last call."""
+        texts: list[str] = []
+        for file in sorted(self.folder.glob(f"{_TOLD}.*")):
+            texts.append(file.read_text())
+            file.unlink(missing_ok=True)
+        return texts
 
     def _say(self, name: str) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)  # a cleaner of temporary files may have been there

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from hubline.adapters import open_hub, open_store
 from hubline.concurrency import map_bounded
+from hubline.coordination.snapshot import Wait
 from hubline.coordination.strategies import All
 from hubline.model.hubs import PartitionProperties
 from hubline.model.keys import GroupKey
@@ -29,9 +30,10 @@ from hubline.spark.source.rate_limit import RateLimit
 from hubline.spark.source.start_validation import StartValidation
 
 
-async def start_planner(options: Options) -> StreamPlanner:
+async def start_planner(options: Options, *, on_wait: Callable[[Wait], None]) -> StreamPlanner:
     """Opens the hub and the store, and takes the first look at them."""
-    planner = StreamPlanner(options, open_hub(options.hub), open_store(options.store) if options.store else None)
+    store = open_store(options.store) if options.store else None
+    planner = StreamPlanner(options, open_hub(options.hub), store, on_wait=on_wait)
     try:
         await planner.start()
     except BaseException:
@@ -44,8 +46,15 @@ class StreamPlanner:
     """Plans the batches of one query. All of it lives on one event loop."""
 
     def __init__(
-        self, options: Options, hub: Hub, store: CheckpointStore | None, *, now: Callable[[], float] = time.time
+        self,
+        options: Options,
+        hub: Hub,
+        store: CheckpointStore | None,
+        *,
+        now: Callable[[], float] = time.time,
+        on_wait: Callable[[Wait], None] = lambda _: None,
     ) -> None:
+        self._on_wait = on_wait
         self._options = options
         self._hub = hub
         self._store = store
@@ -68,6 +77,7 @@ class StreamPlanner:
                 partitions=lambda: self._monitor.partition_ids,
                 sequence_after_loss=self._validation.sequence_after_loss,
                 now=self._now,
+                on_wait=self._on_wait,
             )
             await owned.start()
             self._owned = owned

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from hubline.coordination.control_loop import ControlLoop
+from hubline.coordination.snapshot import Wait
 from hubline.spark.arrow_columns import Layout
 from hubline.spark.options import Options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
@@ -94,6 +95,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._run(planner.stop())
         self._close_loop()
 
+    def _waits(self, wait: Wait) -> None:
+        """The query waits for partitions that somebody else owns. Called on the planner's event loop."""
+
     def _started(self) -> StreamPlanner:
         if self._planner is None:
             has_lookback = self._options.lookback_seconds is not None
@@ -101,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             exit_on_sigterm()
             self._control = ControlLoop(in_thread=True)
             try:
-                self._planner = self._run(start_planner(self._options))
+                self._planner = self._run(start_planner(self._options, on_wait=self._waits))
             except BaseException:
                 self._close_loop()
                 raise
