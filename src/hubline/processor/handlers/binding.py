@@ -12,6 +12,7 @@ from hubline.model.events import Event, EventBatch
 from hubline.processor.context import HandlerContext
 from hubline.processor.handlers.handler import Handler
 from hubline.processor.handlers.thread import PartitionThread
+from hubline.processor.handlers.time_limit import ran_too_long
 from hubline.processor.handlers.transaction import AsyncTransaction, not_awaited, savepoint
 from hubline.sinks import Transaction
 
@@ -125,14 +126,13 @@ async def _leaving(stack: ExitStack, running: Awaitable[object], thread: Partiti
 
 
 async def _within(seconds: float, running: Awaitable[object]) -> object:
-    too_long = f"it ran longer than handler_timeout_seconds={seconds}"
     try:
         async with asyncio.timeout(seconds) as limit:
             returned = await running
     except Exception:
         if limit.expired():
-            raise TimeoutError(too_long) from None
+            raise ran_too_long(seconds) from None
         raise
     if limit.expired():  # it caught its cancellation
-        raise TimeoutError(too_long)
+        raise ran_too_long(seconds)
     return returned

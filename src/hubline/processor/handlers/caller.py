@@ -93,8 +93,9 @@ class HandlerCaller:
     async def _run(self, call: Callable[[], object]) -> object:
         return await self._handler.run(call, thread=self.thread, name=self.name, is_due=self._status.is_current)
 
-    def _bound(self, tx: Transaction | None = None) -> BoundHandler:
-        return bind(self._handler, self.context, self.thread, tx=tx, timeout_seconds=self._timeout_seconds)
+    def _bound(self, tx: Transaction | None = None, *, has_limit: bool = True) -> BoundHandler:
+        limit = self._timeout_seconds if has_limit else None
+        return bind(self._handler, self.context, self.thread, tx=tx, timeout_seconds=limit)
 
     async def _call_again(self, given: EventBatch | Event, failed: HandlerFailed | None) -> object:
         returned: object = None
@@ -147,7 +148,10 @@ class HandlerCaller:
         with self._slow.watching(run.current):
             try:
                 if self._handler.is_async:
-                    await awaited(run.go_async(self._bound(tx), may_go=may_go))
+                    # With tx, what the database takes does not count: there, each call has its own limit.
+                    limit = self._timeout_seconds if tx is None else None
+                    call = self._bound(tx, has_limit=tx is not None)
+                    await awaited(run.go_async(call, may_go=may_go, timeout_seconds=limit))
                 else:
                     go = functools.partial(run.go, self._bound(tx), may_go=may_go, clock=loop.time)
                     running = await self.thread.call(functools.partial(called, go), name=self.name)

@@ -14,6 +14,7 @@ from itertools import islice
 
 from hubline.model.events import Event
 from hubline.processor.handlers.returned import require_no_rows
+from hubline.processor.handlers.time_limit import TimeLimit
 
 GO_SECONDS = 0.01
 """An async handler that never waits gives way to the other tasks of its loop after so long."""
@@ -86,26 +87,36 @@ class EventRun:
             self.add(returned)
         return None
 
-    async def go_async(self, call: Callable[[Event], Awaitable[object]], *, may_go: Callable[[], bool]) -> None:
-        """The same with an async handler, in a task of its own."""
+    async def go_async(
+        self,
+        call: Callable[[Event], Awaitable[object]],
+        *,
+        may_go: Callable[[], bool],
+        timeout_seconds: float | None = None,
+    ) -> None:
+        """The same with an async handler, in a task of its own. One that runs longer than that is cancelled."""
         clock, task = asyncio.get_running_loop().time, asyncio.current_task()
         assert task is not None  # noqa: S101 (coroutines run in tasks)
-        is_cancelled, keeps_all, look_at = task.cancelling, self.results is not None, clock()
+        is_cancelled, keeps_all = task.cancelling, self.results is not None
+        look_at = self.begun_at = clock()
         gives_way_at = look_at + GO_SECONDS
-        for event in islice(self.events, self.done, self.end):
-            now = self.begun_at = clock()
-            if now >= look_at:
-                if now >= gives_way_at:
-                    await asyncio.sleep(0)
-                    now = self.begun_at = clock()
-                    gives_way_at = now + GO_SECONDS
-                if not may_go():
-                    return
-                look_at = now + LOOK_SECONDS
-            returned = await call(event)
-            if is_cancelled():  # or this go is cancelled, and the event counts for nothing
-                raise RuntimeError("the handler cancelled itself")
-            if returned is None and not keeps_all:
-                self.done += 1
-            else:
-                self.add(returned)
+        with TimeLimit(timeout_seconds, lambda: self.begun_at) as limit:
+            for event in islice(self.events, self.done, self.end):
+                now = self.begun_at = clock()
+                if now >= look_at:
+                    if now >= gives_way_at:
+                        await asyncio.sleep(0)
+                        now = self.begun_at = clock()
+                        gives_way_at = now + GO_SECONDS
+                    if not may_go():
+                        return
+                    look_at = now + LOOK_SECONDS
+                returned = await call(event)
+                if is_cancelled():  # or this go is cancelled, and the event counts for nothing
+                    if limit.has_expired:
+                        return
+                    raise RuntimeError("the handler cancelled itself")
+                if returned is None and not keeps_all:
+                    self.done += 1
+                else:
+                    self.add(returned)
