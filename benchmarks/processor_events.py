@@ -1,13 +1,15 @@
 """What a processor's handlers cost, over AMQP messages as Event Hubs sends them: events a second of the client's CPU.
 
-The endpoint is ``hubline serve`` in a process of its own. The peer is azure-eventhub's ``receive_batch`` on the same
-endpoint, in turns, with a callback that only counts; ours are called for each event.
+The endpoint is ``hubline serve`` in a process of its own. The peers take turns with the processor: azure-eventhub's
+``receive_batch`` on the same endpoint, with a callback that only counts, and confluent-kafka's ``consume`` on a broker
+with the same messages.
 """
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -19,12 +21,14 @@ from benchmarks.amqp_client import (
     SDK_COUNT,
     SMALL,
     WITH_PROPERTIES,
+    Load,
     Work,
     connected,
     receive_by_sdk,
     served,
 )
 from benchmarks.harness import Result, benchmark
+from benchmarks.kafka import CONSUME_COUNT, KafkaMissing, broker
 from hubline import Event, EventBatch, LeaseOptions, Processor, ProcessorOptions
 from hubline.checkpoint_stores.sqlite import SqliteStore
 
@@ -75,6 +79,21 @@ def event_objects() -> Iterator[Result]:
 
     with served(WITH_PROPERTIES) as connection_string:
         yield _beside_sdk("processor-event-objects", connection_string, WITH_PROPERTIES.own_count, register)
+        yield from _beside_kafka("processor-event-objects", connection_string, WITH_PROPERTIES, register)
+
+
+@benchmark("processor-arrow-kafka")
+def arrow_beside_kafka() -> Iterator[Result]:
+    """`on_batch`, reading the column of bodies, beside confluent-kafka."""
+
+    def register(processor: Processor, seen: Callable[[int], None]) -> None:
+        @processor.on_batch
+        async def handle(batch: EventBatch) -> None:
+            _look(batch.arrow.column("body"))
+            seen(len(batch))
+
+    with served(SMALL) as connection_string:
+        yield from _beside_kafka("processor-arrow-kafka", connection_string, SMALL, register)
 
 
 def _look(*values: object) -> None:
@@ -88,15 +107,34 @@ def _beside_sdk(name: str, connection_string: str, count: int, register: Registe
     return Result(name, figure, "events/CPU-s", figure / peer, AGAINST_RECEIVE)
 
 
+def _beside_kafka(name: str, connection_string: str, load: Load, register: Register) -> Iterator[Result]:
+    """Nothing but the reason, where there is no broker or consumer to be had."""
+    count, reads_all = load.own_count, load.has_properties
+    own = Work(lambda: asyncio.run(_process(connection_string, count, register)), count)
+    try:
+        with broker() as kafka:
+            kafka.fill(count, has_properties=reads_all)
+            rates = [(own_rate(own), count / kafka.cpu_seconds(count, reads_all=reads_all)) for _ in range(ROUNDS)]
+    except KafkaMissing as missing:
+        print(f"{name} beside Kafka: skipped, {missing}", file=sys.stderr)
+        return
+    figure, peer = (statistics.median(each) for each in zip(*rates, strict=True))
+    what = ", key and headers read" if reads_all else ""
+    yield Result(name, figure, "events/CPU-s", figure / peer, f"confluent-kafka consume({CONSUME_COUNT}){what}")
+
+
 def medians(own: Work, peer: Work) -> tuple[float, float]:
     """Events a CPU-second of each, in turns: the machine is shared, and never the same."""
-    rates: dict[Work, list[float]] = {own: [], peer: []}
-    for _ in range(ROUNDS):
-        for work, seen in rates.items():
-            start = time.process_time()
-            work.run()
-            seen.append(work.count / (time.process_time() - start))
-    return statistics.median(rates[own]), statistics.median(rates[peer])
+    rates = [(own_rate(own), own_rate(peer)) for _ in range(ROUNDS)]
+    figure, beside = (statistics.median(each) for each in zip(*rates, strict=True))
+    return figure, beside
+
+
+def own_rate(work: Work) -> float:
+    """By the CPU time of this process, all of its threads together."""
+    start = time.process_time()
+    work.run()
+    return work.count / (time.process_time() - start)
 
 
 async def _process(connection_string: str, count: int, register: Register) -> None:
