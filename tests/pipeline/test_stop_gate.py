@@ -79,18 +79,18 @@ def test_gate_of_several_hubs_is_idle_when_all_of_them_are(tmp_path: Path, monke
     assert not gate.is_left
 
 
-def test_what_a_planning_process_waits_for_is_told_once(tmp_path: Path) -> None:
+def test_what_a_planning_process_waits_for_is_noted_once(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(gate.folder), "share": "1/1"})
     reader = source.streamReader(SOURCE_SCHEMA)
     assert isinstance(reader, StageReader)
-    assert gate.take_told() == []
+    assert gate.take_notes() == []
 
     reader._waits(Wait("a", ["0", "1"], 26.0))
     reader._waits(Wait("b", [str(number) for number in range(30)], 9.5))
 
-    assert gate.take_told() == [
+    assert gate.take_notes() == [
         "waiting for partitions 0, 1: owned by a, lease expires in 26 s unless renewed",
         "waiting for 30 partitions: owned by b, lease expires in 10 s unless renewed",
     ]
-    assert gate.take_told() == []
+    assert gate.take_notes() == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise, repeat
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -13,31 +13,45 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class EventColumns:
-    """Of the columns that few handlers read. The values of a column are found by the place of the event."""
+    """Of the columns that few handlers read.
 
-    __slots__ = ("_arrow", "_dictionaries", "_micros", "_offsets")
+    Attributes:
+        offset: Their values, in order, once `made` was called with the name; until then None.
+        enqueued_time: The same.
+        properties: The same.
+    """
+
+    __slots__ = ("_arrow", "enqueued_time", "offset", "properties")
 
     def __init__(self, arrow: pa.RecordBatch) -> None:
         # Not the batch: an event that is kept must not keep the bodies of all others.
         self._arrow: pa.RecordBatch = arrow.select(("offset", "enqueuedTime", "properties"))
-        self._offsets: list[str] | None = None
-        self._micros: list[int] | None = None
-        self._dictionaries: list[dict[str, str]] | None = None
+        self.offset: list[str] | None = None
+        self.enqueued_time: list[datetime] | None = None
+        self.properties: list[dict[str, str]] | None = None
 
-    def offset(self, index: int) -> str:
-        if self._offsets is None:
-            self._offsets = self._arrow.column("offset").to_pylist()
-        return self._offsets[index]
+    def made(self, name: str) -> list[Any]:
+        """The values of a column."""
+        values: list[Any] = _MAKE[name](self._arrow)
+        setattr(self, name, values)
+        return values
 
-    def enqueued_time(self, index: int) -> datetime:
-        if self._micros is None:
-            self._micros = self._arrow.column("enqueuedTime").cast(pa.int64()).to_numpy().tolist()
-        return _EPOCH + timedelta(microseconds=self._micros[index])
 
-    def properties(self, index: int) -> dict[str, str]:
-        if self._dictionaries is None:
-            self._dictionaries = dictionaries(self._arrow.column("properties"))
-        return self._dictionaries[index]
+def _offsets(arrow: pa.RecordBatch) -> list[str]:
+    offsets: list[str] = arrow.column("offset").to_pylist()
+    return offsets
+
+
+def _times(arrow: pa.RecordBatch) -> list[datetime]:
+    micros = arrow.column("enqueuedTime").cast(pa.int64()).to_numpy().tolist()
+    return [_EPOCH + timedelta(microseconds=each) for each in micros]
+
+
+def _properties(arrow: pa.RecordBatch) -> list[dict[str, str]]:
+    return dictionaries(arrow.column("properties"))
+
+
+_MAKE: Final = {"offset": _offsets, "enqueued_time": _times, "properties": _properties}
 
 
 def dictionaries(maps: pa.MapArray) -> list[dict[str, str]]:

@@ -88,13 +88,13 @@ def _made_when_read(name: str) -> None:
 
     Few handlers read all values, and a Python object of each would take longer than all that comes before the handler.
     """
-    slot, make = Event.__dict__[name], getattr(EventColumns, name)
-    get, put = slot.__get__, slot.__set__
+    slot = Event.__dict__[name]
+    get, put, values_of = slot.__get__, slot.__set__, EventColumns.__dict__[name].__get__
 
     def read(event: Event) -> Any:
         value = get(event)
         if value.__class__ is EventColumns:
-            value = make(value, event._index)  # noqa: SLF001
+            value = (values_of(value) or value.made(name))[event._index]  # noqa: SLF001
             put(event, value)
         return value
 

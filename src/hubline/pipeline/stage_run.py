@@ -198,7 +198,7 @@ class StageRun:
 
     def poll(self) -> None:
         """Notices that its query has ended: done, or failed."""
-        for text in self.gate.take_told():
+        for text in self.gate.take_notes():
             self._note(text)
         if self.state is not State.RUNNING or self.query is None or self.query.isActive:
             return

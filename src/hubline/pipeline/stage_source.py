@@ -68,7 +68,7 @@ class StageReader(StreamReader):
         return super().partitions(start, end)
 
     def _waits(self, wait: Wait) -> None:
-        self._gate.tell(str(wait))
+        self._gate.leave_note(str(wait))
 
     def _end(self, planner: StreamPlanner) -> None:
         try:

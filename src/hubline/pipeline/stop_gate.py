@@ -28,7 +28,7 @@ _CLOSED: Final = "closed"
 _DONE: Final = "done"
 _IDLE: Final = "idle"
 _PLANNER: Final = "planner"
-_TOLD: Final = "told"
+_NOTE: Final = "note"
 
 
 class Gate:
@@ -84,17 +84,17 @@ class Gate:
         """Whether all that was planned is done: no batch ran once the gate was closed."""
         return (self.folder / _DONE).exists()
 
-    def tell(self, text: str) -> None:
+    def leave_note(self, text: str) -> None:
         """The planning process has something to say to the people who watch the run."""
-        told = self.folder / f"{_TOLD}.{time.time_ns()}"
-        self._say(written := f"new-{told.name}")
+        note = self.folder / f"{_NOTE}.{time.time_ns()}"
+        self._say(written := f"new-{note.name}")
         (self.folder / written).write_text(text)
-        (self.folder / written).rename(told)  # so that nobody reads half of it
+        (self.folder / written).rename(note)  # so that nobody reads half of it
 
-    def take_told(self) -> list[str]:
-        """What the planning process told since the last call."""
+    def take_notes(self) -> list[str]:
+        """What the planning process had to say since the last call."""
         texts: list[str] = []
-        for file in sorted(self.folder.glob(f"{_TOLD}.*")):
+        for file in sorted(self.folder.glob(f"{_NOTE}.*")):
             texts.append(file.read_text())
             file.unlink(missing_ok=True)
         return texts

@@ -35,7 +35,7 @@ class Stop:
 
     Attributes:
         sequence: The first event that is left.
-        failed: How it failed, or the batch that it begins. It is to be tried again after a pause.
+        failed: How it failed, or the batch that it begins. Its retry comes after a pause.
         is_split: Rather, that batch is to be handled in halves.
     """
 
@@ -62,7 +62,7 @@ class DeliveryAttempt:
 
     Attributes:
         parts: What is to be handled.
-        failed: How the first of it failed before, if it is tried again.
+        failed: How the first of it failed before, if this is a retry.
         is_half: It is half of a batch that failed.
         dead_letters: The events that are known to fail.
         outputs: What handlers returned.

@@ -14,8 +14,8 @@ What if it dies here?
 Dying anywhere before the commit leaves nothing, and the batch is handled again; dying after it leaves all of it.
 
 A handler that uses its ``tx`` has the transaction open from then on, and on SQLite every other writer waits: the
-renewal of this partition's lease, too. So hubline never waits in it. Where what failed is to be tried again after a
-pause, what came before it is committed first, and it begins the next transaction: so a batch may take several.
+renewal of this partition's lease, too. So hubline never waits in it. Before the pause of a
+retry it commits what came before, and what failed begins the next transaction: so a batch may take several.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class HandlerCaller:
         return failed.attempts < self._retry.max_attempts
 
     async def pause(self, failed: HandlerFailed) -> None:
-        """The backoff before what failed is tried again: let no transaction be open meanwhile.
+        """The backoff before the retry of what failed: let no transaction be open meanwhile.
 
         Raises the failure if the partition is closing: the next owner tries again.
         """
