@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise, repeat
 from typing import Any, Final
@@ -51,7 +52,11 @@ def _properties(arrow: pa.RecordBatch) -> list[dict[str, str]]:
     return dictionaries(arrow.column("properties"))
 
 
-_MAKE: Final = {"offset": _offsets, "enqueued_time": _times, "properties": _properties}
+_MAKE: Final[Mapping[str, Callable[[pa.RecordBatch], list[Any]]]] = {
+    "offset": _offsets,
+    "enqueued_time": _times,
+    "properties": _properties,
+}
 
 
 def dictionaries(maps: pa.MapArray) -> list[dict[str, str]]:
