@@ -157,7 +157,7 @@ class DeliveryIntoSink:
         attempt = DeliveryAttempt([deduplicated.batch], part.failed, part.is_half)
         delivery = _Delivery(part.batch, deduplicated, attempt)
         while not await self._is_committed(delivery, waiting, now):
-            """Again, as ``delivery`` says."""
+            pass
         self._waiting_keys = waiting | set(_first_failed(delivery.attempt.dead_letters.values()))
         return Delivered(delivery.batch, delivery.attempt.in_order(), delivery.left)
 
