@@ -10,7 +10,7 @@ import pytest
 from azure.core.credentials import AccessToken
 from azure.core.exceptions import ClientAuthenticationError, ServiceRequestError
 
-from hubline.credentials import RENEW_BEFORE_SECONDS, EntraRefused, EntraTokens, EntraUnreachable
+from hubline.credentials.entra_tokens import RENEW_BEFORE_SECONDS, EntraRefused, EntraTokens, EntraUnreachable
 from tests.support.entra import FakeCredential
 
 LIFE_SECONDS = 3600
