@@ -111,8 +111,9 @@ class Options:
     ``starting_positions`` is None where no option gives one: a batch then starts at the beginning, and a stream refuses
     to start, or starts at the end if its options are the JVM connector's. ``load_balancing`` is how the instances
     that use the same store share the partitions, ``checkpoint`` whether it keeps their progress as well.
-    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts. ``share`` is not an
-    option: a pipeline gives it to each query of a stage.
+    ``lookback_seconds`` is how much of what was handled before a stream reads again when it starts. ``share`` and
+    ``ends`` are not options. A pipeline gives them to the queries of a stage: those of a backfill end before these
+    sequence numbers.
     """
 
     hub: HubAddress
@@ -135,6 +136,7 @@ class Options:
     owner_id: str | None = None
     lease: LeaseOptions = field(default_factory=LeaseOptions)
     share: QueryShare = field(default_factory=QueryShare)
+    ends: Mapping[str, int] | None = None
 
     @property
     def stream_start(self) -> StartPositions:
