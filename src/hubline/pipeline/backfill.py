@@ -1,4 +1,4 @@
-"""Runs a stage's code over a range of its hub that was processed before, into another table, while the stage keeps running.
+"""Runs a stage's code over old events of its hub, into another table, while the stage keeps running.
 
 A backfill is a run that ends by itself, in a consumer group of its own: checkpoints, owners, dead letters and known ids
 are apart from those of the stage. Where its range ends is written down before anything is read, as checkpoints of the
