@@ -139,7 +139,7 @@ class TestFactories:
             ("tests.support.entra:missing", "the module tests.support.entra has no function missing"),
             ("tests.support.entra:not_a_function", "has no function not_a_function"),
             ("tests.support.entra:text", "it is a str, which has no get_token(scope). Return a TokenCredential"),
-            ("tests.support.entra:AsyncCredential", "it is a AsyncCredential that is asynchronous"),
+            ("tests.support.entra:AsyncCredential", "it is asynchronous (a AsyncCredential)"),
             ("tests.support.entra:failing", "it failed (RuntimeError: no ***). Correct it"),
         ],
     )

@@ -100,11 +100,11 @@ class EntraTokens:
             kind = EntraRefused if _is_refusal(error) else EntraUnreachable
             # Without its cause: Spark prints those of a task in full, and it may hold a token.
             raise kind(redact(str(error)) or type(error).__name__) from None
-        try:
-            return EntraToken(Secret(str(given.token)), float(given.expires_on))
-        except (AttributeError, TypeError, ValueError):
+        text, expires_at = getattr(given, "token", None), getattr(given, "expires_on", None)
+        if not isinstance(text, str) or not text or not isinstance(expires_at, int | float):
             name = type(self._credential).__name__
-            raise EntraRefused(f"get_token of {name} gives a {type(given).__name__}, not an AccessToken") from None
+            raise EntraRefused(f"{name}.get_token gives a {type(given).__name__} without a token and its expires_on")
+        return EntraToken(Secret(text), float(expires_at))
 
     def _is_fresh(self, token: EntraToken | None) -> TypeGuard[EntraToken]:
         return token is not None and token.expires_at - self._clock() > RENEW_BEFORE_SECONDS

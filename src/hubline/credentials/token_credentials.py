@@ -57,8 +57,7 @@ def _checked(made: Any) -> Credential:
         raise ConfigError(f"it is {kind}, which has no get_token(scope). Return a TokenCredential of azure-core.")
     if inspect.iscoroutinefunction(get_token):
         raise ConfigError(
-            f"it is {kind} that is asynchronous. Use the class of the same name in azure.identity, not "
-            "azure.identity.aio."
+            f"it is asynchronous ({kind}). Use the class of the same name in azure.identity, not azure.identity.aio."
         )
     credential: Credential = made
     return credential
