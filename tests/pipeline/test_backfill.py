@@ -195,7 +195,7 @@ class TestThePlan:
     def test_what_the_stage_says_of_owners_and_checkpoints_does_not_count(self, file: Path) -> None:
         overrides = {"stages.store.load_balancing": "fixed:1", "stages.store.checkpoint": "never"}
         (stage,) = checked(file, overrides=overrides).plan.stages
-        assert (stage.options.load_balancing, stage.options.checkpoint) == ("greedy", "every_batch")
+        assert (stage.options.load_balancing, stage.options.checkpoint) == ("all", "every_batch")
 
     @pytest.mark.parametrize(
         ("wrong", "says"),

@@ -67,7 +67,6 @@ def for_backfill(config: PipelineConfig, backfill: Backfill) -> PipelineConfig:
         **config.stages.get(backfill.stage, {}),
         "consumer_group": backfill.consumer_group,
         "starting_position": backfill.starting_position,
-        "load_balancing": "greedy",  # all of the range, also where the stage takes a part of it in each instance
         "checkpoint": "every_batch",
     }
     given = config.run.spark_checkpoints
@@ -78,8 +77,11 @@ def for_backfill(config: PipelineConfig, backfill: Backfill) -> PipelineConfig:
 
 
 def with_end(stage: PlannedStage, backfill: Backfill) -> PlannedStage:
-    """The stage as it will run, up to the end of the range."""
-    return replace(stage, ending_position=backfill.ending_position)
+    """The stage as it will run: up to the end of the range, all of it where its instances take N partitions each."""
+    options = stage.options
+    if options.load_balancing.startswith("fixed:"):
+        options = replace(options, load_balancing="all")
+    return replace(stage, options=options, ending_position=backfill.ending_position)
 
 
 def pinned_ends(stage: PlannedStage, source: HubDataset) -> dict[str, int]:
