@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from hubline.secrets import Secret
 from tests.support.azurite import Azurite, AzuriteMissing, azurite
+from tests.support.certificates import self_signed
 from tests.support.java import Archive
 from tests.support.postgres import PostgresServer
 
@@ -85,7 +86,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.local.dir": str(folder / "scratch"),
         "spark.log.level": "ERROR",
     }
-    session = hubline.spark.session("hubline-tests", master="local[2]", **config)
+    with pytest.MonkeyPatch.context() as environment:  # that of Java, and of the processes below it
+        environment.setenv("SSL_CERT_FILE", str(self_signed(folder)[0]))
+        session = hubline.spark.session("hubline-tests", master="local[2]", **config)
     yield session
     session.stop()
 

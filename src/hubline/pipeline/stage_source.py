@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from hubline.spark.source.stream_reader import StreamReader
 
 GATE_OPTION: Final = "gate"
 SHARE_OPTION: Final = "share"
+ENDS_OPTION: Final = "ends"
 
 
 class StageSource(EventHubs):
@@ -31,8 +33,9 @@ class StageSource(EventHubs):
         given = {name.lower(): value for name, value in options.items()}
         self.gate = Gate(Path(given.pop(GATE_OPTION)))
         share = QueryShare.parse(given.pop(SHARE_OPTION))
+        ends = json.loads(given.pop(ENDS_OPTION, "null"))
         super().__init__(given)
-        self.parsed = replace(self.parsed, share=share)
+        self.parsed = replace(self.parsed, share=share, ends=ends)
 
     @classmethod
     def name(cls) -> str:

@@ -160,7 +160,7 @@ class StreamPlanner:
 
     async def latest(self) -> dict[str, int]:
         there = await self._monitor.latest()
-        return {partition: there[partition].last_sequence + 1 for partition in in_order(there)}
+        return {partition: self._limit.known_end(partition, there[partition]) for partition in in_order(there)}
 
     # Where the partitions stand
 
