@@ -36,7 +36,9 @@ def test_batch_that_an_earlier_run_began_is_not_done_because_none_ran_when_the_g
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_begun_before: bool
 ) -> None:
     monkeypatch.setattr(stream, "ignore_sigterm", lambda: None)  # this process continues, and so do those it starts
-    source = StageSource({"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate"), "share": "1/1"})
+    source = StageSource(
+        {"hub": f"local:{tmp_path}/raw", "gate": str(tmp_path / "gate"), "share": "1/1", "once": "False"}
+    )
     reader, planner = source.streamReader(SOURCE_SCHEMA), Planned()
     assert isinstance(reader, StageReader)
     reader._control = ControlLoop(in_thread=True)

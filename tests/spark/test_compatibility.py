@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hubline.spark.compatibility import require_version
+from hubline.spark.requirements import require_version
 
 
 def test_hubline_itself_does_not_load_spark() -> None:

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model.events import Event, new_events
 from hubline.spark.source.batch_reader import Wanted
+from hubline.spark.source.filter_pushdown import narrowed
 from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
 
@@ -245,7 +246,7 @@ class TestBatches:
 
     @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     def test_a_filter_at_the_end_of_time_asks_for_times_that_hubs_know(self, end: datetime) -> None:
-        wanted = Wanted().narrowed(EqualTo(("enqueuedTime",), end))
+        wanted = narrowed(Wanted(), EqualTo(("enqueuedTime",), end))
 
         assert wanted.time_min is not None
         assert wanted.time_max is not None

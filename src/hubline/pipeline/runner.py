@@ -37,9 +37,9 @@ from hubline.pipeline.stage_run import POLL_SECONDS, RunContext, StageRun, State
 from hubline.pipeline.stage_source import StageSource
 from hubline.pipeline.views import GuardedView, LogView
 from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
-from hubline.spark._jvm.session import make_active, mute_loggers, register
+from hubline.spark._jvm.session import make_active, mute_loggers
+from hubline.spark.compatibility import MICRO_BATCHES
 from hubline.spark.sessions.session import session
-from hubline.spark.source.data_source import EventHubs
 from hubline.text import counted, sentences
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ LOG_LEVEL: Final = "spark.log.level"
 FAILURE_LOGGERS: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    MICRO_BATCHES,
 )
 """They log what failed in a task: at each of its attempts, and of its query once more, hundreds of lines in all. The
 run reports it in one line. People who set Spark's log level themselves get all of it."""
@@ -223,7 +223,7 @@ class PipelineRun:
     def _prepare_spark(self) -> None:
         # By the thread's session Spark finds sources: one that was given need not be the thread's yet.
         make_active(self._spark)
-        register(self._spark, EventHubs, StageSource)  # a session of somebody's own may know neither
+        self._spark.dataSource.register(StageSource)
         # What lies beside the pipeline's file can be imported in tasks on this machine, as it can be here.
         self._spark.sparkContext.environment["PYTHONPATH"] = str(self._plan.file.resolve().parent)
 

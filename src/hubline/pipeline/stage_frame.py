@@ -28,7 +28,7 @@ from hubline.pipeline.handler_frame import handled
 from hubline.pipeline.output_checks import output_problems
 from hubline.pipeline.plan import PlannedQuery, PlannedStage
 from hubline.pipeline.spark_errors import summarize_spark_error
-from hubline.pipeline.stage_source import ENDS_OPTION, GATE_OPTION, SHARE_OPTION, StageSource
+from hubline.pipeline.stage_source import ENDS_OPTION, GATE_OPTION, ONCE_OPTION, SHARE_OPTION, StageSource
 from hubline.pipeline.static_tables import static_tables
 from hubline.pipeline.stop_gate import Gate
 from hubline.secrets import redact
@@ -91,6 +91,7 @@ def _events(spark: SparkSession, query: PlannedQuery, source: HubDataset, readin
         "onDataLoss": stage.options.on_data_loss,
         GATE_OPTION: str(reading.gate.folder),
         SHARE_OPTION: str(query.share),
+        ONCE_OPTION: str(reading.is_once),
     }
     if stage.options.lookback is not None:
         options["lookback"] = stage.options.lookback

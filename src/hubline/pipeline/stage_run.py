@@ -177,10 +177,9 @@ class StageRun:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.planned.id)
         writing = writer(stage, self._frame, self._tally.add_written).queryName(self._query_name)
         writing = writing.option("checkpointLocation", self.planned.folder)
-        if self._context.is_once:
-            writing = writing.trigger(availableNow=True)
-        else:
-            writing = writing.trigger(processingTime=f"{stage.options.trigger_interval} milliseconds")
+        # Not by the trigger availableNow: of that, Spark 4.0 and 4.1 tell a Python source nothing, and run one batch.
+        interval = 0 if self._context.is_once else stage.options.trigger_interval
+        writing = writing.trigger(processingTime=f"{interval} milliseconds")
         self.gate.open()
         self._started_at = time.monotonic()
         self.query = writing.start()
@@ -197,17 +196,31 @@ class StageRun:
     # Watching
 
     def poll(self) -> None:
-        """Notices that its query has ended: done, or failed."""
+        """Notices that its query has ended, or has nothing left to do."""
         for text in self.gate.take_notes():
             self._note(text)
-        if self.state is not State.RUNNING or self.query is None or self.query.isActive:
+        if self.state is not State.RUNNING or self.query is None:
+            return
+        if self.query.isActive:
+            if self._context.is_once and self.gate.is_idle:
+                self._finish(self.query)
             return
         self.take_progress()
         if (error := self.query.exception()) is None:
-            self.state = State.DONE if self._context.is_once else State.STOPPED
+            self.state = State.STOPPED
             self._note(self.state)
         else:
             self._fail(error)
+
+    def _finish(self, query: StreamingQuery) -> None:
+        """Ends a query that has read all that there was at its start."""
+        try:
+            query.processAllAvailable()  # batches without events: Spark runs them for state, after the last event
+        except SPARK_ERRORS:
+            return  # it failed, as the next look will see
+        self._end_query(query, is_cut=False)
+        self.state = State.DONE
+        self._note(self.state)
 
     def take_progress(self) -> None:
         """Adds up what its query reports."""
@@ -240,15 +253,18 @@ class StageRun:
     def stop(self, *, is_cut: bool) -> None:
         """Stops its query, which is at rest, or whose batch is cut short."""
         assert self.query is not None  # noqa: S101 - only those that have one are stopped
-        self.take_progress()
-        if not is_cut and self.query.isActive:  # one that failed meanwhile has not done its batch
-            self.gate.mark_done()
-        try:
-            self.query.stop()
-        except SPARK_ERRORS as error:
-            log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
+        self._end_query(self.query, is_cut=is_cut)
         self.state = State.STOPPED
         self._note(f"stopped{': its batch was cut short, and the next run repeats it' if is_cut else ''}")
+
+    def _end_query(self, query: StreamingQuery, *, is_cut: bool) -> None:
+        self.take_progress()
+        if not is_cut and query.isActive:  # one that failed meanwhile has not done its batch
+            self.gate.mark_done()
+        try:
+            query.stop()
+        except SPARK_ERRORS as error:
+            log.warning("stop_failed stage=%s %s", self.name, summarize_spark_error(error))
 
     def _note(self, text: str) -> None:
         self._context.view.note(f"{self.name}: {text}")

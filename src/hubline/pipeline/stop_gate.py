@@ -11,6 +11,9 @@ planning process, which Spark asks for the next batch whenever one is done, plan
 Where the next batch is not due for a while, the run sees that none runs, says "done" in place of 3, and the planning
 process checkpoints at 4. The run waits until it has left.
 
+A run that ends when all is done (`--once`) leaves the gate open. The planning process plans up to where the hub ended
+at the start, and says "idle" when nothing of that is left.
+
 Dying anywhere in between is dying at that moment without a gate. The gate is a folder of the driver's machine, which
 both processes can see.
 """
@@ -69,6 +72,10 @@ class Gate:
 
     def mark_idle(self) -> None:
         self._say(_own(_IDLE))
+
+    def mark_busy(self) -> None:
+        """A partition came from another instance: there is something to read after all."""
+        (self.folder / _own(_IDLE)).unlink(missing_ok=True)
 
     @property
     def is_idle(self) -> bool:

@@ -53,6 +53,7 @@ SOURCE_OPTIONS: Final = (
     "maxEventsPerTrigger",
     "maxBytesPerTrigger",
     "maxTasks",
+    "limitFirstBatch",
     "maxRecordsPerPartition",
     "prefetchBytes",
     "onDataLoss",
@@ -71,6 +72,12 @@ SOURCE_OPTIONS: Final = (
 
 IGNORED_OPTIONS: Final = IGNORED_CONNECTOR_OPTIONS | {"checkpointLocation", "queryName"}
 """Spark's own, and those that the JVM connector needs and this source does not."""
+
+PROVIDER: Final = "provider"
+TABLE_PROPERTIES: Final = frozenset({PROVIDER, "owner", "location", "comment", "collation", "external"})
+"""What Spark adds to the options of a table of its catalog (`CREATE TABLE ... USING eventhubs`)."""
+TABLE_OPTION: Final = "option."
+"""Spark gives each option of a table a second time, with this before its name."""
 
 # As many tasks as the largest clusters have cores; more is a slip of the hand.
 TASKS_MAX: Final = 100_000
@@ -123,6 +130,7 @@ class Options:
     has_connector_names: bool = False
     max_events_per_trigger: int = DEFAULT_MAX_EVENTS
     max_bytes_per_trigger: int | None = None
+    limit_first_batch: bool = False
     max_tasks: int | None = None
     max_records_per_partition: int | None = None
     prefetch_bytes: int = DEFAULT_PREFETCH_BYTES
@@ -184,6 +192,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         has_connector_names=texts.has(CONNECTOR_NAMES["hub"]),
         max_events_per_trigger=texts.get("maxEventsPerTrigger", _count, DEFAULT_MAX_EVENTS),
         max_bytes_per_trigger=texts.get("maxBytesPerTrigger", byte_count, None),
+        limit_first_batch=texts.get("limitFirstBatch", _boolean, False),
         max_tasks=texts.get("maxTasks", _tasks, None),
         max_records_per_partition=texts.get("maxRecordsPerPartition", _count, None),
         prefetch_bytes=texts.get("prefetchBytes", byte_count, DEFAULT_PREFETCH_BYTES),
@@ -220,7 +229,7 @@ class _Given:
     """The options as they came, by lower-case names. Refuses unknown names, and options given by two names."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in given.items()}
+        self._values = _without_table_properties({name.lower(): value for name, value in given.items()})
         known = (*SOURCE_OPTIONS, *CONNECTOR_NAMES.values(), *IGNORED_OPTIONS)
         by_lower = {name.lower() for name in known}
         entra = {name.lower() for name in ENTRA_OPTIONS}
@@ -264,6 +273,17 @@ class _Given:
             # Its text shows no secret, whatever it was raised from: that goes no further.
             message = f"the option {name}: {error}"
         raise ConfigError(message)
+
+
+def _without_table_properties(given: Mapping[str, str]) -> Mapping[str, str]:
+    """The options alone, also where Spark's catalog gives them: those of a table, and what else it knows of it."""
+    if PROVIDER not in given:
+        return given
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in TABLE_PROPERTIES and not name.startswith(TABLE_OPTION)
+    }
 
 
 # Single values -----------------------------------------------------------------------------------------------------

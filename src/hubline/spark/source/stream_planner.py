@@ -150,6 +150,14 @@ class StreamPlanner:
     async def pin(self) -> None:
         """From now on nothing is read that comes later: the query ends when it has read what is there."""
         self._limit.pin(await self._monitor.look())
+        await self._settled()
+
+    async def settle(self) -> None:
+        """Waits until this query owns its share, so that the next batch reads what is in all of it now."""
+        await self._settled()
+        await self._monitor.look()
+
+    async def _settled(self) -> None:
         if self._owned is not None:
             await self._owned.settled(self._options.operation_timeout_seconds)
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from hubline.coordination.control_loop import ControlLoop
 from hubline.coordination.snapshot import Wait
+from hubline.spark.arrival import Travelling
 from hubline.spark.arrow_columns import Layout
+from hubline.spark.compatibility import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from hubline.spark.options import Options
 from hubline.spark.schema import LOOKBACK_SCHEMA, SOURCE_SCHEMA, require_schema
 from hubline.spark.sessions.parallelism import task_count
@@ -33,7 +34,7 @@ from hubline.spark.tasks.range_reader import read_ranges
 T = TypeVar("T")
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Travelling, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a hub as a stream. Made and pickled in several processes: the one that is asked first starts a planner."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
@@ -66,6 +67,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._run(self._started().pin())
+
+    def settle(self) -> None:
+        """Called by `OlderReader`, before a batch that reads all that is there."""
+        self._run(self._started().settle())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Called for every batch, also for one that was planned before a crash: ``end`` alone says what it reads."""
