@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,7 +33,14 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+# PySpark 4.0 and 4.1 leave sockets to Java for the garbage collector to close.
+LEAVES_SOCKETS = ("4.0", "4.1")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if version("pyspark").startswith(LEAVES_SOCKETS):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+        config.addinivalue_line("filterwarnings", "ignore:Exception ignored in. <socket:")
     for name in JAVA_VARIABLES:
         os.environ.setdefault(name, QUICK_JAVA)
     if config.getoption("numprocesses", None):  # not in the workers themselves: they inherit it

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sqlite3
@@ -13,19 +15,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import pyspark.sql.datasource
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.datasource import EqualTo
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, TimerValues
 
 from hubline.hubs.local import LocalHub, create_hub, grow_hub
 from hubline.model.events import Event, new_events
+from hubline.spark.compatibility import HAS_READ_LIMITS
 from hubline.spark.source.batch_reader import Wanted
-from hubline.spark.source.filter_pushdown import narrowed
 from tests.emulator.serving import Server, serving
 from tests.spark.hubs import TestHub
 
@@ -34,6 +37,9 @@ PATIENCE_SECONDS = 120
 # Spark waits ten seconds for its planning process to start, and no longer, however busy the machine is.
 START_ATTEMPTS = 3
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+NEEDS_FILTERS = pytest.mark.skipif(
+    not hasattr(pyspark.sql.datasource, "Filter"), reason="this Spark pushes no filters to Python sources"
+)
 KEY = "cGxhbnRlZC1zZWNyZXQta2V5LW9mLXRoaXMtdGVzdA=="
 
 
@@ -108,6 +114,11 @@ class CountByKey(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+def offset(shown: str) -> Any:
+    """An offset in what PySpark reports: as JSON, or before 4.2 as Python writes it."""
+    return json.loads(shown) if HAS_READ_LIMITS else ast.literal_eval(shown)
 
 
 def read_now(frame: DataFrame, folder: Path, mode: str = "append") -> list[Row]:
@@ -216,6 +227,7 @@ class TestBatches:
         assert numbers(batch(spark, hub, endingPosition=f"time:{middle}").collect()) == list(range(10))
         assert numbers(batch(spark, hub, startingPosition=f"time:{middle}").collect()) == list(range(10, 20))
 
+    @NEEDS_FILTERS
     def test_filters_decide_what_is_read_at_all_where_they_are_pushed_down(
         self, spark: SparkSession, local_hub: TestHub
     ) -> None:
@@ -244,8 +256,13 @@ class TestBatches:
         assert frame.count() == 100
         assert frame.where("partition = '1'").union(frame).count() == 140
 
+    @NEEDS_FILTERS
     @pytest.mark.parametrize("end", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
     def test_a_filter_at_the_end_of_time_asks_for_times_that_hubs_know(self, end: datetime) -> None:
+        from pyspark.sql.datasource import EqualTo
+
+        from hubline.spark.source.filter_pushdown import narrowed
+
         wanted = narrowed(Wanted(), EqualTo(("enqueuedTime",), end))
 
         assert wanted.time_min is not None
@@ -295,7 +312,8 @@ class TestStreams:
 
         def take(frame: DataFrame, batch_id: int) -> None:
             nonlocal failures
-            if batch_id == 1 and failures:
+            # Spark 4.0 and 4.1 have no second batch here.
+            if batch_id == (1 if HAS_READ_LIMITS else 0) and failures:
                 failures -= 1
                 raise RuntimeError("the database is away")
             read.extend(frame.collect())
@@ -327,8 +345,11 @@ class TestStreams:
             progress = query.lastProgress
             assert progress is not None
             source = progress["sources"][0]
-            assert '"7": {"from": ' in source["endOffset"]
-            assert '"7": {"to": 5}' in source["latestOffset"]
+            assert offset(source["endOffset"])["7"] == {"from": 0, "to": 5, "epoch": 0}
+            if HAS_READ_LIMITS:
+                assert offset(source["latestOffset"])["7"] == {"to": 5}
+            else:
+                assert offset(source["endOffset"])["@hub"]["ends"]["7"] == 5
         finally:
             query.stop()
 
@@ -348,6 +369,7 @@ class TestStreams:
         assert numbers(rows) == list(range(100))
         assert [row.total for row in spark.table("counted").agg(F.sum("count").alias("total")).collect()] == [200]
 
+    @pytest.mark.skipif(not hasattr(GroupedData, "transformWithState"), reason="Spark 4.0 has it for pandas alone")
     def test_state_by_key(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
         send(local_hub, 200)
         spark.conf.set(
@@ -446,7 +468,8 @@ class TestLookback:
                 for planner in planners():
                     os.kill(planner, signal.SIGKILL)
 
-        writing = stream(spark, local_hub, **options).writeStream.foreachBatch(kill_planner)
+        frame = stream(spark, local_hub, limitFirstBatch="true", **options)
+        writing = frame.writeStream.foreachBatch(kill_planner)
         with pytest.raises(StreamingQueryException):
             writing.option("checkpointLocation", str(tmp_path / "killed")).start().awaitTermination(PATIENCE_SECONDS)
         before = checkpoints(tmp_path)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import enum
 import logging
 import random
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +25,7 @@ from hubline.pipeline.stop_gate import Gate
 from hubline.pipeline.writers import writer
 from hubline.retry import RetryPolicy
 from hubline.secrets import redact
-from hubline.spark._jvm.errors import SPARK_ERRORS
+from hubline.spark._jvm.errors import JAVA_GONE, SPARK_ERRORS
 from hubline.spark._jvm.hadoop_files import HadoopFolder
 from hubline.spark._jvm.query import progress_newest_first, require_streamable
 from hubline.text import counted
@@ -81,6 +83,7 @@ class StageRun:
         self._restarts = 0
         self._restart_at = 0.0
         self._started_at = 0.0
+        self._rest: _Rest | None = None
 
     @property
     def name(self) -> str:
@@ -181,6 +184,7 @@ class StageRun:
         interval = 0 if self._context.is_once else stage.options.trigger_interval
         writing = writing.trigger(processingTime=f"{interval} milliseconds")
         self.gate.open()
+        self._rest = None
         self._started_at = time.monotonic()
         self.query = writing.start()
         self.state = State.RUNNING
@@ -207,20 +211,21 @@ class StageRun:
             return
         self.take_progress()
         if (error := self.query.exception()) is None:
-            self.state = State.STOPPED
+            self.state = State.DONE if self._context.is_once else State.STOPPED
             self._note(self.state)
         else:
             self._fail(error)
 
     def _finish(self, query: StreamingQuery) -> None:
-        """Ends a query that has read all that there was at its start."""
-        try:
-            query.processAllAvailable()  # batches without events: Spark runs them for state, after the last event
-        except SPARK_ERRORS:
-            return  # it failed, as the next look will see
-        self._end_query(query, is_cut=False)
-        self.state = State.DONE
-        self._note(self.state)
+        """Ends its query, which has read all that there was at its start, as soon as Spark has nothing left to do."""
+        if self._rest is None:
+            self._rest = _Rest(query)
+            self._rest.start()
+        self._rest.join(POLL_SECONDS)
+        if self._rest.is_reached:
+            self._end_query(query, is_cut=False)
+            self.state = State.DONE
+            self._note(self.state)
 
     def take_progress(self) -> None:
         """Adds up what its query reports."""
@@ -273,6 +278,20 @@ class StageRun:
         where = self.stage.where
         message = f"stage {self.name}: {summarize_spark_error(error)}"
         return Problem(where.file, where.line, message, "correct the stage's function or options")
+
+
+class _Rest(threading.Thread):
+    """Waits until a query has nothing left to do: after the last event, Spark may run batches for state."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        super().__init__(daemon=True)
+        self.is_reached = False
+        self._query = query
+
+    def run(self) -> None:
+        with suppress(*SPARK_ERRORS, *JAVA_GONE):  # one that fails ends, and that is seen
+            self._query.processAllAvailable()
+            self.is_reached = True
 
 
 def _start_over(stage: PlannedStage) -> str:

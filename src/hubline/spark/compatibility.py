@@ -37,6 +37,7 @@ __all__ = [
     "HAS_READ_LIMITS",
     "MICRO_BATCHES",
     "SPARK_VERSION",
+    "STATEFUL",
     "DataSourceStreamArrowWriter",
     "ReadAllAvailable",
     "ReadLimit",
@@ -97,6 +98,8 @@ CHECKPOINT_FILES: Final = f"{_ENGINE}.{'' if _IS_4_0 else 'checkpointing.'}FileS
 """Spark's class that writes checkpoints by one call of the file system for each file."""
 MICRO_BATCHES: Final = f"{_ENGINE}.{'' if _IS_4_0 else 'runtime.'}MicroBatchExecution"
 """Spark's class that runs streams."""
+STATEFUL: Final = f"{_ENGINE}.{'' if _IS_4_0 else 'operators.stateful.'}StatefulOperator"
+"""What steps of a plan are that keep state from batch to batch."""
 
 
 # Arrow --------------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame
 
 from hubline.spark._jvm.plan import Step, analyzed, steps_of
+from hubline.spark.compatibility import STATEFUL
 
 SCAN: Final = "MicroBatchScanExec"
 """The read of a stream in a micro-batch."""
@@ -51,8 +52,6 @@ IN_ORDER: Final = frozenset(
 SEVERAL_ROWS: Final = frozenset({"Expand", "Generate"})
 """Logical steps that make several rows of one: `explode`, `unpivot`."""
 
-STATEFUL: Final = "org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperator"
-"""What all physical steps are that keep state between batches."""
 
 # By the kind of a step: to ask takes several calls to Java.
 _known_state: dict[str, bool] = {}
