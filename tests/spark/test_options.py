@@ -131,6 +131,14 @@ class TestUnknownOptions:
     def test_what_the_connector_needed_and_this_one_does_not_is_let_by(self) -> None:
         assert options(**dict.fromkeys(IGNORED_OPTIONS, "1")) == options()
 
+    def test_what_sparks_catalog_adds_to_the_options_of_a_table_is_let_by(self) -> None:
+        added = {"provider": "eventhubs", "owner": "root", "option.hub": HUB, "option.lease": "none"}
+        assert options(**added) == options()
+
+    def test_the_same_names_are_unknown_elsewhere(self) -> None:
+        with pytest.raises(ConfigError, match=r"'owner' is unknown \(did you mean ownerId"):
+            options(owner="me")
+
     def test_the_connectors_entra_callback_is_explained(self) -> None:
         with pytest.raises(ConfigError, match="eventhubs://NAMESPACE/NAME"):
             options(**{"eventhubs.useAadAuth": "true"})
@@ -315,6 +323,7 @@ class TestTheRest:
             ("maxBytesPerTrigger", "0"),
             ("maxTasks", "0"),
             ("maxTasks", "1000000"),
+            ("limitFirstBatch", "yes"),
             ("maxRecordsPerPartition", "x"),
             ("receiverTimeout", "0s"),
             ("receiverTimeout", "PT"),

@@ -269,6 +269,20 @@ class TestBatches:
         assert wanted.time_max is not None
         assert datetime.fromtimestamp(0, UTC) <= wanted.time_min < wanted.time_max
 
+    def test_a_table_of_sparks_catalog_takes_its_options_when_it_is_read(
+        self, spark: SparkSession, local_hub: TestHub
+    ) -> None:
+        send(local_hub, 10)
+        spark.sql(f"CREATE TABLE of_the_catalog USING eventhubs OPTIONS (hub '{local_hub.address}')")
+        try:
+            read = spark.read.option("hub", local_hub.address).table("of_the_catalog")
+
+            assert numbers(read.collect()) == list(range(10))
+            with pytest.raises(AnalysisException, match='the option "hub" is missing'):
+                spark.table("of_the_catalog").collect()
+        finally:
+            spark.sql("DROP TABLE of_the_catalog")
+
     def test_a_choice_of_columns(self, spark: SparkSession, local_hub: TestHub) -> None:
         send(local_hub, 10)
         reader = spark.read.format("eventhubs").schema("sequenceNumber long, body binary")

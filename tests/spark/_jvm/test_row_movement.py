@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from hubline.spark._jvm import row_movement
 from hubline.spark._jvm.plan import Step, executed, steps_of
 from hubline.spark._jvm.row_movement import has_state, is_spread, makes_several_rows, moving_step, rows_scanned
+from hubline.spark.compatibility import STATEFUL
 
 BATCH_ID = 7
 
@@ -166,4 +167,4 @@ def test_every_step_named_is_one_of_this_spark() -> None:
     ours = {"BroadcastJoin"}
     assert row_movement.UNMOVED - classes == set()
     assert row_movement.IN_ORDER - classes == ours
-    assert f"{row_movement.STATEFUL.replace('.', '/')}.class" in entries
+    assert f"{STATEFUL.replace('.', '/')}.class" in entries
