@@ -79,7 +79,7 @@ else:
                 self.max_rows = max_rows
 
         class SupportsTriggerAvailableNow:
-            """A reader that is told of the trigger."""
+            """A reader that is notified of the trigger."""
 
     if hasattr(spark_api, "DataSourceStreamArrowWriter"):
         from pyspark.sql.datasource import DataSourceStreamArrowWriter
@@ -164,8 +164,8 @@ class OlderReader(Travelling, DataSourceStreamReader):
 
     With the trigger availableNow they run one batch, whatever is left, and do not tell. A limited batch would end such
     a query early, with success. So the first batch that a process plans takes all that is there, unless an option says
-    that the trigger is another one (ADR 0036). Whoever asks a second time has another trigger: from then on the limits
-    count. If such a query repeats the batch that was interrupted, that is its only one: what is left then is logged.
+    that the trigger is another one (ADR 0036). A query that asks a second time has another trigger: from then on the
+    limits count. If a query ends after the batch that was interrupted, and is repeated, what is left is logged.
     """
 
     def __init__(self, reader: PlansBatches, *, limits_first_batch: bool, is_ended_by_batches: bool) -> None:

@@ -1,4 +1,4 @@
-"""Batch reads that are told the query's own filters. Spark has filters for Python sources since 4.1."""
+"""Batch reads that know the query's own filters. Spark has filters for Python sources since 4.1."""
 
 from __future__ import annotations
 
