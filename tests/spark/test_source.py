@@ -398,7 +398,8 @@ class TestStreams:
         finally:
             spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
 
-        assert len(rows) > 50  # two batches, and the second continues from the first
+        if HAS_READ_LIMITS:
+            assert len(rows) > 50  # two batches, and the second continues from the first
         assert {row.key: row["count"] for row in rows} == {f"key-{number}": 4 for number in range(50)}
 
     def test_into_parquet(self, spark: SparkSession, local_hub: TestHub, tmp_path: Path) -> None:
@@ -473,6 +474,8 @@ class TestLookback:
     ) -> None:
         send(local_hub, 100)
         first = read_now(stream(spark, local_hub, **options), tmp_path / "first")
+        if not HAS_READ_LIMITS:  # there, the source hears at the next start that the only batch was done
+            assert read_now(stream(spark, local_hub, **options), tmp_path / "first") == []
         send(local_hub, 50, first=100)
         seen: list[int] = []
 
