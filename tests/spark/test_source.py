@@ -497,7 +497,8 @@ class TestLookback:
         assert sum(before.values()) + len(before) == 100
         assert numbers([row for row in again if row.replayed]) == list(range(100))
         assert numbers([row for row in again if not row.replayed]) == list(range(100, 150))
-        assert sum(checkpoints(tmp_path).values()) + len(before) == 150
+        if HAS_READ_LIMITS:  # before 4.2, the last batch is known to be done at the next start
+            assert sum(checkpoints(tmp_path).values()) + len(before) == 150
 
     def test_it_is_refused_without_a_store_and_for_batches(
         self, spark: SparkSession, local_hub: TestHub, options: dict[str, str]
